@@ -1,5 +1,5 @@
-//! Aggregation of ranks, where one rank is simulated for a group of equal ranks: how many there were, and how
-//! long they stayed equal.
+//! Results of rank aggregation, in which one rank is simulated for a group of equal ranks: the number of groups, and
+//! how long their ranks stayed equal.
 
 use super::Observer;
 use super::summary::thousands;
@@ -17,17 +17,16 @@ use serde::{Deserialize, Serialize};
 pub struct RankAggregation {
     /// Number of groups at the start.
     pub groups: u32,
-    /// Number of ranks in these groups.
+    /// Number of ranks in these groups at the start.
     pub ranks: u32,
-    /// Number of groups that one rank represented until the end.
+    /// Number of groups that one rank represented until the end of the replay.
     pub together: u32,
-    /// Number of times that ranks which had differed reached the same state again, so that one could
-    /// represent several.
+    /// Number of times that different ranks reached the same state again, so that one rank could represent several.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events in the replay.
     pub events: u64,
-    /// First time at which members of a group differed.
+    /// First difference between members of a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<RankDifference>,
 }
@@ -41,13 +40,13 @@ pub struct RankDifference {
     pub at: Span,
     /// Name of the operation.
     pub node: String,
-    /// Lowest rank that had ended it.
+    /// Lowest rank that had ended the operation.
     pub ahead: u32,
-    /// Lowest rank that had not ended it.
+    /// Lowest rank that had not ended the operation.
     pub behind: u32,
 }
 
-/// Receives the counts that the loop reports at the end.
+/// Receives the counts that the event loop reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LoopObserver(Option<LoopCounts>);
 
@@ -61,7 +60,7 @@ impl Observer for LoopObserver {
 }
 
 impl LoopObserver {
-    /// Returns the results for the groups of `prepared`, if it detected groups.
+    /// Returns the results for the groups of `prepared`, if the replay detected groups.
     pub(super) fn finish(self, prepared: &CompiledReplay<'_>) -> Option<RankAggregation> {
         let counts = self.0.filter(|_| prepared.aggregates())?;
         Some(RankAggregation {
@@ -81,7 +80,7 @@ impl LoopObserver {
 }
 
 impl RankAggregation {
-    /// Returns the lines of the text.
+    /// Returns the lines about aggregation in the report's text.
     pub(super) fn lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
             [self.groups, self.ranks, self.together].map(|n| thousands(n.into()));

@@ -1,14 +1,15 @@
-//! Breakdown of each NPU's time.
+//! Breakdown of each NPU's time by category.
 //!
-//! Each instant is attributed to the first that applies of compute, transfer, waiting, memory, host and idle, so the
-//! parts sum exactly to the makespan. A node's delay is host time. A communication (collective or message) waits until
-//! all of its partners have begun, and transfers from then on. Transfer and waiting are *exposed communication*,
-//! because nothing is computed at the same time; waiting for another pipeline stage ([`PipelineStages`]) is a *bubble*
-//! instead.
+//! Each instant is attributed to the first applicable category of compute, transfer, waiting, memory, host and idle,
+//! so the parts sum exactly to the makespan. A node's delay is host time. A communication (collective or message)
+//! waits until all of its partners have begun, and transfers from then on. Transfer and waiting are *exposed
+//! communication*, because nothing is computed at the same time; waiting for another pipeline stage
+//! ([`PipelineStages`]) is a *bubble* instead.
 //!
 //! Each instant, hidden or exposed, is also charged to one communication, by group and kind. If several are in
-//! progress, it is the transfer that started first, or if none transfers, the wait that started first. All messages are
-//! charged as one, and so is all communication with unknown partners, which transfers from its start.
+//! progress, the instant is charged to the transfer that started first or, if no communication transfers, to the wait
+//! that started first. All messages together count as one communication. So does all communication with unknown
+//! partners, which counts as transferring from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -25,33 +26,33 @@ use serde::{Deserialize, Serialize};
 /// Number of kinds of collectives.
 const KINDS: usize = CollectiveKind::ALL.len();
 
-/// State of one NPU; fits in two cache lines.
+/// State of one NPU; the size is at most two cache lines.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct NpuTracker {
     /// Time up to which everything has been attributed.
     until: Time,
-    /// Nodes in progress, by part; no node is a bubble.
+    /// Nodes in progress, by category; the bubble is missing because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by part; the rest of the makespan is idle.
+    /// Time by category; the rest of the makespan is idle.
     parts: [Span; TimeCategory::COUNT - 1],
-    /// Time with a communication in progress, whatever else ran.
+    /// Time with a communication in progress, independent of other nodes.
     communicating: Span,
     /// Communications in progress.
     open: OpenComms,
-    /// Completion of the last node.
+    /// Completion of the NPU's last node.
     finish: Time,
 }
 
 /// Time charged to communications of one sort, summed over NPUs.
 ///
-/// Summed over all sorts, waiting plus transfer is the time with a communication in progress, and the exposed
-/// part of it equals the NPUs' communication and bubble parts.
+/// Summed over all sorts, waiting plus transfer is the time with a communication in progress, and the exposed part of
+/// this time equals the NPUs' communication and bubble parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
-    /// Time while a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a send
-    /// that needs it.
+    /// Time while a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a
+    /// send that needs the receiver.
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
     /// Exposed part of `waiting`.
@@ -63,13 +64,14 @@ pub struct ChargedTime {
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting` that was for another pipeline stage; not separated in reports of older versions.
+    /// Part of `exposed_waiting` spent waiting for another pipeline stage; in reports of older versions,
+    /// `exposed_waiting` does not separate it.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }
 
 impl ChargedTime {
-    /// Returns exposed communication, waiting and transfer, without the bubble.
+    /// Returns the exposed communication (waiting and transfer) without the bubble.
     pub fn exposed(&self) -> Span {
         self.exposed_waiting - self.bubble + self.exposed_transferring
     }
@@ -79,14 +81,14 @@ impl ChargedTime {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuTime {
-    /// Time by part, in order of precedence; the sum is the makespan.
+    /// Time by category, in order of precedence; the sum is the makespan.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
     /// Time with a communication in progress, exposed or hidden behind compute.
     #[serde(rename = "communicating_ps")]
     pub communicating: Span,
-    /// Completion of its last node, since the start of the replay.
+    /// Completion of the NPU's last node, since the start of the replay.
     #[serde(rename = "finish_ps")]
     pub finish: Span,
 }
@@ -203,7 +205,7 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // Its partners are unknown, so it is not assumed to wait.
+                // The partners of this communication are unknown, so it counts as transferring from its start.
                 npu.open.begin(place);
             }
         }

@@ -1,7 +1,7 @@
 //! Busy time of each rank by sort of work: the union of the intervals from issue to completion.
 //!
-//! Intervals are not stored: per rank and sort, only the number of nodes in progress and the start of the
-//! current busy period. So a node costs a few additions and no memory.
+//! Intervals are not stored. For each rank and sort, the observer stores only the number of nodes in progress and the
+//! start of the current busy period. So a node costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -19,7 +19,7 @@ const NOTHING: usize = 4;
 /// Busy time of one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankBusyTime {
-    /// Completion of its last node; `None` if not all completed.
+    /// Completion of the rank's last node; `None` if not all nodes completed.
     pub finish: Option<Time>,
     /// Time with host work in progress.
     pub host: Span,
@@ -29,9 +29,9 @@ pub struct RankBusyTime {
     pub communication: Span,
     /// Time with a load or store in progress.
     pub memory: Span,
-    /// Time with nodes in progress that do nothing but keep their recorded duration.
+    /// Time with nodes in progress that do no work but keep their recorded duration.
     pub nothing: Span,
-    /// Time with a kernel and communication in progress at once.
+    /// Time with a kernel and communication in progress together.
     pub overlap: Span,
 }
 
@@ -41,11 +41,11 @@ struct RankTracker {
     /// Nodes that have not completed.
     left: usize,
     last: Time,
-    /// Per sort: nodes in progress, start of the current busy period, and length of earlier ones.
+    /// For each sort of work, the number of nodes in progress.
     active: [u32; 5],
     since: [Time; 5],
     total: [Span; 5],
-    /// The same for kernels and communication at once.
+    /// Start of the current period with both kernels and communication in progress.
     both_since: Time,
     overlap: Span,
 }
@@ -58,8 +58,8 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind as which a
-    /// [`NodeKind::Compute`] node of an instance counts.
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind that a [`NodeKind::Compute`]
+    /// node of an instance counts as.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {
             left: workload.graph(instance).len(),
@@ -71,7 +71,7 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// Returns the times by instance. For ranks that did not finish, the current busy period is not included.
+    /// Returns the times by instance. For ranks that did not finish, the times omit the current busy period.
     pub fn times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
@@ -149,8 +149,9 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_or_touch_are_counted_once() {
-        // A kernel in [0, 10]; receives in [4, 12] and [6, 20]; another kernel in [15, 18]; the host in [20,
-        // 25] and directly after it [25, 30]. Communication: [4, 20] = 16. Both: [4, 10] and [15, 18].
+        // Kernels run in [0, 10] and [15, 18], receives in [4, 12] and [6, 20], and host work in [20, 25] and
+        // directly afterwards in [25, 30]. So communication takes [4, 20] = 16, and both overlap in [4, 10] and [15,
+        // 18].
         let mut busy = BusyObserver {
             ranks: vec![RankTracker {
                 left: 6,

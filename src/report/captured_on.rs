@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CapturedOn {
-    /// Names of devices, such as `Tesla V100-SXM2-32GB`.
+    /// Names of the devices, such as `Tesla V100-SXM2-32GB`.
     pub devices: Vec<String>,
-    /// Names of hosts.
+    /// Names of the hosts.
     pub hosts: Vec<String>,
-    /// The preset of the device, if all devices are the same and a preset describes it.
+    /// Preset of the device, if all devices are the same and a preset describes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
     /// Whether kernels keep their captured durations, although the machine has other NPUs.
@@ -67,7 +67,7 @@ impl CapturedOn {
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
-    /// Returns advice on how to scale the kernels to the machine, if they keep durations from another device.
+    /// Returns advice on how to scale the kernels to the machine, if the kernels keep durations from another device.
     fn advice(&self) -> Option<String> {
         if !self.kernels_stay {
             return None;
@@ -95,7 +95,7 @@ impl CapturedOn {
         })
     }
 
-    /// Returns it as one line: devices, hosts, software.
+    /// Returns one line: devices, hosts, software.
     pub fn line(&self) -> String {
         let hosts = match &self.hosts[..] {
             [] => None,
@@ -132,7 +132,7 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // Kernels from another device; on a class of the same name they would fit.
+        // The kernels are from another device; on a class of the same name there would be no advice.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);
@@ -142,7 +142,8 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` carries them to this machine"
         ), "{line}");
-        // Two names of one kind of device count as one. If devices differ or are unnamed, the user must specify them.
+        // Two names of one kind of device count as one. If devices differ or have no name, the user must specify the
+        // device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

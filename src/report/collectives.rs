@@ -1,8 +1,8 @@
-//! Cost of each group's collectives, with transfer separate from waiting.
+//! Cost of each group's collectives, with transfer time and waiting time kept separate.
 //!
-//! A collective's transfer lasts from the arrival of its last member to its end. The members' time before
-//! that is waiting, not network time. If communication keeps recorded times, the transfer is the longest
-//! recorded duration of any member.
+//! A collective's transfer lasts from the arrival of its last member to its end. The time of the members before that
+//! arrival is waiting, not network time. If communication keeps recorded times, the transfer is the longest recorded
+//! duration of any member.
 
 pub(super) mod table;
 
@@ -31,16 +31,16 @@ pub struct CollectiveTally {
     /// Sizes of the buffers.
     #[serde(rename = "buffer_bytes")]
     pub buffers: BufferBytes,
-    /// Sum over calls of the time from the last arrival to the end. If communication keeps recorded or
-    /// captured times, sum of the longest recorded duration of any member.
+    /// Sum over calls of the time from the last arrival to the end. If communication keeps recorded or captured
+    /// times, the sum over calls of the longest recorded duration of any member.
     #[serde(rename = "transfer_ps")]
     pub transfer: Span,
-    /// Sum over calls and members with a trace of the time that they waited for others.
+    /// Sum over calls and members with a trace of the time that a member waited for others.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
 
-/// Sizes of the buffers of collectives, bytes.
+/// Sizes of the buffers of the collectives of one kind in one group, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
@@ -53,7 +53,7 @@ pub struct BufferBytes {
 }
 
 impl CollectiveTally {
-    /// Returns buffer bytes per second of transfer; `None` if nothing was transferred.
+    /// Returns buffer bytes per second of transfer; `None` if the transfer time is zero.
     pub fn algorithm_bandwidth(&self) -> Option<f64> {
         let seconds = self.transfer.seconds();
         let bytes = self.buffers.sum;
@@ -77,7 +77,7 @@ pub struct CollectiveObserver {
 }
 
 impl CollectiveObserver {
-    /// Creates an observer for this number of groups.
+    /// Creates an observer for `groups` groups.
     pub fn new(groups: usize) -> Self {
         Self {
             by_group: vec![Default::default(); groups],
@@ -86,15 +86,15 @@ impl CollectiveObserver {
         }
     }
 
-    /// Returns the rank for which others waited longest in collectives of `kind` of `group` (the lowest of
-    /// several), and that time, summed over calls and members.
+    /// Returns the rank for which others waited longest in collectives of `kind` of `group` (the lowest of several),
+    /// and the waiting time, summed over calls and members.
     pub fn latest(&self, group: ReplayGroupId, kind: CollectiveKind) -> Option<(Rank, Span)> {
         let late = self.late.get(&(group, kind))?.iter();
         late.max_by_key(|(rank, waited)| (**waited, Reverse(**rank)))
             .map(|(rank, waited)| (*rank, *waited))
     }
 
-    /// Returns the tallies by group and kind, in order, without those that have no call.
+    /// Returns the tallies by group and kind, in order, omitting tallies without calls.
     pub fn tallies(
         &self,
     ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, CollectiveTally)> {
@@ -136,8 +136,8 @@ impl Observer for CollectiveObserver {
     }
 }
 
-/// Returns the factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how many times each byte of
-/// the buffer must at least cross the busiest port among `n` members (NCCL's performance notes).
+/// Returns the factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: the minimum number of times that
+/// each byte of the buffer must cross the busiest port among `n` members (NCCL's performance notes).
 pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     let n = f64::from(n);
     match kind {
@@ -160,34 +160,35 @@ pub struct CollectiveRow {
     pub group: String,
     /// Index of the group in the replay; distinguishes groups with the same name.
     pub group_index: u32,
-    /// Number of its members.
+    /// Number of members of the group.
     pub members: u32,
-    /// Number of members with a trace.
+    /// Number of members that have a trace.
     pub present: u32,
-    /// The kind of collective.
+    /// Kind of the collectives.
     pub kind: CollectiveKind,
     /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
     /// captured`.
     pub algorithm: String,
-    /// Whether their times were measured on such a machine, and nothing else disturbs them.
+    /// Whether the times were measured on a machine of this kind, and no other communication disturbs the
+    /// collectives.
     #[serde(default)]
     pub measured: bool,
-    /// The links on which they were measured, if these differ from the machine's links, so that the times are derived.
+    /// Links on which the times were measured, if these differ from the machine's links. The times are then derived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
-    /// Calls, bytes and times.
+    /// Calls, bytes and times of the collectives.
     #[serde(flatten)]
     pub tally: CollectiveTally,
     /// The rank for which the others waited longest, over all calls and members.
     #[serde(rename = "straggler")]
     pub latest: Option<LatestRank>,
-    /// Bus bandwidth in bytes per second, if anything was transferred.
+    /// Bus bandwidth in bytes per second, if the transfer time is above zero.
     #[serde(rename = "bus_bytes_per_s")]
     pub bus: Option<f64>,
-    /// NPU time charged to them.
+    /// NPU time charged to the collectives.
     #[serde(default)]
     pub charged: ChargedTime,
-    /// The purpose of the group, if known.
+    /// Purpose of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
@@ -196,7 +197,7 @@ pub struct CollectiveRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MeasuredLinks {
-    /// The dimension.
+    /// Name of the dimension with these links.
     pub dimension: String,
     /// Bandwidth of the measured links.
     #[serde(rename = "bandwidth_bytes_per_s")]
@@ -213,15 +214,15 @@ pub struct MeasuredLinks {
 }
 
 impl MeasuredLinks {
-    /// Returns the similarity of the links from 0 to 1: the ratio of the smaller to the larger bandwidth,
-    /// times the same ratio of latencies.
+    /// Returns the similarity of the measured links and the machine's links, from 0 to 1: the ratio of the smaller to
+    /// the larger bandwidth, times the same ratio of latencies.
     pub(super) fn nearness(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)
             * near(self.latency.seconds(), self.machine_latency.seconds())
     }
 
-    /// Returns which keys differ, with both values, as text.
+    /// Returns the keys that differ, each with both values, as text.
     pub(super) fn text(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();
@@ -247,7 +248,7 @@ impl MeasuredLinks {
 pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
-    /// Their total waiting time.
+    /// Total time that others waited for this rank.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
@@ -258,7 +259,8 @@ mod tests {
 
     #[test]
     fn bus_bandwidth_is_what_the_busiest_port_carried() {
-        // 8 members, 1 GB all-reduced in 10 ms: 100 GB/s, times 2 * 7 / 8 = 175 GB/s.
+        // 8 members all-reduce 1 GB in 10 ms: the algorithm bandwidth is 100 GB/s, and the bus bandwidth 100 GB/s * 2
+        // * 7 / 8 = 175 GB/s.
         let mut collectives = CollectiveObserver::new(1);
         collectives.collective(&CollectiveRecord {
             group: ReplayGroupId(0),

@@ -1,4 +1,4 @@
-//! Compares one job on several machines: each result, and which parts of the time changed.
+//! Compares one job on several machines: the result on each machine, and the parts of the time that changed.
 //!
 //! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. So the changes of the parts
 //! between two machines add up to the change of the makespan; [`MakespanExplanation`] sorts them by size. Each
@@ -35,65 +35,65 @@ pub use text::render as text;
 /// A machine and the result of the replay on it.
 #[derive(Debug)]
 pub struct MachineColumn<'a> {
-    /// Its name in the comparison.
+    /// Name of the machine in the comparison.
     pub name: String,
     /// The machine.
     pub machine: &'a Machine,
-    /// The report, or the error that prevented it.
+    /// Report of the replay, or the error that prevented a report.
     pub result: Result<Report, ReplayError>,
 }
 
 /// One job on several machines.
 #[derive(Debug)]
 pub struct MachineComparison<'a> {
-    /// The job.
+    /// The job that is compared.
     pub workload: &'a Workload,
-    /// Its title for users.
+    /// Title of the job for users.
     pub title: &'a str,
-    /// Options of its replays.
+    /// Options of the job's replays.
     pub options: &'a ReplayOptions,
-    /// The machines, in the order given.
+    /// Machines with their results, in the order given.
     pub columns: Vec<MachineColumn<'a>>,
 }
 
 /// A duration on one machine and on another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpanChange {
-    /// On the reference machine.
+    /// Duration on the reference machine.
     pub before: Span,
-    /// On the other machine.
+    /// Duration on the other machine.
     pub after: Span,
 }
 
 /// A communication on one machine: collectives of one kind in similar groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommOnMachine {
-    /// Mean over NPUs of the time charged to it.
+    /// Mean over NPUs of the time charged to the communication.
     pub mean: ChargedTime,
-    /// Transfer time summed over calls, mean over groups; zero for messages.
+    /// Transfer time summed over calls, as a mean over groups; zero for messages.
     pub transfer: Span,
     /// Bus bandwidth in bytes per second, over all groups.
     pub bus: Option<f64>,
-    /// Name of its algorithm; empty for messages.
+    /// Name of the algorithm; empty for messages.
     pub algorithm: String,
-    /// Mean over members of their waiting time, hidden or exposed.
+    /// Waiting time, hidden or exposed, as a mean over members.
     pub waited: Span,
-    /// The rank for which others waited longest, and its share of all waiting.
+    /// The rank for which others waited longest, and that rank's share of all waiting.
     pub latest: Option<(Rank, f64)>,
 }
 
-/// A communication on two machines; `None` if it did not happen on one.
+/// A communication on two machines; a machine on which it did not happen has `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommChange {
-    /// Description for users: `all-reduce, all 8 ranks`.
+    /// Description for users, such as `all-reduce, all 8 ranks`.
     pub what: String,
     /// Kind of collective; `None` for messages between ranks.
     pub kind: Option<CollectiveKind>,
-    /// Number of groups that perform it.
+    /// Number of groups that perform this communication.
     pub groups: u32,
-    /// On the reference machine.
+    /// The communication on the reference machine.
     pub before: Option<CommOnMachine>,
-    /// On the other machine.
+    /// The communication on the other machine.
     pub after: Option<CommOnMachine>,
 }
 
@@ -101,23 +101,23 @@ pub struct CommChange {
 /// largest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakespanExplanation {
-    /// The makespans.
+    /// Makespans on the two machines.
     pub makespan: SpanChange,
-    /// Mean over NPUs of each part.
+    /// Mean over NPUs of each part of the time.
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommChange>,
-    /// Kernels and memory accesses by name: mean over NPUs of their time, with overlapping time counted for
-    /// each.
+    /// Kernels and memory accesses by name: the mean of their time over NPUs; overlapping nodes are each counted in
+    /// full.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// Duration of host nodes: mean over NPUs, with overlapping time counted for each.
+    /// Duration of host nodes: mean over NPUs; overlapping nodes are each counted in full.
     pub host: SpanChange,
     /// Mean over ranks of the time from the rank's last node to the makespan.
     pub after_last: SpanChange,
 }
 
 impl SpanChange {
-    /// Returns the increase in picoseconds; negative if it became shorter.
+    /// Returns the increase in picoseconds; negative if the time became shorter.
     pub fn more(&self) -> i128 {
         i128::from(self.after.0) - i128::from(self.before.0)
     }
@@ -127,7 +127,7 @@ impl SpanChange {
         (self.after > Span::ZERO).then(|| self.before.0 as f64 / self.after.0 as f64)
     }
 
-    /// Returns the increase in percent of `before`.
+    /// Returns the increase in percent of `before`; `None` if `before` is zero.
     pub fn percent(&self) -> Option<f64> {
         percent_more(self.after, self.before)
     }
@@ -138,7 +138,7 @@ impl SpanChange {
 }
 
 impl CommChange {
-    /// Returns exposed communication, mean over NPUs.
+    /// Returns the exposed communication as a mean over NPUs.
     pub fn exposed(&self) -> SpanChange {
         self.of(|side| side.mean.exposed())
     }
@@ -163,7 +163,7 @@ impl CommOnMachine {
 }
 
 impl<'a> MachineComparison<'a> {
-    /// Returns the reference column: the first that has a report.
+    /// Returns the reference column: the first column that has a report.
     pub fn reference(&self) -> Option<(&MachineColumn<'a>, &Report)> {
         self.reports().next()
     }
@@ -191,7 +191,7 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // This cannot happen, because the replay compiled before.
+            // This cannot fail, because the same replay compiled before.
             Err(_) => "nothing moved".to_owned(),
         }
     }

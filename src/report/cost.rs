@@ -7,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! All of these are proportional to the makespan, so its 90 % interval applies to them too. Values that need something
-//! unknown (a price, or the energy of every kernel) are omitted.
+//! All these values are proportional to the makespan, so its 90 % interval applies to them too. A value is omitted if
+//! it needs an unknown price or the unknown energy of a kernel.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -25,9 +25,9 @@ const DAY: f64 = 86_400.0;
 pub struct ReplayCost {
     /// Price of an NPU for an hour, in dollars.
     pub dollars_per_npu_hour: f64,
-    /// Hours summed over all NPUs of the job, for the makespan.
+    /// Hours summed over all NPUs of the job, during the makespan.
     pub npu_hours: f64,
-    /// Dollars for the makespan.
+    /// Dollars for the NPUs during the makespan.
     pub dollars: f64,
     /// Ends of the 90 % interval of `dollars`, if the makespan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,15 +51,15 @@ pub struct TokenRun {
     /// Ends of the 90 % interval of `days`, if the makespan has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub days_90: Option<[f64; 2]>,
-    /// Hours summed over all NPUs.
+    /// Hours of the run, summed over all NPUs.
     pub npu_hours: f64,
-    /// Dollars, if a price is known.
+    /// Dollars for the run, if a price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars: Option<f64>,
     /// Ends of the 90 % interval of `dollars`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_90: Option<[f64; 2]>,
-    /// Energy of the kernels in joules, if it is known for every kernel.
+    /// Energy of the run's kernels in joules, if the energy of every kernel is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_j: Option<f64>,
 }
@@ -71,7 +71,7 @@ struct CostBasis {
     /// Makespan, seconds.
     makespan: f64,
     tokens_per_s: Option<f64>,
-    /// Ends of the 90 % interval divided by the prediction.
+    /// Ends of the 90 % interval of the makespan, divided by the makespan.
     ends: Option<[f64; 2]>,
     /// Mean power of all kernels together in watts, if the energy of every kernel is known.
     watts: Option<f64>,
@@ -82,7 +82,7 @@ impl CostBasis {
         self.ends.map(|ends| ends.map(|end| end * value))
     }
 
-    /// Returns the cost at a price per NPU hour.
+    /// Returns the cost at `price` dollars per NPU hour.
     fn cost(&self, price: f64) -> ReplayCost {
         let npu_hours = self.npus * self.makespan / HOUR;
         let per_million = self
@@ -98,7 +98,7 @@ impl CostBasis {
         }
     }
 
-    /// Returns a run of `tokens`; `None` if the job does not state its own tokens.
+    /// Returns the requirements of a run of `tokens` tokens; `None` if the job does not state its own tokens.
     fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
         let seconds = tokens as f64 / self.tokens_per_s?;
         let npu_hours = self.npus * seconds / HOUR;
@@ -116,14 +116,14 @@ impl CostBasis {
 }
 
 impl Report {
-    /// Adds the cost of the job's NPUs at a price per hour, and a run of `tokens`; the run is omitted if the job does
-    /// not state its tokens.
+    /// Adds to the report the cost of the job's NPUs at `price` dollars per NPU hour, and a run of `tokens` tokens;
+    /// the run is omitted if the job does not state its own tokens.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
         let launch = makespan / self.launches.len().max(1) as f64;
         let energy = self.kernel_energy.filter(|energy| energy.without == 0);
-        // An extrapolated step has more micro-batches than the energy was counted for.
+        // The energy of an extrapolated step is unknown, because the energy was counted for fewer micro-batches.
         let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
         let basis = CostBasis {
             npus: f64::from(self.ranks),
@@ -136,26 +136,27 @@ impl Report {
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
-    /// Returns tokens per second, of the whole step if fewer micro-batches were simulated; `None` if unknown.
+    /// Returns the tokens per second; if fewer micro-batches were simulated, of the extrapolated whole step; `None`
+    /// if unknown.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // The number of tokens per sample is the same.
+            // Scaled by samples, because the number of tokens per sample is the same in both.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
     }
 }
 
-/// Formats an amount: `$1,234,567`, `$12.35`, `$0.0123`.
+/// Formats an amount, such as `$1,234,567`, `$12.35` or `$0.0123`.
 pub fn dollars(amount: f64) -> String {
     match amount {
         1000.0.. => format!("${}", thousands(amount.round() as u64)),
         1.0.. => format!("${amount:.2}"),
         0.0 => "$0".to_owned(),
         _ => {
-            // Three significant digits.
+            // The smallest amounts get three significant digits.
             let digits = (2.0 - amount.log10().floor()).clamp(2.0, 12.0) as usize;
             format!("${amount:.digits$}")
         }
@@ -175,7 +176,7 @@ fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
     })
 }
 
-/// Returns the lines of the text.
+/// Returns the lines about cost in the report's text.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(cost) = &report.cost {
@@ -250,10 +251,10 @@ pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
     }),
 ];
 
-/// A figure of a page: its label, its path in the report, its value, the value as shown, and the note next to it.
+/// A figure of a page: label, path in the report, value, displayed value, and the note next to the value.
 pub(super) type Figure = (String, &'static str, f64, String, String);
 
-/// Returns the figures of pages.
+/// Returns the figures about cost for pages.
 pub(super) fn figures(report: &Report) -> Vec<Figure> {
     let mut all = Vec::new();
     let mut add =

@@ -1,15 +1,16 @@
-//! The critical path of the replayed run: the chain of nodes that ends with the last node, in which each node released
-//! the next; and the slack of nodes outside it.
+//! The critical path of the replayed run: the chain of nodes that ends with the last node, in which each node
+//! released the next. Also computes the slack of nodes outside the path.
 //!
-//! The path is followed backwards from the last completion. A node was released by the dependency that completed last,
-//! or by the previous node on its lane. A collective began when its last member arrived, and a receive ended when its
-//! message arrived; there the path continues on the other rank. Its segments are contiguous and sum to the makespan.
+//! The path is followed backwards from the last completion. A node was released by the dependency that completed
+//! last, or by the previous node on its lane. A collective began when its last member arrived, and a receive ended
+//! when its message arrived; in both cases the path continues on the other rank. The segments of the path are
+//! contiguous and sum to the makespan.
 //!
 //! The *slack* of a node is how much later it could have ended without delaying the end of the run, with unchanged
-//! durations and an unchanged order of nodes on lanes. It is bounded by successors, the next node on its lane, the
-//! members of its collective and the receiver of its message. Waiting for a turn in a group's launch order is not
-//! considered, so for such nodes the slack is an upper bound. This is the critical path method of project planning
-//! (Kelley and Walker 1959), on the graph of dependencies and resources.
+//! durations and an unchanged order of nodes on lanes. The slack is bounded by the node's successors, the next node
+//! on the same lane, the members of its collective and the receiver of its message. Waiting for a turn in a group's
+//! launch order is not considered, so for such nodes the slack is an upper bound. This is the critical path method of
+//! project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;
@@ -36,7 +37,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of nodes of a replay whose path is followed; about 52 bytes are stored for each.
+/// Maximum number of nodes of a replay whose path is followed; each node needs about 52 bytes.
 const MOST_NODES: u64 = RowLimit::MOST;
 /// Maximum number of operators and ranks in a report.
 const LISTED: usize = 64;
@@ -45,20 +46,20 @@ const LISTED: usize = 64;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CriticalPathSummary {
-    /// Number of its segments.
+    /// Number of segments of the path.
     pub segments: u64,
-    /// Number of times that it changes to another rank.
+    /// Number of times that the path changes to another rank.
     pub rank_changes: u64,
-    /// Its time by category; the sum is the makespan. Idle is time that no node explains: late starts of ranks, and
-    /// collectives that wait for their turn in the launch order.
+    /// Time of the path by category; the sum is the makespan. Idle is time that no node explains: late starts of
+    /// ranks, and collectives that wait for their turn in the launch order.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
-    /// Operators and collectives on it, longest first, at most 64.
+    /// Operators and collectives on the path, longest first, at most 64.
     pub operators: Vec<OperatorTime>,
-    /// Ranks on it, longest first, at most 64.
+    /// Ranks on the path, longest first, at most 64.
     pub ranks: Vec<PathRank>,
-    /// Slack of the nodes outside it, by category; categories without such nodes are omitted.
+    /// Slack of the nodes outside the path, by category; categories without such nodes are omitted.
     pub slack: Vec<SlackRow>,
 }
 
@@ -77,11 +78,11 @@ pub struct PathRank {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {
-    /// The category, as its key in `time_ps`.
+    /// The category, as the key of the category in `time_ps`.
     pub category: String,
-    /// Number of nodes.
+    /// Number of nodes of the category outside the path.
     pub nodes: u64,
-    /// Sum of their durations.
+    /// Sum of the durations of these nodes.
     #[serde(rename = "time_ps")]
     pub time: Span,
     /// The smallest slack of any node.
@@ -128,7 +129,7 @@ impl RunRecorder<'_> {
         (summary, path)
     }
 
-    /// Returns the name and kind of a segment's content: its node, its delay, or nothing.
+    /// Returns the name and kind of the activity in a segment: a node, a delay, or nothing.
     fn spent_on(&self, segment: &RunSegment) -> (Cow<'_, str>, NodeKind) {
         let graph = self.relations.graph(segment.instance);
         let kind = graph.kind(segment.node);

@@ -8,13 +8,13 @@ use std::fmt::{self, Display, Formatter, Write as _};
 /// A field of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CsvCell<'r> {
-    /// Nothing.
+    /// An empty field.
     Empty,
     /// A text, quoted if necessary.
     Text(&'r str),
     /// An integer.
     Count(u64),
-    /// A number with this many decimals.
+    /// A number, and the number of decimals to write.
     Decimal(f64, usize),
 }
 
@@ -47,7 +47,7 @@ impl From<u32> for CsvCell<'_> {
     }
 }
 
-/// As picoseconds.
+/// Converts a time to a field in picoseconds.
 impl From<Span> for CsvCell<'_> {
     fn from(span: Span) -> Self {
         Self::Count(span.0)
@@ -60,7 +60,7 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
     }
 }
 
-/// A column of rows `R` that belong to a whole `W`: its name, and its field for a row.
+/// A column of rows `R` that belong to a whole `W`: the name, and a function that returns the field of a row.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
 /// Returns the text of a cell in a form that spreadsheets do not treat as a formula: a text that begins with `=`, `+`,
@@ -130,7 +130,7 @@ impl CsvRows {
         String::from_utf8(bytes).expect("cells and commas are UTF-8")
     }
 
-    /// Adds the names of `columns`, after `front` if given.
+    /// Adds the names of `columns`, after the column `front`, if given.
     pub(super) fn header<W, R>(&mut self, front: Option<&str>, columns: &[CsvColumn<W, R>]) {
         self.add(
             front
@@ -139,7 +139,7 @@ impl CsvRows {
         );
     }
 
-    /// Adds `rows` of `whole`, each after `front` if given.
+    /// Adds `rows` of `whole`, each after the field `front`, if given.
     pub(super) fn columns<'r, W, R: 'r>(
         &mut self,
         front: Option<&'r str>,
@@ -154,7 +154,7 @@ impl CsvRows {
     }
 }
 
-/// Returns a number with this many decimals, or an empty cell if unknown.
+/// Returns a number with `digits` decimals, or an empty cell if unknown.
 pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
     number.map_or(CsvCell::Empty, |number| CsvCell::Decimal(number, digits))
 }

@@ -1,4 +1,4 @@
-//! Charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
+//! Draws charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
 //! A chart is an SVG element for use inside a page. The page defines the colours by class: `c0`, `c1`, … for series,
 //! and `axis`, `grid` and `label`. Marks state their values as a tooltip, and as data attributes for programs.
@@ -18,14 +18,14 @@ pub mod svg;
 
 pub use svg::{document, escape};
 
-/// Width of charts in drawing units; pages scale them.
+/// Width of charts in drawing units; pages scale charts to the available width.
 const WIDTH: f64 = 960.0;
 /// Width of row labels.
 const LABELS: f64 = 150.0;
 /// Height of a row.
 const ROW: f64 = 20.0;
-/// Height below a chart for its axis labels.
+/// Height below a chart for the axis labels.
 const FOOT: f64 = 26.0;
 
-/// Formats a value on an axis.
+/// Function that formats a value on an axis.
 pub type ValueFormat<'f> = &'f dyn Fn(f64) -> String;

@@ -1,4 +1,4 @@
-//! Edits of the replayed job: the effect of each, and the makespan without them.
+//! Edits of the replayed job: the effect of each edit, and the makespan without the edits.
 
 use super::Report;
 use super::head::HeadStyle;
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditRow {
-    /// The edit.
+    /// Text of the edit.
     pub edit: String,
     /// The unit of `matched` and `changed`.
     pub counts: String,
-    /// Number of matches of the edit.
+    /// Number of things (in units of `counts`) that the edit matched.
     pub matched: u64,
-    /// Number of matches that changed.
+    /// Number of these things that changed.
     pub changed: u64,
     /// Number of added nodes.
     #[serde(default)]
@@ -25,13 +25,14 @@ pub struct EditRow {
     /// Number of removed nodes.
     #[serde(default)]
     pub removed: u64,
-    /// Basis of new times, and unknown facts.
+    /// Notes on the basis of new times and on unknown facts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// Adds edits of the job and its machine, before the price changes that the replay already listed.
+    /// Adds the edits of the job and of its machine before the changes of kernel times that the replay already
+    /// listed.
     pub fn add_edits(&mut self, edits: Option<EditReport>) {
         if let Some(mut edits) = edits {
             let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
@@ -42,7 +43,7 @@ impl Report {
 }
 
 impl EditRow {
-    /// Returns the row of a price change.
+    /// Returns the row of a change of kernel times.
     pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
         let together = count.before.zip(count.after).filter(|_| count.changed > 0);
         Self {
@@ -104,8 +105,8 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// For a job with uncaptured ranks: its makespans if each of these ranks is like the fastest, and like the slowest,
-    /// captured rank of its role.
+    /// For a job with uncaptured ranks: the makespan if each of these ranks is like the fastest captured rank of its
+    /// role, and if each is like the slowest.
     #[serde(
         rename = "completed_makespan_ps",
         default,

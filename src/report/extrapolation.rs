@@ -1,16 +1,18 @@
-//! Extrapolates the makespan of a step with many micro-batches from one with fewer.
+//! Extrapolates the makespan of a step with many micro-batches from a simulation with fewer.
 //!
-//! Once the pipeline is filled, every micro-batch adds the same time d. With N of M micro-batches simulated,
+//! Once the pipeline is filled, every micro-batch adds the same time d. If N of M micro-batches are simulated, the
+//! makespan of the step is
 //!
 //! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
 //!
-//! where u is the number of micro-batches in a turn of the schedule: one, or the number of stages if chunks interleave.
-//! If turns do not yet take equal times and the turn before the last added e, the stated error is (M - N) / u |d - e|:
-//! the error if the remaining turns took as long as that one. PALM's public code extrapolates from six micro-batches
-//! with the mean of its slowest stage and states no error.
+//! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
+//! if chunks interleave. If turns do not yet take equal times, and the turn before the last added e, the stated error
+//! is (M - N) / u |d - e|. That is the error if the remaining turns took as long as the turn before the last. For
+//! comparison, PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states
+//! no error.
 //!
-//! A full pipeline outputs the samples of u micro-batches every d. This is the rate of inference with continuous input,
-//! which excludes filling and draining.
+//! A full pipeline outputs the samples of u micro-batches every d. This output rate is the rate of inference with
+//! continuous input, which excludes filling and draining.
 
 use super::summary::counted;
 use chakram_base::units::Span;
@@ -21,13 +23,13 @@ use serde::{Deserialize, Serialize};
 pub struct ShorterReplays {
     /// Makespans with two turns fewer, and with one turn fewer.
     pub makespans: [Span; 2],
-    /// Micro-batches of a turn.
+    /// Number of micro-batches in a turn of the schedule.
     pub turn: u32,
-    /// Micro-batches simulated.
+    /// Number of simulated micro-batches.
     pub simulated: u32,
-    /// Micro-batches of the step.
+    /// Number of micro-batches of the step.
     pub micro_batches: u32,
-    /// Samples of the step.
+    /// Number of samples of the step.
     pub samples: u64,
 }
 
@@ -35,9 +37,9 @@ pub struct ShorterReplays {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepExtrapolation {
-    /// Micro-batches of the step.
+    /// Number of micro-batches of the step.
     pub micro_batches: u32,
-    /// Micro-batches simulated.
+    /// Number of simulated micro-batches.
     pub simulated: u32,
     /// Makespan of the whole step.
     #[serde(rename = "makespan_ps")]
@@ -48,7 +50,7 @@ pub struct StepExtrapolation {
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
     /// Samples per second of a full pipeline, without filling and draining: the samples of a turn divided by the time
-    /// that the last turn added, if it added any.
+    /// that the last turn added, if that turn added time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }
@@ -77,7 +79,7 @@ impl ShorterReplays {
 }
 
 impl StepExtrapolation {
-    /// Returns its line for users.
+    /// Returns a line about the whole step for users.
     pub fn line(&self) -> String {
         let full = self.full_samples_per_s.map(|full| {
             let full = super::throughput::rate(full);
@@ -99,7 +101,8 @@ impl StepExtrapolation {
 mod tests {
     use super::*;
 
-    /// 100, 130 and 158: a turn of two adds 28 and the one before 30, so three more make 158 + 3 x 28, off by 3 x 2.
+    /// The makespans are 100, 130 and 158: the last turn of two micro-batches adds 28, the turn before it 30. So
+    /// three more turns give 158 + 3 x 28, with an error of 3 x 2.
     #[test]
     fn the_last_turn_is_repeated() {
         let shorter = ShorterReplays {
@@ -112,7 +115,7 @@ mod tests {
         let found = shorter.extrapolate(Span(158));
         assert_eq!((found.makespan, found.error), (Span(242), Span(6)));
         assert!((found.samples_per_s / (14.0 / 242e-12) - 1.0).abs() < 1e-12);
-        // Two samples every 28.
+        // A full pipeline outputs two samples every 28.
         let full = found.full_samples_per_s.unwrap();
         assert!((full / (2.0 / 28e-12) - 1.0).abs() < 1e-12);
         let without = shorter.extrapolate(Span(130)).full_samples_per_s;

@@ -1,4 +1,4 @@
-//! The head of a report: sentences about the whole replay, the same in text and page.
+//! The head of a report: sentences about the whole replay, which text and page share.
 
 use super::Report;
 use super::cost;
@@ -9,25 +9,25 @@ use chakram_base::units::percent_change;
 /// How a text shows a line of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
-    /// The label and the words as a heading, followed by the rest.
+    /// The label and the words as a heading, followed by the rest on the same line.
     Heading,
-    /// One line.
+    /// On one line.
     Line,
-    /// Wrapped at spaces.
+    /// On several lines, wrapped at spaces.
     Wrapped,
-    /// A warning on one line.
+    /// As a warning on one line.
     Warning,
-    /// A warning, wrapped at spaces.
+    /// As a warning, wrapped at spaces.
     WrappedWarning,
 }
 
 /// A line of the head.
 #[derive(Clone, Debug)]
 pub(crate) struct HeadLine {
-    /// Its label, which states its subject; empty if it continues the line before.
+    /// Label of the line, which states the subject; empty if the line continues the previous one.
     pub lead: &'static str,
     pub text: String,
-    /// Words after the heading.
+    /// Text after the heading.
     pub rest: String,
     pub style: HeadStyle,
 }
@@ -42,13 +42,14 @@ impl HeadLine {
         }
     }
 
-    /// Returns whether it is a warning.
+    /// Returns whether the line is a warning.
     pub fn warns(&self) -> bool {
         matches!(self.style, HeadStyle::Warning | HeadStyle::WrappedWarning)
     }
 }
 
-/// Formats `gpt2: 8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`, without the title.
+/// Formats the size of a replay without its title, as in `8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8
+/// NPUs)`.
 pub(crate) fn scope(report: &Report) -> String {
     format!(
         "{} of {}, {}, all completed, on {} ({})",
@@ -67,7 +68,7 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     let mut lines = Vec::new();
     let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
     if let Some(whole) = &report.extrapolation {
-        // Readers want the whole step, of which the replay is only a part.
+        // The whole step comes first, because the replay is only a part of it.
         put("STEP", whole.line(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);

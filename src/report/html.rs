@@ -1,9 +1,9 @@
-//! The report as a page: one file that needs no network access. It contains everything that the text contains, and
-//! pictures.
+//! The report as a page: one self-contained file. The page contains all facts of the text, and pictures.
 //!
-//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers
-//! from the report have its JSON pointer and value as attributes (`data-path` and `data-value`), so that programs can
-//! compare a page with the JSON. A script in the page sorts and searches its tables; the page is complete without it.
+//! Sentences and tables are shared with the text ([`head`](mod@crate::head), [`section`](mod@crate::section)).
+//! Numbers from the report have their JSON pointer and exact value as attributes (`data-path` and `data-value`), so
+//! that programs can compare a page with the JSON. A script in the page sorts and searches its tables; the page is
+//! complete without it.
 
 mod basis;
 mod links;
@@ -97,7 +97,7 @@ pub(crate) fn caveats(report: &Report, basis: &str) -> String {
     facts(report, basis) + &warnings(report)
 }
 
-/// Returns heading, id, pictures and tables of each chapter that has any.
+/// Returns heading, id, pictures and tables of each chapter that has pictures or tables.
 pub(crate) fn chapters(
     report: &Report,
 ) -> impl Iterator<Item = (&'static str, &'static str, String)> {
@@ -132,7 +132,7 @@ fn warnings(report: &Report) -> String {
     list(settings.chain(report.warnings.iter().cloned()), "warnings")
 }
 
-/// Returns the sentences of the head, each with its label.
+/// Returns the sentences of the head, each with a label.
 fn facts(report: &Report, basis: &str) -> String {
     let lines = head::lines(report, basis).into_iter().map(|line| {
         let class = if line.warns() { " class=\"warn\"" } else { "" };

@@ -1,52 +1,55 @@
-//! The prediction's interval, and the shares of time by the basis of their prices.
+//! The interval of a prediction, and the shares of time by the method that estimated each time.
 //!
-//! Prices of one class have common errors, because they share constants; different classes have independent errors.
-//! With `p` the part of the time that is priced by a class, `u` the class's relative error, and 4.5 % common to a step:
+//! Time estimates of one class have common errors, because they share constants; errors of different classes are
+//! independent. Let `p` be the part of the time that a class estimates and `u` the relative error of the class; an
+//! error of 4.5 % is common to all times of a step:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
 //! 90 % interval: prediction x exp(-1.645 s) to prediction x exp(1.645 s)
 //! ```
 //!
-//! Kernels priced by curves form one class per curve of the NPU: products, attention, kernels that move bytes, and
-//! kernels measured by name.
+//! Kernels timed by measured curves form one class per curve of the NPU: matrix multiplications, attention, kernels
+//! that move bytes, and kernels measured by name.
 //!
-//! Collectives that were measured on [other links](chakram_hardware::collective::LinkRates) than the machine's have the
-//! error `hypot(0.10, 0.30 (1 - q))`, where q is the ratio of the smaller to the larger bandwidth times the same ratio
-//! of latencies. So the error is that of measured collectives if the links are equal, and slightly above that of other
-//! transfers if they have nothing in common. The class uses the mean error, weighted by time.
+//! Collectives that were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates)
+//! have the error `hypot(0.10, 0.30 (1 - q))`, where q is the ratio of the smaller to the larger bandwidth times the
+//! same ratio of latencies. So the error equals the error of measured collectives if the links are equal, and is
+//! slightly above the error of other transfers if the links have nothing in common. The class uses the mean error,
+//! weighted by time.
 //!
-//! Hosts reach a collective of `n` members at different times, with a standard deviation `J` stated by the machine. The
-//! last one is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal variables
-//! (0.56 for 2, 1.42 for 8). The sum is over the collectives of the mean NPU.
+//! Hosts reach a collective of `n` members at different times, with a standard deviation `J` that the machine states.
+//! The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
+//! variables (0.56 for 2, 1.42 for 8). The sum is over the collectives of the mean NPU.
 //!
-//! If an NPU has no curves and nothing was recorded, all kernels are priced by roofline. At peak rates that no
-//! measurement qualifies, the upper end is extended by `p 0.37` in the exponent: predictions of this kind for steps of
-//! public tables of TPU v5p, v6e and v7x are 31 % too short in the mean, `ln(1 / 0.69) = 0.37`, and 8 % off at two
-//! thirds of the peaks.
+//! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If no measured efficiency
+//! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent, because predictions of this kind
+//! for steps of public tables of TPU v5p, v6e and v7x are 31 % too short in the mean, `ln(1 / 0.69) = 0.37`, and 8 %
+//! off at two thirds of the peaks.
 //!
-//! Kernels recorded on another NPU have the roofline error if their times are scaled to this one, and an error of 29 %
-//! if they keep their time, as between makers. For three models captured on both H100 and MI300X, the logarithms of the
-//! ratios of total kernel time are 0.34, -0.28 and 0.24; their quadratic mean is 0.29. The logarithms for the time of
-//! their hosts, which also differ, are -0.14, 0.19 and -0.12; their quadratic mean is 0.15.
+//! Kernels recorded on another NPU have the roofline error if their times are scaled to this NPU, and an error of 29
+//! % if they keep their times (as for an NPU of another maker). For three models captured on both H100 and MI300X,
+//! the logarithms of the ratios of total kernel time are 0.34, -0.28 and 0.24; their quadratic mean is 0.29. For the
+//! time of the hosts, which also differ, the logarithms are -0.14, 0.19 and -0.12; their quadratic mean is 0.15.
 //!
-//! Jobs on more than one node also have stragglers, which only make steps longer. In a study of 3,079 training jobs on
-//! 128 GPUs or more, a tenth take at least `1 / (1 - 0.213)` times as long as without stragglers, and a hundredth at
-//! least `1 / (1 - 0.45)` times (Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
-//! OSDI 2025). Unequal stages are the main cause in 39.3 % of them; a replay includes these. Unequal sequences are the
-//! main cause in 21.4 %; steps of equal samples do not have them. With an exponential tail of the logarithm through
-//! these two points, and with 0.393 of the jobs remaining, one job in twenty exceeds
+//! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training
+//! jobs on 128 GPUs or more, a tenth take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
+//! hundredth at least `1 / (1 - 0.45)` times (Lin et al., "Understanding Stragglers in Large Model Training Using
+//! What-if Analysis", OSDI 2025). Unequal stages are the main cause in 39.3 % of the slow jobs; a replay includes
+//! this cause. Unequal sequences are the main cause in 21.4 %; steps of equal samples do not have this cause. With an
+//! exponential tail of the logarithm through these two points, and with 0.393 of the jobs remaining, one job in
+//! twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! Where the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
-//! after it, and the prediction includes the stragglers of the steps from which it was measured.
+//! If the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
+//! after the correction, and the prediction includes the stragglers of the steps from which it was measured.
 //!
-//! Parts are taken from the critical path, or from the mean NPU if no path was followed; waiting and idle time follow
-//! from the other parts.
+//! Parts are taken from the critical path, or from the mean NPU if no path was followed; waiting and idle time are
+//! consequences of the other parts and have no error of their own.
 
 use super::TimeCategory;
 use super::text::share;
@@ -56,8 +59,8 @@ use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Relative errors, one standard deviation. In this order: kernels by roofline at one efficiency, measured collectives,
-/// other transfers, loads and stores, recorded times.
+/// Relative errors, one standard deviation each, in this order: kernels by roofline at one efficiency, measured
+/// collectives, other transfers, loads and stores, recorded times.
 const ROOFLINE: f64 = 0.23;
 /// Logarithm of the mean slowdown of kernels relative to a roofline at the peaks.
 const BELOW_PEAKS: f64 = 0.37;
@@ -65,18 +68,18 @@ const MEASURED_COLLECTIVE: f64 = 0.10;
 const NETWORK: f64 = 0.30;
 const MEMORY: f64 = 0.20;
 const RECORDED: f64 = 0.04;
-/// Relative errors of kernels that keep their time from another maker's NPU, and of work of another host.
+/// Relative errors of kernels that keep the time from another maker's NPU, and of work recorded on another host.
 const ANOTHER_MAKER: f64 = 0.29;
 const ANOTHER_HOST: f64 = 0.15;
-/// Standard error common to all prices of a step.
+/// Standard error common to all times of a step.
 const COMMON: f64 = 0.045;
 /// Logarithm of the slowdown by stragglers that one job in twenty exceeds, for jobs on more than one node.
 const STRAGGLERS: f64 = 0.20;
-/// Number of standard deviations on each side that excludes a tenth of a normal distribution.
+/// Number of standard deviations on each side of the mean that exclude a tenth of a normal distribution together.
 const SIDE: f64 = 1.645;
 
-/// Shares of the critical path by the basis of their prices, and the interval that contains the measured time in nine
-/// of ten cases.
+/// Shares of the critical path by the method that estimated the times, and the interval that contains the measured
+/// time in nine of ten cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -86,10 +89,10 @@ pub struct PredictionInterval {
     /// Upper end of the 90 % interval.
     #[serde(rename = "high_ps")]
     pub high: Span,
-    /// Kernels priced by curves.
+    /// Kernels timed by curves of measured kernels.
     #[serde(rename = "kernels_by_curves_ps")]
     pub curves: Span,
-    /// Kernels priced by roofline.
+    /// Kernels timed by roofline.
     #[serde(rename = "kernels_by_roofline_ps")]
     pub roofline: Span,
     /// Kernels and communication with recorded times.
@@ -114,22 +117,21 @@ pub struct PredictionInterval {
     /// Loads and stores.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Waiting and idle time, which follow from the other parts.
+    /// Waiting and idle time, which are consequences of the other parts.
     #[serde(rename = "follows_ps")]
     pub follows: Span,
-    /// Whether kernels priced by roofline run at the peaks that the machine states, without a measured
-    /// efficiency.
+    /// Whether kernels timed by roofline run at the peaks that the machine states, without a measured efficiency.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub at_peaks: bool,
 }
 
-/// A part of the critical path with one basis of prices.
+/// A part of the critical path whose time comes from one method.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IntervalPart {
     pub time: Span,
-    /// Key in JSON.
+    /// Key of the part in JSON.
     pub key: &'static str,
-    /// Name for users.
+    /// Name of the part for users.
     pub name: &'static str,
 }
 
@@ -137,7 +139,7 @@ fn is_zero(span: &Span) -> bool {
     *span == Span::ZERO
 }
 
-/// Relative error of the measured collectives of `report`, weighted by time.
+/// Returns the relative error of the measured collectives of `report`, weighted by time.
 fn measured_error(report: &Report) -> f64 {
     let rows = || report.collectives.iter().filter(|row| row.measured);
     let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
@@ -154,8 +156,8 @@ fn measured_error(report: &Report) -> f64 {
 }
 
 impl PredictionInterval {
-    /// Returns the interval of `report`, a replay of `prepared`. Returns `None` unless kernels are priced by curves, or
-    /// all by roofline on a machine that is not a wafer of tiles, or were recorded on another NPU.
+    /// Returns the interval of `report`, a replay of `prepared`. Returns `None` unless kernels are timed by curves,
+    /// or all kernels by roofline on a machine that is not a wafer of tiles, or were recorded on another NPU.
     pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.basis();
         let by_roofline = basis.roofline_time > 0
@@ -256,7 +258,7 @@ impl PredictionInterval {
         })
     }
 
-    /// Returns the parts of the critical path by the basis of their prices.
+    /// Returns the parts of the critical path by the method that estimated their times.
     pub(super) fn parts(&self) -> [IntervalPart; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
@@ -312,14 +314,14 @@ fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     topology.tiles().is_none() && report.ranks > node
 }
 
-/// Seconds by which the last host of a group is later than the mean, summed over the collectives of the mean NPU; zero
-/// if no host launches them.
+/// Returns the seconds by which the last host of a group is later than the mean, summed over the collectives of the
+/// mean NPU; zero if no host launches collectives.
 fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
         return 0.0;
     };
-    // Many groups have the same size, and the integral costs more than a row.
+    // Many groups have the same size, so the integral is computed once per size.
     let mut calls: BTreeMap<u32, u64> = BTreeMap::new();
     for row in &report.collectives {
         *calls.entry(row.members).or_default() += row.tally.calls * u64::from(row.present);
@@ -331,8 +333,8 @@ fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     host.jitter.seconds() * sum / report.rows.len().max(1) as f64
 }
 
-/// Expected maximum of `n` standard normal variables: the integral of `1 - F(x)^n - F(-x)^n` over `x > 0`, with `F` the
-/// normal distribution function, by Simpson's rule.
+/// Returns the expected maximum of `n` standard normal variables: the integral of `1 - F(x)^n - F(-x)^n` over `x >
+/// 0`, with `F` the normal distribution function, by Simpson's rule.
 fn expected_maximum(n: u32) -> f64 {
     const STEPS: u32 = 256;
     const END: f64 = 8.0;
@@ -365,8 +367,8 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) between the slowdowns of a tenth and of a hundredth of all jobs; 0.393 P(x) =
-        // 0.05.
+        // P(x) = 0.1 e^(-(x - a) / b) goes through the slowdowns of a tenth and of a hundredth of all jobs; the
+        // result solves 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();
         let all = 0.1 * (-(STRAGGLERS - tenth) / scale).exp();
@@ -376,7 +378,8 @@ mod tests {
 
     #[test]
     fn the_latest_of_more_members_is_later() {
-        // Closed forms: 1 / sqrt(pi) for two, 1.5 / sqrt(pi) for three; for more, tables of order statistics.
+        // The closed forms are 1 / sqrt(pi) for two and 1.5 / sqrt(pi) for three; the values for more are from tables
+        // of order statistics.
         let root = std::f64::consts::PI.sqrt();
         let known = [
             (1, 0.0),

@@ -1,8 +1,8 @@
 //! Issue times of nodes in progress, for observers that need durations.
 //!
-//! A node occupies its lane until it completes, so one time per lane suffices. Receives occupy no lane and have a
-//! time each. Nodes that do nothing end when they begin and may share a lane's time. No time is stored per node,
-//! because that memory would miss the cache on every access.
+//! A node occupies its lane until it completes, so one time per lane suffices. Receives occupy no lane, so each
+//! receive has a time of its own. Nodes that do no work end when they begin and may share a lane's time. Storing one
+//! time per node would miss the cache on every access.
 
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -14,19 +14,19 @@ use chakram_trace::graph::{Graph, NodeKind};
 #[derive(Debug)]
 pub(super) struct IssueTimes<'a> {
     instances: Vec<TimedInstance<'a>>,
-    /// Per instance: one time per lane, then one per message of its graph.
+    /// For each instance: one time per lane, then one time per message of its graph.
     at: Vec<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct TimedInstance<'a> {
     graph: &'a Graph,
-    /// Index in `at` of its first time.
+    /// Index in `at` of the instance's first time.
     first: usize,
 }
 
 impl<'a> IssueTimes<'a> {
-    /// Creates storage for all nodes of `prepared`.
+    /// Creates storage for the nodes in progress of `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'_>) -> Self {
         let workload = prepared.workload();
         let mut times = 0;

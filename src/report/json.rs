@@ -22,11 +22,11 @@ pub enum ReportDocument {
 /// The error of a text that is not a document.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// It is not valid JSON of a report.
+    /// The text is not valid JSON of a report.
     #[error(
         "it is no report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),
-    /// Its schema is different or has another version.
+    /// The schema of the document is different or has another version.
     #[error(
         "its schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
          with the version that compares, {format} json",
@@ -36,7 +36,7 @@ pub enum DocumentError {
 }
 
 impl ReportDocument {
-    /// Reads the output of [`write`](fn@write).
+    /// Reads a document that [`write`](fn@write) wrote.
     ///
     /// # Errors
     ///

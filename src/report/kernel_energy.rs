@@ -1,25 +1,25 @@
-//! Energy of kernels whose price model provides it: loop nests.
+//! Energy of kernels timed by loop nests, the only model that provides energy.
 
 use crate::summary::KernelBasis;
 use chakram_base::units::{counted, joules};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Energy of the kernels priced by loop nests.
+/// Energy of the kernels timed by loop nests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelEnergy {
     /// Energy in picojoules.
     #[serde(rename = "energy_pj")]
     pub energy: f64,
-    /// Number of these kernels.
+    /// Number of kernels with known energy.
     pub kernels: u64,
     /// Number of kernels with unknown energy.
     pub without: u64,
 }
 
 impl KernelEnergy {
-    /// Returns the energy of kernels with this basis; `None` if loop nests price none.
+    /// Returns the energy of the kernels of a replay; `None` if loop nests time no kernel.
     pub(super) fn of(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
         (basis.mapped > 0).then(|| Self {
             energy: basis.mapped_energy,
@@ -28,7 +28,7 @@ impl KernelEnergy {
         })
     }
 
-    /// Returns the line of the text.
+    /// Returns the line about energy in the report's text.
     pub(super) fn line(&self) -> String {
         let known = format!(
             "{} for {} by loop nests",

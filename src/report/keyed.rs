@@ -1,4 +1,4 @@
-//! Serializes arrays as JSON objects: time by part, bytes by tensor class.
+//! Serializes arrays as JSON objects: time by category, bytes by tensor class.
 
 /// Defines a module for `#[serde(with)]` that serializes an array as a struct with one named field per element.
 /// Fields with a default may be missing, as in reports of older versions.
@@ -8,7 +8,7 @@ macro_rules! keyed {
         pub mod $module {
             use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-            /// The array's elements by name.
+            /// The elements of the array, by name.
             #[derive(Debug, Serialize, Deserialize)]
             #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
             pub struct $object<T: Default> {

@@ -1,8 +1,8 @@
 //! Reports of launches: repeated steps, and jobs that share a machine.
 //!
-//! Each program has its own report and its own set of observers, which receive only the events of its ranks. A rank
-//! runs one launch of its program at a time, as feeds such as [`RepeatedLaunch`](chakram_engine::RepeatedLaunch)
-//! ensure, so state stored per node remains valid.
+//! Each program has its own report and its own set of observers, which receive only the events of the program's
+//! ranks. A rank runs one launch of its program at a time, as feeds such as
+//! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure, so state stored per node remains valid.
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
@@ -19,12 +19,12 @@ use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
 
-/// Replays the launches of each of `programs` by the feed paired with it, with the additional observer `extra`,
-/// and returns the reports.
+/// Replays the launches of each of `programs` with the additional observer `extra`, and returns the reports. Each
+/// program is paired with the feed that launches it.
 ///
 /// # Errors
 ///
-/// As [`run_launches`], and if most kernels would take no time.
+/// Fails where [`run_launches`] fails, and if most kernels would take no time.
 pub fn replay_launched(
     programs: &[CompiledReplay<'_>],
     feeds: &mut [Box<dyn Feed>],
@@ -62,8 +62,8 @@ pub fn replay_launched(
     Ok(reports.collect())
 }
 
-/// Returns the first of `reports` with the others attached as neighbours under their `names`; `None` if there
-/// are none.
+/// Returns the first of `reports` with the others attached as neighbours under their `names`; `None` if there are no
+/// reports.
 pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
     let mut reports = reports.into_iter();
     let mut first = reports.next()?;
@@ -83,8 +83,8 @@ pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
 /// Maximum number of launches in the text.
 const SHOWN: usize = 6;
 
-/// Returns the table of launches, if there are several: start and end of each, and the time between its end and the
-/// previous one's.
+/// Returns the table of launches, if there are several: start and end of each launch, and the time between the end of
+/// the previous launch and its end.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {
@@ -105,7 +105,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     for (number, launch) in launches.iter().enumerate() {
         let after = Span(launch.end.0.saturating_sub(before.0));
         before = launch.end;
-        // The last launch is the closest to a steady state.
+        // The last launch is always shown, because it is the closest to a steady state.
         if number + 1 >= shown && number + 1 < launches.len() {
             continue;
         }
@@ -138,7 +138,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
 /// Statistics of a program's launches.
 #[derive(Clone, Copy, Debug, Default)]
 struct LaunchTally {
-    /// End of the last node.
+    /// End of the last node of all launches.
     end: Time,
     nodes: u64,
     messages: u64,
@@ -158,7 +158,8 @@ struct WatchedProgram<'a> {
 /// Forwards events to the observers of the program that they belong to.
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
-    /// Program and index within it for each instance of all programs; likewise for each group.
+    /// For each instance of all programs, the index of its program and its index within that program; the same for
+    /// each group.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,
@@ -193,7 +194,7 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
 }
 
 impl Observer for WatchedPrograms<'_, '_> {
-    /// Link loads are sums over all programs, so they are reported once.
+    /// Link loads are sums over all programs, so only one report contains them.
     fn links(&mut self, loads: &[LinkLoad]) {
         self.extra.links(loads);
         if let Some(program) = self.programs.first_mut() {
@@ -215,7 +216,7 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.tally.nodes += 1;
         let alone =
             |kind| kind == NodeKind::Receive && program.prepared.pair_of(own, node).is_none();
-        // A sender without a trace is mirrored, so its message is counted at the receiver.
+        // A sender without a trace is simulated as a copy of another rank, so its message is counted at the receiver.
         if program.prepared.comm() == CommTiming::Model && (kind == NodeKind::Send || alone(kind)) {
             program.tally.messages += 1;
         }

@@ -1,11 +1,12 @@
-//! Results of a replay: observers that watch it, and the report that they fill.
+//! Results of a replay: observers that watch the replay, and the report that they fill.
 //!
-//! The caller chooses observers, which are compiled into the loop. Nothing is stored per node unless an observer asks
-//! for it.
+//! The caller chooses observers, which are compiled into the event loop. Nothing is stored per node unless an
+//! observer asks for it.
 //!
 //! A [`Report`] contains all results of the observers in one value that can be rendered, written, read back and
-//! compared. Its JSON is the serde form of this value, with times in integer picoseconds; `docs/report.schema.json` is
-//! generated from these types. Within a schema version, fields may be added but not changed.
+//! compared. The report's JSON is the serde form of this value, with times in integer picoseconds;
+//! `docs/report.schema.json` is generated from these types. Within a schema version, fields may be added, but
+//! existing fields never change.
 
 mod aggregation;
 pub mod breakdown;
@@ -123,14 +124,14 @@ use unknown::UnknownRow;
 pub struct Report {
     /// Version of the report's schema.
     pub schema: ReportSchema,
-    /// The program and inputs that produced it, in a document with one report.
+    /// Program and inputs that produced the report, in a document with one report.
     #[serde(flatten)]
     pub provenance: Option<Provenance>,
-    /// The machine.
+    /// Machine on which the job was replayed.
     pub machine: MachineName,
-    /// Ranks of the job.
+    /// Number of ranks of the job.
     pub ranks: u32,
-    /// Ranks without a trace.
+    /// Ranks of the job without a trace.
     #[serde(rename = "absent_ranks")]
     pub absent: Vec<Rank>,
     /// The makespan, and counts of what was replayed.
@@ -145,22 +146,22 @@ pub struct Report {
     /// Facts that the traces do not state, and how the affected nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownRow>,
-    /// Whether the makespan is a lower bound, because some of these nodes have neither a price nor a
-    /// duration.
+    /// Whether the makespan is a lower bound, because some nodes have neither an estimated nor a recorded duration.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lower_bound: bool,
-    /// Profiler that captured the job, if its cost was subtracted or the job also measured steps without it.
+    /// Profiler that captured the job, if its cost was subtracted or if the job also measured steps without the
+    /// profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,
     /// Basis of the kernels' durations.
     pub kernels: KernelBasis,
-    /// Energy of kernels, if loop nests price them.
+    /// Energy of kernels, if loop nests time them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy: Option<KernelEnergy>,
     /// Share of the time that changes with the machine.
     #[serde(default)]
     pub response: MachineResponse,
-    /// Basis of the time and its prediction interval, if kernels are priced by curves.
+    /// Basis of the time and its prediction interval, if kernels are timed by curves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
     /// Network model that timed communication, if one did.
@@ -185,15 +186,14 @@ pub struct Report {
     /// NPU time charged to communication whose operation or partners the traces do not state.
     #[serde(default)]
     pub unknown_charged: ChargedTime,
-    /// Exposed communication by group, largest first; groups without any are omitted.
+    /// Exposed communication by group, largest first; groups without exposed communication are omitted.
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<OperatorTime>,
-    /// Profiled steps of a captured job that ran once, by number.
+    /// Profiled steps of a captured job that was launched once, by number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRow>,
-    /// Modules of a captured program by path, each before its submodules; nodes outside all modules come
-    /// last.
+    /// Modules of a captured program by path, each module before its submodules; nodes outside all modules come last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub modules: Vec<ModuleRow>,
     /// Loads and stores by memory.
@@ -201,10 +201,10 @@ pub struct Report {
     pub memory_accesses: Vec<MemoryAccessRow>,
     /// Reasons why the numbers may be misleading.
     pub warnings: Vec<String>,
-    /// Given settings that have no effect, or whose effect is unknown.
+    /// Settings given by the user that have no effect, or whose effect is unknown.
     #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
     pub settings: GivenSettings,
-    /// Memory of NPUs: one row per rank whose trace states what it allocates or frees, sorted by rank.
+    /// Memory of NPUs: one row per rank whose trace states allocations or frees, sorted by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
         any(test, feature = "schema"),
@@ -214,25 +214,25 @@ pub struct Report {
     /// Busy time of links and memory ports on a machine of tiles, for networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiles: Option<TileUse>,
-    /// Memory at ports for data that does not fit into SRAM, if anything is known about memory.
+    /// Memory at ports for data that does not fit into SRAM, if any trace states memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<PortMemory>,
     /// Remote memories for data that does not fit into NPUs, for ranks that load from or store to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_pools: Vec<PoolMemory>,
-    /// Ranks of which one was simulated for all, if this was requested.
+    /// Groups of equal ranks of which only one was simulated, if such aggregation was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
-    /// What would help most, if this was requested.
+    /// Sensitivities (the speedups that would help most), if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sensitivities: Option<SensitivityReport>,
-    /// The software stack of the run, where kernels are priced by curves or a stack was asked for.
+    /// The software stack of the run, if kernels are timed by curves or the user chose a stack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackReport>,
-    /// Changes of the job before it was replayed.
+    /// Changes of the job before the replay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,
-    /// The whole step, if the replay covers fewer micro-batches.
+    /// Extrapolation to the whole step, if the replay covers fewer micro-batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extrapolation: Option<StepExtrapolation>,
     /// Samples and tokens per second, and utilization of the peak, if known.
@@ -241,16 +241,17 @@ pub struct Report {
     /// Cost of the job's NPUs, if a price is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<ReplayCost>,
-    /// A run of a stated number of tokens, if the job states its own tokens.
+    /// Requirements of a run of a stated number of tokens, if the job states its own tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<TokenRun>,
-    /// The critical path of the replay, unless it has too many nodes.
+    /// The critical path of the replay, unless the replay has too many nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,
-    /// Start and end of each launch, in order, if the job was launched several times or shared the machine.
+    /// Start and end of each launch, in order, if the job was launched several times or shared the machine with other
+    /// jobs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub launches: Vec<StepTimes>,
-    /// Other jobs on the same machine.
+    /// Other jobs on the same machine, with their reports.
     #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<NeighbourReport>,
     /// Bytes per dimension and link, if they were counted.
@@ -261,24 +262,24 @@ pub struct Report {
     pub pictures: Option<ReplayPictures>,
 }
 
-/// Another job on the same machine, and its result.
+/// Another job on the same machine, and the job's result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NeighbourReport {
     /// Name of the job.
     pub job: String,
-    /// Its report, until its own end.
+    /// Report of the job until its own end.
     pub report: Report,
 }
 
 impl Report {
-    /// The network model of communication, if operations can contend in it.
+    /// Returns the network model of communication, if operations can contend in it.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
     }
 
-    /// Mean of a time over NPUs, rounded to the nearest picosecond.
+    /// Returns the mean of a time over NPUs, rounded to the nearest picosecond.
     pub fn mean(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
         let sum: u128 = self
             .rows
@@ -288,7 +289,7 @@ impl Report {
         rounded(sum, self.rows.len())
     }
 
-    /// The rows with the shortest and the longest time in `part`.
+    /// Returns the rows with the shortest and the longest time in `part`.
     pub fn extremes(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
         let time = |row: &NpuRow| row.time.parts[part as usize];
         let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
@@ -299,7 +300,7 @@ impl Report {
         Some((least, most))
     }
 
-    /// Merges operators of different micro-batches: one row replaces `mb0/…`, `mb1/…`, ….
+    /// Merges operators of different micro-batches, so that one row replaces `mb0/…`, `mb1/…`, ….
     pub fn sum_micro_batches(&mut self) {
         self.operators = over_micro_batches(&self.operators);
         let beside = self.beside.iter_mut();
@@ -315,12 +316,13 @@ impl Report {
         ends.into_iter().max_by_key(slowest)
     }
 
-    /// Difference of the makespan from the captured time, in percent of the latter.
+    /// Returns the difference of the makespan from the captured time, in percent of the captured time.
     pub fn difference(&self) -> Option<f64> {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Mean over NPUs of exposed communication time in which a partner had not begun; includes the bubble.
+    /// Returns the mean over NPUs of exposed communication time in which a partner had not begun; the bubble is
+    /// included.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
@@ -330,14 +332,14 @@ impl Report {
         )
     }
 
-    /// Mean over NPUs of the remaining exposed communication: transfers.
+    /// Returns the mean over NPUs of the remaining exposed communication: transfers.
     pub fn exposed_transferring(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
-    /// Mean over NPUs of communication time, including waiting, that compute hides.
+    /// Returns the mean over NPUs of communication time, including waiting, that compute hides.
     pub fn overlapped(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
@@ -345,7 +347,7 @@ impl Report {
         Span(self.mean_communicating.0.saturating_sub(exposed))
     }
 
-    /// Mean over NPUs of exposed waiting that is not bubble.
+    /// Returns the mean over NPUs of exposed waiting that is not bubble.
     pub(crate) fn waiting_for_ranks(&self) -> Span {
         let all = self.mean_parts[TimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))

@@ -1,10 +1,10 @@
-//! Bytes on links, and how long the links were busy: shows which dimension and link limits a job.
+//! Bytes on links, and how long the links were busy: shows the dimension and the link that limit a job.
 //!
 //! Bytes are counted on request, from messages, loads and stores, with any network model. Each transfer is counted on
-//! all links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores also on the link
-//! of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a fraction of the
-//! makespan. If jobs share a machine, their bytes are counted together in the report of the first, as fractions of the
-//! time until the last one ends.
+//! all links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores are also
+//! counted on the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a
+//! fraction of the makespan. If jobs share a machine, their bytes are counted together in the report of the first, as
+//! fractions of the time until the last one ends.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -24,12 +24,12 @@ const ROWS: usize = 8;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkReport {
-    /// One row per dimension, innermost first, and one per memory at NPUs.
+    /// One row per dimension, innermost first, then one row per memory at NPUs.
     pub dimensions: Vec<DimensionRow>,
     /// One row per link with traffic, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// End of the last job if several share the machine and their bytes are counted together; 0 for a single job, for
-    /// which the makespan applies.
+    /// End of the last job if several share the machine and their bytes are counted together; 0 for a single job,
+    /// whose makespan applies.
     #[serde(
         rename = "until_ps",
         default,
@@ -42,13 +42,13 @@ pub struct LinkReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DimensionRow {
-    /// Its name; `remote` or `remote NAME` for a memory.
+    /// Name of the dimension; `remote` or `remote NAME` for a memory.
     pub name: String,
-    /// Number of its links; each direction counts as one.
+    /// Number of links of the dimension; each direction counts as one.
     pub links: u64,
-    /// Bytes summed over its links; a message over three hops counts three times.
+    /// Bytes summed over the links; a message over three hops counts three times.
     pub bytes: u64,
-    /// Mean over NPUs of the bytes that an NPU put on these links, or loaded and stored.
+    /// Mean over NPUs of the bytes that an NPU put on these links, or that it loaded and stored.
     pub bytes_per_npu: u64,
     /// Mean busy time of a link.
     #[serde(rename = "mean_busy_ps")]
@@ -62,11 +62,11 @@ pub struct DimensionRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkRow {
-    /// Name of its dimension or memory.
+    /// Name of the link's dimension or memory.
     pub dimension: String,
-    /// Source; `memory` for the link between a memory and an NPU, which loads and stores share.
+    /// Source of the link; `memory` for the link between a memory and an NPU, which loads and stores share.
     pub from: String,
-    /// Destination.
+    /// Destination of the link.
     pub to: String,
     /// Bytes on the link.
     pub bytes: u64,
@@ -156,18 +156,18 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Returns the time that loads are fractions of, in the report of a job.
+    /// Returns the time by which busy times are divided to get loads, for the report of a job.
     pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }
 
-    /// Returns the link that was busy longest (the first of several).
+    /// Returns the link that was busy longest (the first one if several are equal).
     pub fn bottleneck(&self) -> Option<&LinkRow> {
         self.links.iter().rev().max_by_key(|row| row.busy)
     }
 }
 
-/// Formats a busy time in percent of the makespan.
+/// Formats a busy time in percent of the makespan (a link's load).
 fn load(busy: Span, makespan: Span) -> String {
     match makespan {
         Span::ZERO => "-".to_owned(),

@@ -1,10 +1,10 @@
 //! Share of a job's time that depends on the machine.
 //!
-//! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers over
-//! the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
-//! compute, host time and recorded exposed transfers are *fixed*. The rest, waiting for other ranks and idle time,
-//! *follows* from the other two. If both kinds of kernels ran, compute is divided in proportion to their total
-//! durations.
+//! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers
+//! over the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
+//! compute, host time and recorded exposed transfers are *fixed*. The rest (waiting for other ranks, and idle time)
+//! *follows* from the other two shares. If kernels of both kinds ran (by roofline and with recorded times), compute
+//! is divided in proportion to their total durations.
 
 use super::Report;
 use super::TimeCategory;
@@ -14,7 +14,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
-/// Mean time over NPUs that depends on the machine, and mean time that does not.
+/// Mean time over NPUs that depends on the machine, and mean time over NPUs that does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
@@ -49,7 +49,7 @@ impl ComputeShares {
         let basis = prepared.basis();
         let modelled = basis.roofline_time + basis.curve_time;
         let all = basis.recorded_time + modelled;
-        // Rounded down so that no part exceeds the whole.
+        // The share is rounded down so that no part exceeds the whole.
         let share = modelled as f64 / all.max(1) as f64;
         let roofline = Span((compute.0 as f64 * share) as u64).min(compute);
         Self {
@@ -84,7 +84,7 @@ impl MachineResponse {
         let responds = compute.roofline + by_network + part(TimeCategory::Memory) + launches;
         let fixed = compute.recorded + as_recorded + host;
         let makespan = report.outcome.makespan;
-        // Means are rounded separately, so their sum may be off by some picoseconds.
+        // Means are rounded separately, so the sum of means may be off by some picoseconds.
         let responds = responds.min(makespan);
         let fixed = fixed.min(makespan - responds);
         let instances = prepared.workload().instances().iter();
@@ -103,7 +103,7 @@ impl MachineResponse {
 
 impl Report {
     /// For a job whose kernels ran on a CPU, or whose time is mostly host time, returns a heading and a text on how
-    /// much of its time depends on the machine; `None` for other jobs.
+    /// much of the job's time depends on the machine; `None` for other jobs.
     pub fn host_bound(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: TimeCategory| self.mean_parts[part as usize];
@@ -153,7 +153,7 @@ impl Report {
     }
 }
 
-/// Lists the parts of `whole` that do not round to zero: ` (host 27.5 %, memory 1.0 %)`.
+/// Lists the parts of `whole` that do not round to zero, as in ` (host 27.5 %, memory 1.0 %)`.
 fn listed<const N: usize>(parts: [(&str, Span); N], whole: Span) -> String {
     let shown = |part: Span| part.0 as f64 >= 0.0005 * whole.0 as f64;
     let parts: Vec<_> = parts

@@ -1,10 +1,10 @@
-//! Memory that each NPU needs, by class: nodes allocate when they are issued, and it stays allocated until a
+//! Memory that each NPU needs, by class: nodes allocate when they are issued, and the memory stays allocated until a
 //! node frees it.
 //!
-//! At one instant, frees by completing nodes are counted before allocations by nodes issued then, whatever
-//! order the loop handles them in. A node that is issued and completes at the same instant frees after it
-//! allocates; it takes its turn among the other nodes of that instant. So in a chain of nodes that take no
-//! time, no two have memory allocated at once.
+//! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant,
+//! independent of the order in which the event loop handles them. A node that is issued and completes at the same
+//! instant frees after it allocates, before the next such node allocates. So in a chain of nodes that take no time,
+//! no two nodes have memory allocated together.
 //!
 //! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
 //! bit per node.
@@ -35,9 +35,9 @@ pub(super) use tracker::{EndedInstant, MemoryTracker};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LedgerTotals {
     peak: MemoryPeak,
-    /// Bytes allocated at the end.
+    /// Bytes allocated at the end of the replay.
     settled: BytesByClass,
-    /// Number of nodes that freed more than was allocated, the first such node, and the missing bytes.
+    /// Number of nodes that freed more than was allocated, the first such node, and the bytes that were missing.
     missing: Option<(u64, NodeIndex, BytesByClass)>,
 }
 
@@ -48,9 +48,9 @@ struct MemoryPeak {
     bytes: u64,
     /// Bytes by class.
     classes: BytesByClass,
-    /// Instant at which it was first reached.
+    /// Instant at which the peak was first reached.
     at: Time,
-    /// The node whose allocation reached it.
+    /// Node whose allocation first reached the peak.
     node: Option<NodeIndex>,
 }
 
@@ -61,19 +61,19 @@ pub type BytesByClass = [u64; TensorClass::COUNT];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryRow {
-    /// Rank on the NPU.
+    /// Rank that runs on the NPU.
     pub rank: Rank,
-    /// The NPU.
+    /// Number of the NPU.
     pub npu: Npu,
-    /// Capacity of its memory, including its share of remote memory if its rank uses any; null if the machine does not
-    /// describe its NPUs.
+    /// Capacity of the NPU's memory, including a share of remote memory if the rank uses remote memory; null if the
+    /// machine does not describe its NPUs.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Largest number of bytes allocated at once.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Bytes of the peak that do not fit into the NPU's own memory, on machines with memory at ports; they are placed
-    /// at the nearest port.
+    /// Bytes of the peak that do not fit into the NPU's own memory, on machines with memory at ports; these bytes are
+    /// placed at the nearest port.
     #[serde(
         rename = "peak_bytes_beyond_sram",
         default,
@@ -81,7 +81,7 @@ pub struct MemoryRow {
     )]
     pub beyond_sram: Option<Bytes>,
     /// Bytes of the peak that do not fit into the NPU's own memory, for a rank that loads from or stores to remote
-    /// memory; they are placed there.
+    /// memory; these bytes are placed in remote memory.
     #[serde(
         rename = "peak_bytes_in_remote_memory",
         default,
@@ -98,7 +98,7 @@ pub struct MemoryRow {
     /// Instant at which the peak was first reached.
     #[serde(rename = "peak_ps")]
     pub at: Time,
-    /// The node whose issue reached the peak; `None` if nothing was allocated.
+    /// Node whose issue reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
     /// Whether the NPU has the memory that its rank needs; null if its capacity is unknown.
@@ -121,7 +121,7 @@ pub struct MemoryRow {
 pub struct MissingBytes {
     /// Number of nodes that freed more than was allocated.
     pub nodes: u64,
-    /// The first of them.
+    /// First node that freed more than was allocated.
     #[serde(rename = "first_node")]
     pub first: NamedNode,
     /// Missing bytes by class.
@@ -137,9 +137,9 @@ pub struct MissingBytes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NamedNode {
-    /// Its id in the trace file.
+    /// Id of the node in the trace file.
     pub id: u64,
-    /// Its name.
+    /// Name of the node.
     pub name: String,
 }
 
@@ -149,14 +149,14 @@ impl MemoryRow {
         Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
 
-    /// Returns the percentage as text; a dash if unknown.
+    /// Returns the peak in percent of the capacity as text; a dash if unknown.
     pub fn percent_text(&self) -> String {
         self.capacity.map_or("-".to_owned(), |capacity| {
             percent_of(self.peak.0 as f64, capacity.0 as f64)
         })
     }
 
-    /// Compares by the filled share of memory; if a capacity is unknown, by peak.
+    /// Compares rows by the filled share of memory, or by peak if a capacity is unknown.
     pub fn by_share(&self, other: &Self) -> Ordering {
         let Some((own, others)) = self.capacity.zip(other.capacity) else {
             return self.peak.cmp(&other.peak);
@@ -166,7 +166,7 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row with the largest filled share of memory; at equal shares, the one with the lowest rank.
+/// Returns the row with the largest filled share of memory; at equal shares, the row with the lowest rank.
 pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.by_share(b))
 }
@@ -179,7 +179,7 @@ pub struct MemoryObserver<'a> {
 }
 
 impl<'a> MemoryObserver<'a> {
-    /// Creates an observer of all instances of `prepared`, which must be launched once.
+    /// Creates an observer of all instances of `prepared`, which must be launched only once.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         Self {
             prepared,
@@ -195,7 +195,7 @@ impl<'a> MemoryObserver<'a> {
         }
     }
 
-    /// Returns a row for each rank whose trace states what it allocates or frees, sorted by rank.
+    /// Returns a row for each rank whose trace states allocations or frees, sorted by rank.
     pub fn finish(mut self) -> Vec<MemoryRow> {
         self.followed.end();
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
@@ -249,19 +249,19 @@ impl Observer for MemoryObserver<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Serializes memory rows as an object that starts with whether all of them fit.
+/// Serializes memory rows as an object whose first field states whether all rows fit.
 pub mod fitting {
     use super::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::borrow::Cow;
 
-    /// The memory of all NPUs.
+    /// Memory use of all NPUs.
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
         /// Whether every NPU has enough memory for its rank; null if unknown.
         pub fits: Option<bool>,
-        /// One row per rank whose trace states what it allocates or frees, sorted by rank.
+        /// One row per rank whose trace states allocations or frees, sorted by rank.
         pub npus: Cow<'r, [MemoryRow]>,
     }
 

@@ -15,13 +15,13 @@ use serde::{Deserialize, Serialize};
 pub struct MemoryAccessRow {
     /// `local`, `remote`, or `remote NAME` for a named memory.
     pub memory: String,
-    /// Number of loads.
+    /// Number of loads from the memory.
     pub loads: u64,
-    /// Number of stores.
+    /// Number of stores to the memory.
     pub stores: u64,
     /// Bytes loaded and stored.
     pub bytes: u64,
-    /// Their total time from issue to completion; overlapping accesses are each counted in full.
+    /// Total time of the accesses from issue to completion; overlapping accesses are each counted in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
 }
@@ -48,7 +48,7 @@ impl MemoryAccessSums {
         }
     }
 
-    /// Adds an access that took `span`; `memory` is the index of the named memory, if it is one.
+    /// Adds an access that took `span`; `memory` is the index of the named memory, `None` for other memory.
     pub fn add(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
         let at = match (graph.kind(node), memory) {
             (NodeKind::LocalMemory, _) => 0,
@@ -72,7 +72,7 @@ impl MemoryAccessSums {
     }
 }
 
-/// The table of loads and stores.
+/// Returns the table of loads and stores.
 pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     if report.memory_accesses.is_empty() {
         return Vec::new();

@@ -1,8 +1,8 @@
 //! Time by module of a captured program, for nodes that ran under calls of `nn.Module`, by module path.
 //!
-//! A kernel belongs to the module that launched it. The times of a row cover its module and all submodules; its own
-//! times cover only nodes that are in no submodule. So own times, plus nodes outside all modules, sum exactly to the
-//! times of operators.
+//! A kernel belongs to the module that launched it. The times of a row cover the module and all its submodules; the
+//! *own* times cover only nodes that are in no submodule. So own times, plus nodes outside all modules, sum exactly
+//! to the times of operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
@@ -21,20 +21,20 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ModuleRow {
-    /// Path from the outermost module: `Net_0/Linear_1`; empty for nodes outside all modules.
+    /// Path from the outermost module, such as `Net_0/Linear_1`; empty for nodes outside all modules.
     pub path: String,
-    /// Number of its calls in which any node ran.
+    /// Number of calls of the module in which any node ran.
     pub calls: u64,
-    /// Time of kernels, copies and communication launched in it; overlapping nodes are each counted in full.
+    /// Time of kernels, copies and communication launched in the module; overlapping nodes are each counted in full.
     #[serde(rename = "device_ps")]
     pub device: Span,
-    /// Part of it that is in no submodule.
+    /// Part of `device` outside submodules.
     #[serde(rename = "own_device_ps")]
     pub own_device: Span,
-    /// Time of host nodes in it, and of the delays (Python time) before nodes of its threads.
+    /// Time of host nodes in the module, and of the delays (Python time) before nodes on its threads.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// Part of it that is in no submodule.
+    /// Part of `host` outside submodules.
     #[serde(rename = "own_host_ps")]
     pub own_host: Span,
 }
@@ -49,13 +49,13 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
     ("own_host_ps", |_, row| row.own_host.into()),
 ];
 
-/// Maximum number of rows in the text; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 10;
 
-/// Modules with the same path of classes, combined.
+/// Modules that are combined because the classes in their paths are equal.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
-    /// Index of the last one.
+    /// Index of the last of these modules.
     last: usize,
     modules: u64,
     calls: u64,
@@ -76,8 +76,8 @@ fn family(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Returns the table of modules with the most device time, with modules of the same classes combined, if
-/// there are any.
+/// Returns the table of modules with the most device time, if there are modules; modules of the same classes are
+/// combined.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.modules.is_empty() {
         return Vec::new();
@@ -114,7 +114,7 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     );
     let shown = medium.rows_or_all(ROWS);
     for (path, row) in families.iter().take(shown) {
-        // The report contains numbers of single modules only.
+        // Only rows of a single module get a pointer, because the report contains no numbers of combined modules.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.row(vec![
             SectionCell::name(path),
@@ -142,7 +142,8 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// Own times of a module. Delays are stored as the sum of ends minus the sum of starts, both of which wrap.
+/// Own times of a module. Delays are stored as the sum of ends minus the sum of starts, and both sums wrap on
+/// overflow.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnTimes {
     calls: u64,
@@ -151,13 +152,13 @@ struct OwnTimes {
     delays: u64,
 }
 
-/// Maximum depth of a path; deeper modules count for the last level. Limits the total length of all paths.
+/// Maximum depth of a path; deeper modules count for the last level. This limits the total length of all paths.
 const LEVELS: u32 = 100;
 
 /// Row for nodes outside all modules.
 const OUTSIDE: u32 = 0;
 
-/// Sums the time of nodes by module; inactive if no graph has modules.
+/// Sums the time of nodes by module; does nothing if no graph has modules.
 #[derive(Debug)]
 pub struct ModuleObserver<'a>(Option<Box<ModuleTimes<'a>>>);
 
@@ -168,7 +169,7 @@ struct ModuleTimes<'a> {
     graphs: Vec<u32>,
     /// Row of each Python call, by graph.
     row_of: Vec<Vec<u32>>,
-    /// Parent row and module name of each row; the first row is outside all modules.
+    /// Parent row and module name of each row; the first row is for nodes outside all modules.
     rows: Interner<(u32, &'a str)>,
     sums: Vec<OwnTimes>,
 }
@@ -206,8 +207,8 @@ impl<'a> ModuleObserver<'a> {
         })))
     }
 
-    /// Returns the modules, each before its submodules, which are sorted by first call; nodes outside all modules come
-    /// last. Empty if there are no modules.
+    /// Returns the modules, each before its submodules, with submodules sorted by first call. Nodes outside all
+    /// modules come last. The result is empty if there are no modules.
     pub fn finish(self) -> Vec<ModuleRow> {
         self.0.map_or_else(Vec::new, |times| times.finish())
     }
@@ -281,7 +282,7 @@ impl ModuleTimes<'_> {
         while let Some((at, path)) = open.pop() {
             let inside = under[at as usize].iter();
             open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
-            // Calls beyond the maximum depth have no rows.
+            // Modules beyond the maximum depth have no rows of their own.
             if self.sums[at as usize].calls > 0 {
                 rows.push(row(at, path));
             }
@@ -291,7 +292,7 @@ impl ModuleTimes<'_> {
     }
 }
 
-/// Returns the row of each Python call: that of the call's own module or of the innermost module around it.
+/// Returns the row of each Python call: the row of the call's own module, or of the innermost module around the call.
 fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32> {
     let stacks = graph.stacks();
     let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());

@@ -1,7 +1,8 @@
-//! Table with one row per node of a replay: when it ran, and why it did not start earlier.
+//! Table with one row per node of a replay: when the node ran, and why it did not start earlier.
 //!
-//! Columns are flat arrays in Apache Arrow's layout: texts are indices into a list of values, and unknown values have a
-//! zero bit in a bitmap. [`NodeTable::columns`] is the only list of the columns; files and other programs use it.
+//! Columns are flat arrays in Apache Arrow's layout: texts are indices into a list of values, and unknown values have
+//! a zero bit in a bitmap. [`NodeTable::columns`] is the only list of the columns; the writers of files and other
+//! programs use this list.
 
 mod parquet;
 mod text;
@@ -14,20 +15,20 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum StartCause {
-    /// None: it started at the beginning, or at the release of its rank.
+    /// No cause: the node started at the beginning of the replay, or at the release of its rank.
     Release,
-    /// A dependency completed, plus the node's delay if it has one.
+    /// A dependency completed, and the node's delay passed, if it has one.
     Dependency,
-    /// The previous node on its lane ended.
+    /// The previous node on the node's lane ended.
     Lane,
-    /// The last member of its collective became ready.
+    /// The last member of the node's collective became ready.
     Member,
-    /// Its position in its group's launch order.
+    /// The turn of the node's collective came in the launch order of its group.
     Order,
 }
 
 impl StartCause {
-    /// Every cause with its name, in numeric order.
+    /// Every cause with the name of the cause, in numeric order.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Release, "release"),
         (Self::Dependency, "dependency"),
@@ -37,7 +38,7 @@ impl StartCause {
     ];
 }
 
-/// Texts as indices into a list of values; -1 for no text.
+/// A column of texts, stored as indices into a list of values; -1 means no text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextColumn {
     /// Index in `values` for each row.
@@ -54,7 +55,7 @@ impl TextColumn {
     }
 }
 
-/// Numbers, some of which are unknown.
+/// A column of numbers, some of which are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialColumn<T> {
     /// Numbers; 0 if unknown.
@@ -78,14 +79,14 @@ impl<T: Copy + Default> PartialColumn<T> {
         self.values.push(value.unwrap_or_default());
     }
 
-    /// Returns the number of a row.
+    /// Returns the number in a row; `None` if unknown.
     pub fn get(&self, row: usize) -> Option<T> {
         let known = self.known[row / 8] >> (row % 8) & 1;
         (known == 1).then(|| self.values[row])
     }
 }
 
-/// A column of any type.
+/// A column of a node table, of any type.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeColumn<'t> {
     /// 32-bit integers.
@@ -123,19 +124,19 @@ pub type RowNode = (u32, u64);
 /// A row to add; texts are indices from [`TextNumbers`].
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTableRow {
-    /// The node.
+    /// Rank and trace id of the node.
     pub node: RowNode,
-    /// Index of its name.
+    /// Index of the node's name.
     pub name: i32,
-    /// Index of its class.
+    /// Index of the node's class.
     pub class: i32,
-    /// Issue and completion.
+    /// Instants of issue and completion.
     pub span: [Time; 2],
-    /// Index of its lane; -1 for none.
+    /// Index of the node's lane; -1 for no lane.
     pub lane: i32,
-    /// Why it did not start earlier, and the node responsible.
+    /// Why the node did not start earlier, and the node responsible.
     pub cause: (StartCause, Option<RowNode>),
-    /// The partner that determined its end.
+    /// The partner that determined the node's end.
     pub partner: Option<RowNode>,
 }
 
@@ -144,7 +145,7 @@ pub struct NodeTableRow {
 pub struct TextNumbers(BTreeMap<String, i32>);
 
 impl TextNumbers {
-    /// Returns the index of `text`, which is added if new.
+    /// Returns the index of `text`, and adds the text if it is new.
     pub fn number(&mut self, text: &str) -> i32 {
         if let Some(&number) = self.0.get(text) {
             return number;
@@ -216,7 +217,7 @@ impl NodeTable {
         self.partner_node.push(row.partner.map(|(_, node)| node));
     }
 
-    /// Sets the texts behind the indices of the rows.
+    /// Sets the texts that the indices in the rows refer to.
     pub fn name_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
         self.name.values = names.into_values();
         self.class.values = classes.to_vec();
@@ -259,7 +260,7 @@ impl NodeTable {
 pub struct RowLimit;
 
 impl RowLimit {
-    /// Maximum number of nodes of a table, and of a replay whose critical path is followed.
+    /// Maximum number of rows of a table, and of nodes of a replay whose critical path is followed.
     pub const MOST: u64 = 8 << 20;
 
     /// Checks that a table may have `nodes` rows.
@@ -287,7 +288,7 @@ impl RowLimit {
 pub(super) mod tests {
     use super::*;
 
-    /// Ten rows, every third of which waits for nothing.
+    /// Returns a table of ten rows; every third row waits for no node.
     pub fn example() -> NodeTable {
         let mut table = NodeTable::default();
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
@@ -316,7 +317,7 @@ pub(super) mod tests {
     #[test]
     fn unknown_numbers_are_zero_bits() {
         let table = example();
-        // Rows 0, 3, 6 and 9 are unknown: bits 1, 2, 4, 5, 7 of the first byte, and bit 0 of the second.
+        // Rows 0, 3, 6 and 9 are unknown, so bits 1, 2, 4, 5, 7 of the first byte and bit 0 of the second are set.
         assert_eq!(table.waited_rank.known, [0b1011_0110, 0b01]);
         assert_eq!(table.waited_rank.unknown, 4);
         assert_eq!(table.waited_node.get(4), Some(7));

@@ -1,4 +1,4 @@
-//! The table of NPUs: its rows, and its columns in text and CSV.
+//! Table of NPUs: its rows, and its columns in text and CSV.
 
 use super::Report;
 use super::TimeCategory;
@@ -13,26 +13,26 @@ use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, percent_change};
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of rows in the text; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 16;
 
 /// The time of one NPU by category.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuRow {
-    /// The rank on the NPU.
+    /// Rank that runs on the NPU.
     pub rank: Rank,
-    /// The NPU.
+    /// Number of the NPU.
     pub npu: Npu,
     /// Name of the NPU's class.
     pub class: String,
-    /// Breakdown of its time, and its finish.
+    /// Breakdown of the NPU's time, and the time at which it finished.
     #[serde(flatten)]
     pub time: NpuTime,
-    /// End of its last event in the capture, since the start of the job, if the trace states it.
+    /// End of the rank's last event in the capture, since the start of the job, if the trace states it.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// How much later than in the capture it finished, in percent of the captured time.
+    /// Difference of the finish from `captured`, in percent of the captured time; positive if later.
     #[serde(rename = "difference_percent")]
     pub difference: Option<f64>,
 }
@@ -55,7 +55,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
 
-/// Column of tables that contain a lower bound: whether the makespan of the row's report is one.
+/// Column of tables that contain a lower bound: whether the makespan of the row's report is a lower bound.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });
@@ -66,7 +66,7 @@ fn part(row: &NpuRow, part: TimeCategory) -> Span {
 
 /// Returns the table with the breakdown of each NPU's time.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
-    // Only pipelines have a bubble.
+    // Only pipelines have a bubble, so other jobs need no column for it.
     let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
     let width = if bubble { 12 } else { 14 };
@@ -166,7 +166,7 @@ pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// Formats the ranks of adjacent rows: `3`, `0-7`, or `0 … 12 (4)` if some ranks in between have no trace.
+/// Formats the ranks of adjacent rows as `3`, `0-7`, or `0 … 12 (4)` if some ranks in between have no trace.
 fn ranks_of(run: &[NpuRow]) -> String {
     let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
     span_of(&ranks)
@@ -181,7 +181,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times, next to those of the capture, if any trace states its end.
+/// Returns the table of finish times, next to the captured finish times, if any trace states its end.
 pub(super) fn finishes(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

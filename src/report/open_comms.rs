@@ -1,50 +1,50 @@
-//! Communications in progress on an NPU, and the one to which its time is charged.
+//! Communications in progress on an NPU, and the communication to which the NPU's time is charged.
 //!
-//! A communication waits until all of its partners have begun, and transfers from then on. An instant is charged to the
-//! transfer that started first, or if nothing transfers, to the wait that started first.
+//! A communication waits until all of its partners have begun, and transfers from then on. An instant is charged to
+//! the transfer that started first, or, if no communication transfers, to the wait that started first.
 
 use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Label of a communication that has ended, and index of one that has not started.
+/// Label of a communication that has ended, and number of a communication that has not started.
 const OVER: u32 = u32::MAX;
 
 /// Progress of the communication to which an instant is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommProgress {
-    /// All partners have begun.
+    /// The communication transfers: all partners have begun.
     Transfers,
-    /// A partner has not begun.
+    /// The communication waits: a partner has not begun.
     Waits,
-    /// A partner in another pipeline stage has not begun.
+    /// The communication waits for a partner in another pipeline stage.
     WaitsForStage,
 }
 
 /// A communication that has started.
 #[derive(Clone, Copy, Debug)]
 struct OpenComm {
-    /// Index of the charge, or [`OVER`] after its end.
+    /// Index of the sum to which the time is charged, or [`OVER`] after the end of the communication.
     label: u32,
     progress: CommProgress,
 }
 
-/// See the module documentation.
+/// Communications in progress on one NPU (see the module's documentation).
 #[derive(Clone, Debug, Default)]
 pub struct OpenComms {
     /// Started communications in order of start; the first one has not ended.
     open: VecDeque<OpenComm>,
     /// Number of communications removed from the front of `open`.
     over: u32,
-    /// Numbers of transferring communications; some may have ended.
+    /// Numbers of transferring communications; some of these may have ended.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// By [`Graph::communication_index`]: the number of each communication in order of start, [`OVER`] before it
+    /// For each [`Graph::communication_index`], the number of the communication in order of start; [`OVER`] before it
     /// starts.
     place: Box<[u32]>,
 }
 
 impl OpenComms {
-    /// Creates the state before anything of `graph` has started.
+    /// Creates the state before any communication of `graph` has started.
     pub fn new(graph: &Graph) -> Self {
         Self {
             place: vec![OVER; graph.communication_count()].into(),
@@ -63,7 +63,7 @@ impl OpenComms {
         self.open.push_back(OpenComm { label, progress });
     }
 
-    /// Returns the started communication at `place`, and its number.
+    /// Returns the started communication at `place`, and its number in order of start.
     #[inline]
     fn open(&mut self, place: usize) -> Option<(u32, &mut OpenComm)> {
         let number = self.place[place];
@@ -95,7 +95,7 @@ impl OpenComms {
         }
     }
 
-    /// Returns the label and progress of the charged communication, if one is in progress.
+    /// Returns the label and progress of the charged communication, if a communication is in progress.
     #[inline]
     pub fn charged(&mut self) -> Option<(usize, CommProgress)> {
         let first = self.open.front()?;
@@ -107,7 +107,7 @@ impl OpenComms {
             }
             self.transferring.pop();
         }
-        // Nothing transfers, so the first wait is charged.
+        // No communication transfers, so the first wait is charged.
         Some((first.label as usize, first.progress))
     }
 }

@@ -18,30 +18,30 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct OperatorTime {
-    /// The name.
+    /// Name of the nodes.
     pub name: String,
-    /// Kind of its nodes.
+    /// Kind of the nodes.
     pub kind: NodeKind,
-    /// Number of its nodes.
+    /// Number of nodes.
     pub calls: u64,
-    /// Their total time; overlapping nodes are each counted in full.
+    /// Total time of the nodes; overlapping nodes are each counted in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
-    /// Total FLOPs, if every kernel states its own.
+    /// Total FLOPs, if every kernel states its FLOPs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops: Option<u64>,
-    /// Total bytes moved between kernel and memory, or loaded and stored, if every node states its own.
+    /// Total bytes moved between kernel and memory, or loaded and stored, if every node states its bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 impl OperatorTime {
-    /// Returns FLOPs per second of their time, if known.
+    /// Returns the FLOPs per second of total time, if known.
     pub fn flops_per_s(&self) -> Option<f64> {
         self.per_second(self.flops?)
     }
 
-    /// Returns bytes per second of their time, if known.
+    /// Returns the bytes per second of total time, if known.
     pub fn bytes_per_s(&self) -> Option<f64> {
         self.per_second(self.bytes?)
     }
@@ -50,7 +50,7 @@ impl OperatorTime {
         (self.total > Span::ZERO).then(|| amount as f64 / self.total.seconds())
     }
 
-    /// Adds the calls, time and work of `other`. A value that is unknown in one is unknown in the sum.
+    /// Adds the calls, time and work of `other`. A value that is unknown in one of the two is unknown in the sum.
     pub(super) fn add(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;
@@ -63,8 +63,8 @@ fn both(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     Some(a?.saturating_add(b?))
 }
 
-/// Sums operators over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Sorted by time, longest
-/// first, then by name and kind.
+/// Sums operators over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. The result is sorted by
+/// time, longest first, then by name and kind.
 pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = Interner::default();
     let mut sums: Vec<OperatorSum> = Vec::new();
@@ -86,10 +86,10 @@ pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime
     sorted(rows.collect())
 }
 
-/// Sorts by time, longest first, then by name and kind, which are unique.
+/// Sorts by time, longest first, then by name and kind, a pair that is unique.
 fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
-    // Equal layers and micro-batches take equal times, so most comparisons depend on names, and most of those on the
-    // first bytes.
+    // Equal layers and micro-batches take equal times, so most comparisons depend on names, and most names differ in
+    // their first bytes.
     let mut rows: Vec<_> = sums
         .into_iter()
         .map(|((name, _), sum)| (first_bytes(name.as_ref()), name, sum))
@@ -128,7 +128,7 @@ pub struct OperatorObserver<'a> {
     graphs: Vec<u32>,
     /// Sums per name of each graph, for the kind of the name's first completed node.
     sums: Vec<Vec<OperatorSum>>,
-    /// Sums for names that also occur with another kind, by graph, name and kind.
+    /// Sums for further kinds of a name, by graph, name and kind.
     others: BTreeMap<(u32, u32, u8), OperatorSum>,
     accesses: MemoryAccessSums,
 }
@@ -154,7 +154,7 @@ impl OperatorWork {
         bytes: Some(0),
     };
 
-    /// Returns the work of a node. A kernel without FLOPs may be one whose FLOPs are unknown.
+    /// Returns the work of a node. The FLOPs of a kernel that states no FLOPs may be unknown.
     fn of(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {
@@ -267,7 +267,7 @@ impl NamedNodes {
         }
     }
 
-    /// Returns, per name of `graph`, the nodes with the kind of the first one; and separately the nodes of
+    /// Returns, per name of `graph`, the nodes with the kind of the name's first node; and separately the nodes with
     /// other kinds.
     fn of(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::none(NodeKind::Nothing); graph.names().len()];
@@ -335,8 +335,8 @@ mod tests {
         }
     }
 
-    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. A sum that includes a kernel without stated FLOPs has
-    /// none.
+    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. A sum that includes a kernel with unknown FLOPs has
+    /// unknown FLOPs.
     #[test]
     fn rates_are_work_over_time() {
         let mut sum = OperatorTime {
@@ -356,7 +356,7 @@ mod tests {
             (3, None, Some(6_000_000))
         );
         assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
-        // No rate without time.
+        // Without time there is no rate.
         assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
     }
 
@@ -369,7 +369,7 @@ mod tests {
             row("mb1/a", NodeKind::Host, 1, 8),
             row("mb1/b", NodeKind::Compute, 1, 7),
         ];
-        // 1 + 2 calls and 50 + 9 ps; another kind and another name remain separate rows.
+        // The merged row has 1 + 2 calls and 50 + 9 ps; another kind and another name remain separate rows.
         let summed = [
             row("mb*/a", NodeKind::Compute, 3, 59),
             row("a", NodeKind::Compute, 1, 30),
@@ -391,7 +391,7 @@ mod tests {
         turned.reverse();
         let found = over_micro_batches(&turned);
         assert!(found.iter().map(|row| row.name.as_str()).eq(names));
-        // Rows that are sums do not change.
+        // Rows that are already sums do not change.
         assert_eq!(over_micro_batches(&summed), summed);
     }
 }

@@ -1,7 +1,8 @@
-//! Data that pages draw but tables do not contain: activity of ranks, memory over time, and bytes between ranks.
+//! Data for the pictures of a page, which tables do not contain: activity of ranks, memory over time, and bytes
+//! between ranks.
 //!
-//! Nothing is stored per node. Adjacent intervals of the same sort are merged, and if there are more than a picture
-//! can show, short ones are drawn as the longest among them.
+//! No data is stored per node. Adjacent intervals of the same sort are merged; if a picture cannot show all
+//! intervals, adjacent short intervals are drawn as one, with the sort of the longest.
 
 mod intervals;
 mod recorder;
@@ -18,19 +19,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
-    /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, those that are out of
-    /// memory, have the shortest or longest time in a category, or make others wait come first, then one rank of each
-    /// class.
+    /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, ranks that are out
+    /// of memory, have the shortest or longest time in a category, or make others wait come first, then one rank of
+    /// each class.
     pub ranks: Vec<RankPicture>,
-    /// Number of observed ranks. If there are many ranks, only some of each graph and NPU class are observed.
+    /// Number of observed ranks. If there are many ranks, only some per graph and NPU class are observed.
     #[serde(default)]
     pub watched: Option<u32>,
-    /// The critical path.
+    /// Intervals of the critical path.
     pub critical_path: Vec<PictureSpan>,
-    /// The longest parts of the critical path, each with one operator on one rank.
+    /// The longest parts of the critical path, each of one operator on one rank.
     #[serde(default)]
     pub longest_on_path: Vec<PictureSpan>,
-    /// Memory of these ranks over time, if traces state what nodes allocate.
+    /// Memory of some of these ranks over time, if traces state allocations.
     pub memory: Vec<MemoryCurve>,
     /// Bytes exchanged between ranks.
     pub traffic: TrafficMatrix,
@@ -45,9 +46,9 @@ pub struct ReplayPictures {
 pub struct NpuRoofline {
     /// Name of the class.
     pub class: String,
-    /// Bandwidth of its memory, bytes per second.
+    /// Memory bandwidth of the class, bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Peak rate of each number format in which kernels of the job compute.
+    /// Peak rate of each number format that kernels of the job use.
     pub peaks: Vec<FormatPeak>,
 }
 
@@ -61,7 +62,7 @@ pub struct FormatPeak {
     pub flops_per_s: f64,
 }
 
-/// Activity of a rank.
+/// Activity of a rank over time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankPicture {
@@ -71,7 +72,7 @@ pub struct RankPicture {
     /// class and spend the same time in each category.
     #[serde(default)]
     pub alike: u32,
-    /// Its intervals in order, without idle ones.
+    /// Intervals of the rank in order of time, without idle intervals.
     pub spans: Vec<PictureSpan>,
 }
 
@@ -79,16 +80,16 @@ pub struct RankPicture {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PictureSpan {
-    /// Start.
+    /// Start of the interval.
     #[serde(rename = "from_ps")]
     pub from: Time,
-    /// End.
+    /// End of the interval.
     #[serde(rename = "to_ps")]
     pub to: Time,
-    /// The rank; only on the critical path.
+    /// Rank of the interval; set only on the critical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// Category of the time, as its key in `time_ps`.
+    /// Category of the time, as the key of the category in `time_ps`.
     pub category: String,
     /// Micro-batch and direction, or the operator's name.
     pub name: String,
@@ -100,21 +101,21 @@ pub struct PictureSpan {
 pub struct MemoryCurve {
     /// The rank.
     pub rank: Rank,
-    /// Capacity of its NPU's memory, bytes.
+    /// Memory capacity of the rank's NPU, bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Instants in picoseconds, and the bytes from then on. For points that were merged, the highest value.
+    /// Instants in picoseconds, each with the bytes allocated from then on; merged points have the highest value.
     pub points: Vec<(Time, Bytes)>,
 }
 
-/// Bytes exchanged between ranks: bytes of messages; and for all-reduce, all-gather, reduce-scatter and
-/// all-to-all the minimum that members must exchange, spread evenly over all pairs of members.
+/// Bytes exchanged between ranks: the bytes of messages, and for all-reduce, all-gather, reduce-scatter and
+/// all-to-all the minimum bytes that members must exchange, divided evenly among all pairs of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {
     /// Number of adjacent ranks that share a row and a column.
     pub ranks_per_cell: u32,
-    /// Bytes, indexed by sender, then receiver.
+    /// Bytes, indexed first by sender, then by receiver.
     pub bytes: Vec<Vec<u64>>,
 }
 

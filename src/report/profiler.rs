@@ -1,13 +1,13 @@
-//! The profiler that captured a job: the makespan with and without its cost, and a comparison with steps measured
-//! without it.
+//! The profiler that captured a job: the makespan with and without the profiler's cost, and a comparison with steps
+//! measured without the profiler.
 //!
 //! # The interval of the makespan without a profiler
 //!
 //! If the job measured steps without a profiler, the interval is the makespan times the shortest and the longest of
-//! these steps divided by their median. Otherwise its ends are the makespan minus the time that a record removes,
-//! scaled to the ends of the interval of a record's cost (`converters/pytorch/profiler_cost.rs`). If traces do not
-//! state the cost, there is no interval. Both are widened by [`REPEATS`], the variation between repetitions of a step
-//! (docs/validation.md).
+//! these steps divided by their median. Otherwise its ends are the makespan minus the removed time, after scaling
+//! that time to the ends of the interval of a record's cost (`converters/pytorch/profiler_cost.rs`). If traces do not
+//! state the cost, there is no interval. Both intervals are widened by [`REPEATS`], the variation between repetitions
+//! of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -24,25 +24,25 @@ const REPEATS: f64 = 0.03;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
-    /// Whether its estimated cost is subtracted in this replay.
+    /// Whether the profiler's estimated cost is subtracted in this replay.
     pub removed: bool,
-    /// Makespan with its cost.
+    /// Makespan with the profiler's cost.
     #[serde(
         rename = "makespan_with_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub with: Option<Span>,
-    /// Makespan without its cost.
+    /// Makespan without the profiler's cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
     /// Largest cost of a record on any rank, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
-    /// Ends of the 90 % interval of that cost, ns.
+    /// Ends of the 90 % interval of `record_ns`, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_interval_ns: Option<[u64; 2]>,
-    /// Basis of that cost.
+    /// Basis of `record_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_basis: Option<CostBasis>,
     /// Number of captured steps, if the job measured steps without a profiler.
@@ -64,10 +64,10 @@ pub struct WithoutProfiler {
     /// The makespan.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Lower end of its 90 % interval; absent if the traces do not state the cost of a record.
+    /// Lower end of the makespan's 90 % interval; absent if the traces do not state the cost of a record.
     #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
     pub low: Option<Span>,
-    /// Upper end of its 90 % interval.
+    /// Upper end of the makespan's 90 % interval.
     #[serde(rename = "high_ps", default, skip_serializing_if = "Option::is_none")]
     pub high: Option<Span>,
 }
@@ -93,8 +93,9 @@ impl ProfilerBasis {
         })
     }
 
-    /// Sets both makespans: `own` is this replay's, `other` is that of the replay with the profiler's cost if it is
-    /// subtracted here, else without it. `workload` is the job.
+    /// Sets both makespans: `own` is the makespan of this replay. If the profiler's cost is subtracted in this
+    /// replay, `other` is the makespan with the cost; otherwise `other` is the makespan without it. `workload` is the
+    /// job.
     pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
         let (with, without) = if self.removed {
             (other, own)
@@ -143,7 +144,7 @@ fn unprofiled_of(workload: &Workload) -> Option<UnprofiledSteps> {
 }
 
 impl Report {
-    /// Returns lines about the profiler, each with its label.
+    /// Returns lines about the profiler, each with a label.
     pub(super) fn profiler_lines(&self) -> Vec<(&'static str, String)> {
         let Some(profiler) = &self.profiler else {
             return Vec::new();

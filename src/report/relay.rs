@@ -1,6 +1,7 @@
-//! Relay between the event loop and the observers of a report: events are batched, and delivered on a second thread.
+//! Relay between the event loop and the observers of a report: the relay collects events in batches and delivers them
+//! on a second thread.
 //!
-//! The loop writes 16 bytes per node event and continues. Sums, memory and the critical path are computed concurrently
+//! The loop writes 16 bytes per node event and continues. A second thread computes sums, memory and the critical path
 //! from the batches in order, so the results equal those of observers called directly by the loop.
 
 use super::{CollectiveRecord, Observer};
@@ -14,11 +15,10 @@ use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
-/// Minimum number of nodes for which a thread is started: delivering their events takes a millisecond, starting a
-/// thread a tenth of that.
+/// Minimum number of nodes for which a thread is started: delivering their events takes a millisecond, and starting a
+/// thread takes a tenth of that.
 const LEAST_NODES: u64 = 20_000;
-/// Maximum number of events per batch: large enough that the threads rarely synchronize, small enough for the
-/// cache.
+/// Maximum number of events per batch: so large that the threads rarely synchronize, and small enough for the cache.
 const BATCH: usize = 4096;
 /// Maximum number of batches in the queue; the loop waits while it is full.
 const QUEUED_BATCHES: usize = 32;
@@ -76,7 +76,7 @@ impl StepRecord {
 }
 
 /// Events that are delivered together: node events in order, and collective events in order. No observer of a report
-/// depends on the order between the two.
+/// depends on the order between node events and collective events.
 #[derive(Debug, Default)]
 struct RecordBatch {
     steps: Vec<StepRecord>,
@@ -97,16 +97,16 @@ impl RecordBatch {
 
 /// Destination of batches.
 enum RelayTarget<'t> {
-    /// To observers on this thread.
+    /// Observers on this thread.
     Here(&'t mut dyn FnMut(&mut RecordBatch)),
-    /// To another thread, which returns empty batches.
+    /// Another thread, which returns empty batches.
     Beside {
         full: SyncSender<RecordBatch>,
         empty: Receiver<RecordBatch>,
     },
 }
 
-/// An observer that delivers to the report's observers in batches and to `others` immediately.
+/// An observer that passes events to the report's observers in batches, and to `others` immediately.
 pub struct ObserverRelay<'t, 'o> {
     batch: RecordBatch,
     target: RelayTarget<'t>,
@@ -116,8 +116,9 @@ pub struct ObserverRelay<'t, 'o> {
     counts: Option<LoopCounts>,
 }
 
-/// Calls `run` with a relay to the observers created by `watch`, for a run of `nodes` nodes. Returns its result, and
-/// the observers after they have received all events. `watch` is called on the thread that delivers the events.
+/// Calls `run` with a relay to the observers created by `watch`, for a run of `nodes` nodes. Returns the result of
+/// `run`, and the observers after they have received all events. `watch` is called on the thread that delivers the
+/// events.
 pub fn relayed<W: Observer + Send, T>(
     nodes: u64,
     watch: impl FnOnce() -> W + Send,
@@ -156,7 +157,7 @@ fn relayed_beside<W: Observer + Send, T>(
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver(&mut watching);
-                // After the end of the run nobody receives empty batches.
+                // After the end of the run no thread receives empty batches.
                 let _ = back.send(batch);
             }
             watching
@@ -174,7 +175,7 @@ fn relayed_beside<W: Observer + Send, T>(
     })
 }
 
-/// Results delivered once, at the end of a run.
+/// Results that the loop delivers only once, at the end of a run.
 struct RunEnd {
     links: Option<Vec<LinkLoad>>,
     network: Option<NetworkOccupancy>,
@@ -232,7 +233,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
             RelayTarget::Beside { full, empty } => {
                 let next = empty.try_recv().unwrap_or_default();
                 let batch = std::mem::replace(&mut self.batch, next);
-                // Sending fails only if the other thread panicked; joining it propagates the panic.
+                // Sending fails only if the other thread panicked; joining that thread propagates the panic.
                 let _ = full.send(batch);
             }
         }

@@ -45,7 +45,7 @@ use chakram_trace::graph::Graph;
 use chakram_trace::workload::shortened;
 use std::cmp::Reverse;
 
-/// Replays `prepared` with the additional observer `extra`, and returns the report.
+/// Replays `prepared` with an additional observer, `extra`, and returns the report.
 pub fn replay<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
@@ -54,11 +54,11 @@ pub fn replay<O: Observer>(
     Ok((report, extra))
 }
 
-/// As [`replay`], and also returns a table with a row per node.
+/// Replays like [`replay`], and also returns a table with one row per node.
 ///
 /// # Errors
 ///
-/// As [`replay`], and fails if there are more than [`RowLimit::MOST`] nodes.
+/// Fails where [`replay`] fails, and if the replay has more than [`RowLimit::MOST`] nodes.
 pub fn replay_with_nodes<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
@@ -69,9 +69,9 @@ pub fn replay_with_nodes<O: Observer>(
     Ok((report, table, extra))
 }
 
-/// Checks that there is memory for `nodes` nodes, before another thread allocates it.
+/// Checks that there is memory for `nodes` nodes, before another thread allocates this memory.
 fn check_memory(nodes: u64) -> Result<(), Interruption> {
-    // Times, causes, order and partner of each node, as stored for the critical path.
+    // Times, causes, order and partner of each node, which the critical path needs.
     const BYTES_OF_NODE: u64 = 36;
     interrupt::check()?;
     if nodes > RowLimit::MOST {
@@ -81,7 +81,8 @@ fn check_memory(nodes: u64) -> Result<(), Interruption> {
     Ok(bounds::check(what, nodes, BYTES_OF_NODE, "a smaller job")?)
 }
 
-/// Compiles the event loop with report observers only once, for any additional observer.
+/// Runs the replay in a function that does not depend on the additional observer's type, so that the event loop with
+/// report observers is compiled only once.
 #[inline(never)]
 fn replay_watched(
     prepared: &CompiledReplay<'_>,
@@ -126,14 +127,14 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of(&report, prepared);
-        // The cost uses the interval, so it is computed afterwards.
+        // The cost uses the interval, so the cost is computed after the interval.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
     Ok((report, table))
 }
 
-/// As [`replay`], with another network model and another collective model.
+/// Replays like [`replay`], with the given network model and collective model.
 pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     prepared: &CompiledReplay<'_>,
     extra: O,
@@ -152,7 +153,7 @@ pub fn replay_in<O: Observer, N: NetworkBackend, M: CollectiveModel>(
     Ok(finish(finished, observers))
 }
 
-/// The observers that a report needs, and one more.
+/// The observers that a report needs, and one additional observer.
 pub(super) type ReportObservers<'a, O> = (
     BreakdownObserver<'a>,
     (
@@ -190,7 +191,7 @@ pub(super) fn observers<'a, O: Observer>(
 pub(super) struct FinishedReplay<'a> {
     pub prepared: &'a CompiledReplay<'a>,
     pub outcome: ReplayOutcome,
-    /// Start and end of its launches, if it was launched several times or shared the machine.
+    /// Start and end of each launch, if the job was launched several times or shared the machine.
     pub launches: Vec<StepTimes>,
     pub network: String,
 }
@@ -257,7 +258,7 @@ pub(super) fn finish<O>(
         unknown_charged,
         exposed: exposed(prepared, &charged, messages_charged, unknown_charged),
         operators,
-        // With several launches a step begins several times.
+        // With several launches a step begins several times, so the report has no rows of steps.
         steps: if launches.is_empty() {
             steps.finish()
         } else {
@@ -338,7 +339,7 @@ fn npus(prepared: &CompiledReplay<'_>, times: Vec<NpuTime>, repeated: bool) -> V
     let rows = workload.instances().iter().zip(times);
     let rows = rows.map(|(instance, time)| {
         let npu = prepared.npu(instance.rank);
-        // A capture contains one launch.
+        // A capture contains one launch, so it is compared only with a single launch.
         let captured = workload.graph(instance).captured();
         let captured = captured.filter(|_| !repeated);
         NpuRow {
@@ -417,7 +418,7 @@ fn role(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> Option<String> 
     prepared.workload().groups()[group.id.index()].role.clone()
 }
 
-/// Formats a group: `all 8`, `tp (0, 1, 2, 3)`, `0, 1 along nvlink`.
+/// Formats a group, as in `all 8`, `tp (0, 1, 2, 3)` or `0, 1 along nvlink`.
 pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) -> String {
     let name = &prepared.workload().groups()[group.id.index()].name;
     let members = || shortened(group.members.iter().map(|m| m.0));
@@ -429,8 +430,8 @@ pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) 
     }
 }
 
-/// Returns the algorithm in each dimension that the group spans, for a buffer of `bytes`, or else the basis
-/// of its collectives' durations.
+/// Returns the algorithm in each dimension that the group spans, for a buffer of `bytes`, or the basis of the
+/// collectives' durations if no algorithm determines them.
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -443,7 +444,8 @@ pub(super) fn algorithm_label(
     }
 }
 
-/// Returns the links on which collectives of `kind` in a group were measured, if they are not the machine's.
+/// Returns the links on which collectives of `kind` in a group were measured, if these links differ from the
+/// machine's.
 fn derived_from(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -460,9 +462,9 @@ fn derived_from(
     })
 }
 
-/// As [`algorithm_label`], for collectives of several sizes: the labels of the smallest and the largest, if they
-/// differ. An algorithm's time is a constant plus a part proportional to the buffer, so an algorithm that is fastest
-/// at both ends is fastest in between.
+/// Like [`algorithm_label`] for collectives of several sizes: returns the labels of the smallest and the largest, if
+/// these differ. An algorithm's time is a constant plus a part proportional to the buffer, so an algorithm that is
+/// fastest at both ends is fastest in between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

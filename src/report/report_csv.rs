@@ -1,4 +1,4 @@
-//! The report's tables as CSV, one table at a time, with a header line.
+//! Renders the tables of a report as CSV, one table at a time, with a header line.
 
 use super::csv::{CsvColumn, CsvRows};
 use super::{
@@ -9,28 +9,29 @@ use super::{
 /// A table to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsvTable {
-    /// Breakdown of each NPU's time, and when its rank finished in the replay and in the capture.
+    /// Breakdown of each NPU's time, and the time at which the rank finished in the replay and in the capture.
     #[default]
     Npus,
     /// Collectives by group and kind.
     Collectives,
     /// Operators by name.
     Operators,
-    /// Profiled steps of a captured job, and where their time was spent.
+    /// Profiled steps of a captured job, and their time by category.
     Steps,
     /// Modules of a captured program, by their path.
     Modules,
-    /// Memory of NPUs: peak, by class, its time and node, and bytes freed but never allocated.
+    /// Memory of NPUs: the peak in total and by class, the time and node at which it was reached, and bytes freed but
+    /// never allocated.
     Memory,
     /// Bytes on links.
     Links,
     /// Facts that the traces do not state, and how the affected nodes were timed.
     Unknown,
-    /// Given settings without effect, with the reason.
+    /// Given settings without effect, each with the reason.
     Settings,
-    /// What would help most.
+    /// Sensitivities: the speedups that would help most.
     Sensitivities,
-    /// Tokens per second, cost, and a run of a stated number of tokens, in one row.
+    /// One row with tokens per second, cost, and a run of a stated number of tokens.
     Cost,
 }
 
@@ -39,7 +40,7 @@ pub fn render(report: &Report, table: CsvTable) -> String {
     of_reports(&[(None, report)], table)
 }
 
-/// Renders one table of several reports with one header; each row begins with the machine's name if given.
+/// Renders one table of several reports with one header; each row begins with the machine's name if there is a name.
 pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
         CsvTable::Npus => {

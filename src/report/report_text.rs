@@ -1,4 +1,4 @@
-//! The report as text.
+//! Renders the report as text.
 
 use super::head::{self, HeadLine, HeadStyle};
 use super::section::ReportMedium;
@@ -7,7 +7,7 @@ use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
 
-/// Maximum number of lines of a report without details, if it has few warnings.
+/// Maximum number of lines of a report without details, if the report has few warnings.
 const LINES: usize = 58;
 
 /// Renders `report`; `title` and `basis` describe its replay.
@@ -63,8 +63,8 @@ fn write_all(
     Ok(())
 }
 
-/// Shortens the longest of `sections` until all together have at most `lines` lines, but keeps four lines of
-/// each; notes that it did so.
+/// Shortens the longest of `sections` until all together have at most `lines` lines, but keeps at least four lines of
+/// each; a note says so in each shortened section.
 fn shorten(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()
@@ -84,7 +84,7 @@ fn shorten(sections: &mut [String], lines: usize) {
     }
 }
 
-/// Writes a line of the head; its label takes at least ten columns.
+/// Writes a line of the head; the label takes at least ten columns.
 fn write_head(out: &mut String, line: &HeadLine, style: TextStyle) -> std::fmt::Result {
     let lead = match line.lead.len() {
         0..10 => format!("{:<10}", line.lead),

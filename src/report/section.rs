@@ -1,4 +1,5 @@
-//! Tables of a report as data. Text and page render the same cells, so both contain the same facts.
+//! Tables of a report as data. The text and the page of a report render the same cells, so both contain the same
+//! facts.
 
 use super::table::{TextColumn, TextTable};
 use super::text::{TextStyle, paragraph};
@@ -6,15 +7,15 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, Span};
 use std::fmt::{Display, Result, Write as _};
 
-/// Minimum number of table rows on a page, if there are that many.
+/// Minimum number of table rows on a page, if the table has that many.
 const PAGE_ROWS: usize = 64;
 
-/// The rendering of a report; determines the number of rows and the length of names.
+/// The form in which a report is rendered, which determines the number of rows and the length of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
-    /// A text for users.
+    /// A text with the most important rows.
     Text,
-    /// A text with all details.
+    /// A text with all details and rows.
     Details,
     /// A page.
     Page,
@@ -29,7 +30,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns the number of rows of a table that has `rows` in the text.
+    /// Returns the number of rows to show of a table that has `rows` rows in a text.
     pub fn rows(self, rows: usize) -> usize {
         match self {
             Self::Text | Self::Details => rows,
@@ -37,7 +38,7 @@ impl ReportMedium {
         }
     }
 
-    /// As [`Self::rows`], but with all details the table is complete.
+    /// Like [`Self::rows`], but a text with all details shows all rows.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -55,7 +56,7 @@ impl ReportMedium {
     }
 }
 
-/// A cell: its text, and its exact value.
+/// A cell of a table: the displayed text, and the exact value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionCell {
     pub text: String,
@@ -63,7 +64,7 @@ pub(crate) struct SectionCell {
     pub value: Option<String>,
     /// JSON pointer to the value, if the report contains it.
     pub pointer: Option<String>,
-    /// Whether the text is a name from an input; a text rendering shortens names.
+    /// Whether the text is a name from an input; a text for users shortens names.
     pub is_name: bool,
 }
 
@@ -84,7 +85,7 @@ impl SectionCell {
         }
     }
 
-    /// Creates a cell with a part of a whole, in percent.
+    /// Creates a cell that shows `part` in percent of `whole`.
     pub fn share(part: Span, whole: Span) -> Self {
         let shown = super::text::share(part, whole);
         match whole {
@@ -139,13 +140,13 @@ impl From<Bytes> for SectionCell {
     }
 }
 
-/// A row, with an optional note and alarm.
+/// A row of a table, with an optional note and alarm.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
     pub cells: Vec<SectionCell>,
-    /// Line below the row.
+    /// Note shown below the row.
     pub note: Option<SectionNote>,
-    /// Why the row is marked.
+    /// Reason why the row is marked.
     pub alarm: Option<String>,
 }
 
@@ -163,7 +164,7 @@ impl From<Vec<SectionCell>> for SectionRow {
 pub(crate) struct SectionNote {
     pub text: String,
     fit: NoteFit,
-    /// Whether it is a warning.
+    /// Whether the sentence is a warning.
     pub warns: bool,
 }
 
@@ -242,7 +243,7 @@ pub(crate) struct ReportSection {
 }
 
 impl ReportSection {
-    /// Creates an empty table whose rows a text writes one by one.
+    /// Creates an empty table whose rows a text arranges one by one.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -272,8 +273,8 @@ impl ReportSection {
         self.notes.push(note);
     }
 
-    /// Adds a note that the first `shown` of `rows` are listed and that the CSV table `table` has all;
-    /// nothing if all are shown.
+    /// Adds a note that the first `shown` of `rows` are listed and that the CSV table `table` has all rows; adds no
+    /// note if all rows are shown.
     pub fn leave_out(&mut self, rows: usize, shown: usize, table: &str) {
         self.left_out = (rows > shown).then(|| {
             format!(
@@ -285,7 +286,7 @@ impl ReportSection {
         });
     }
 
-    /// Writes it as text.
+    /// Writes the table and its notes as text.
     pub fn write_text(&self, out: &mut String, style: TextStyle) -> Result {
         let mut table = TextTable::new(self.columns.clone()).named(style);
         if !self.aligned {
@@ -341,7 +342,7 @@ impl SectionNote {
     }
 }
 
-/// Groups adjacent rows that `is_alike` finds equal; returns each run with the index of its first row.
+/// Groups adjacent rows for which `is_alike` returns true; returns each run with the index of its first row.
 pub(crate) fn indexed_runs<T>(rows: &[T], is_alike: impl Fn(&T, &T) -> bool) -> Vec<(usize, &[T])> {
     let mut first = 0;
     let runs = rows.chunk_by(is_alike).map(|run| {

@@ -1,9 +1,10 @@
-//! Sensitivities: how much earlier a run would end if something in it were faster, and how far that extrapolates.
+//! Sensitivities: how much earlier a run would end if one part of it were faster, and how far this extrapolates.
 //!
-//! The run is recorded once and recomputed with scaled durations ([`ScaledRun`]): T(x) for a factor x on all durations
-//! of a class. The derivative T'(1), towards lower factors, is the time of the class on the critical path. It is valid
-//! as long as T is straight; this range is found by intersecting tangents (Newton's method on a convex function). If
-//! affordable, replays with changed durations confirm both, because the order of nodes on lanes may change too.
+//! The run is recorded once and recomputed with scaled durations ([`ScaledRun`]): T(x) for a factor x on all
+//! durations of a class. The derivative T'(1), towards lower factors, is the time of the class on the critical path.
+//! This derivative is valid as long as T is straight; the range of validity is found by intersecting tangents
+//! (Newton's method on a convex function). If affordable, replays with changed durations confirm derivative and
+//! range, because the order of nodes on lanes may change too.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of kernel classes.
 const KERNEL_CLASSES: usize = 16;
-/// Number of factors, tried in succession, at which replays check the slope.
+/// Number of factors, tried in succession, at which replays verify the slope.
 const STEPS: u32 = 32;
 /// Number of bisections between the last valid factor and the next.
 const HALVINGS: u32 = 4;
@@ -35,39 +36,39 @@ const ROWS: usize = 12;
 /// Factor in the column shown to users: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// The gain of a run if something in it takes less time.
+/// The gain of a run if one class of its times becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
-    /// The class of durations, or the machine's key.
+    /// The class of durations, or the key in the machine file.
     pub what: String,
-    /// The setting that changes it: an option key to which a time factor is appended, or a machine key alone; empty if
-    /// no setting changes it.
+    /// Setting that changes these times: an option key to which a time factor is appended, or a machine key alone;
+    /// empty if no setting changes these times.
     pub setting: String,
     /// Change of the makespan in picoseconds per unit of the factor on these times.
     pub slope_ps: i64,
     /// Lowest factor for which the makespan follows this slope.
     pub holds_to: f64,
-    /// The makespan with a tenth less of this time.
+    /// Makespan if this time is a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// The makespan without any such time: the limit of what this class alone can gain.
+    /// Makespan if this time is zero, which is the most that a faster class alone can gain.
     #[serde(rename = "none_ps")]
     pub none: Span,
-    /// Whether replays with changed durations produced these numbers; otherwise they are computed from the
+    /// Whether replays with changed durations produced these numbers; otherwise the numbers are computed from the
     /// recorded graph.
     pub replayed: bool,
 }
 
-/// What would help a run most.
+/// Speedups that would help a run most.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityReport {
     /// Number of nodes on the critical path. Slopes are exact to one picosecond per node.
     pub path_nodes: u64,
-    /// Sorted by the gain for a tenth less time, largest first.
+    /// Classes of time, sorted by the gain for a tenth less time, largest first.
     pub rows: Vec<SensitivityRow>,
-    /// Sentences about what was omitted.
+    /// Sentences about omitted classes and checks.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -107,11 +108,11 @@ enum ClassChange {
 /// A replay and its inputs, for which sensitivities are computed.
 #[derive(Clone, Copy)]
 pub struct SensitivityRun<'a> {
-    /// Its workload.
+    /// Workload of the replay.
     pub workload: &'a Workload,
-    /// Its machine.
+    /// Machine of the replay.
     pub machine: &'a Machine,
-    /// Its options.
+    /// Options of the replay.
     pub options: &'a ReplayOptions,
 }
 
@@ -135,11 +136,11 @@ impl SensitivityRun<'_> {
         other.makespan(|_| {})
     }
 
-    /// Computes the sensitivities of each class of durations; if `replays`, confirms them by replays.
+    /// Computes the sensitivities of each class of durations; if `replays`, confirms the results by replays.
     ///
     /// # Errors
     ///
-    /// A replay that fails. A run that is too large to be recorded has no rows, and a note says so.
+    /// Fails if a replay fails. A run that is too large to be recorded has no rows, and a note says so.
     pub fn find(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
         let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
         let Some(recorder) = RunRecorder::new(&prepared) else {
@@ -178,7 +179,7 @@ impl SensitivityRun<'_> {
         Ok(report)
     }
 
-    /// Returns the row of a class; `None` if it gains nothing.
+    /// Returns the row of a class; `None` if a faster class would gain nothing.
     fn row(
         &self,
         scaled: &ScaledRun<'_>,
@@ -228,7 +229,7 @@ impl SensitivityRun<'_> {
                 ClassChange::Nothing => return None,
             })
         };
-        // The changed replay with factor 1 must equal the run. It may differ if collectives are uncontended.
+        // The changed replay with factor 1 must equal the run. The two may differ if collectives are uncontended.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };
@@ -238,7 +239,7 @@ impl SensitivityRun<'_> {
         let replay = |factor: f64| replay(factor).expect("it can be changed");
         (row.tenth_less, row.none) = (replay(TENTH_LESS)?, replay(0.0)?);
         row.replayed = true;
-        // The order on lanes may change, and change back, at any factor in between.
+        // Every factor is tested, because the order on lanes may change, and change back, at any factor in between.
         let (bound, mut good) = (row.holds_to, 1.0);
         let mut bad = None;
         for step in 1..=STEPS {
@@ -271,8 +272,8 @@ impl SensitivityReport {
     }
 }
 
-/// Returns the lowest factor for which the makespan follows its slope at 1 (`now`); `none` is the end at 0, and
-/// `at` computes the end at other factors.
+/// Returns the lowest factor for which the makespan follows the slope at factor 1 (`now`); `none` is the end at
+/// factor 0, and `at` computes the end at other factors.
 fn straight_down_to(
     now: ScaledEnd,
     none: ScaledEnd,
@@ -285,7 +286,7 @@ fn straight_down_to(
         if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
             return factor;
         }
-        // Intersection of the tangent here with the tangent at 1.
+        // Next factor: the intersection of the tangent here with the tangent at 1.
         let slopes = (now.slope - found.slope) as f64;
         if slopes <= 0.0 {
             return 1.0;
@@ -313,7 +314,7 @@ fn family(name: &str) -> String {
     out
 }
 
-/// Returns the pattern of a kernel's class, or else of its name.
+/// Returns the pattern of a kernel's class, or, without a class, of its name.
 fn pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class()),
@@ -429,7 +430,7 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
     found
 }
 
-/// Returns the table of what would help most.
+/// Returns the table of the speedups that would help most.
 pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(found) = &report.sensitivities else {
         return Vec::new();
@@ -484,8 +485,7 @@ mod tests {
         assert_eq!(family("gemm_128x64"), "gemm_*x*");
     }
 
-    /// T(x) = max(10 + 10 x, 14 + 4 x, 15): 20 at x = 1, straight down to 2/3, below which 14 + 4 x is
-    /// larger.
+    /// T(x) = max(10 + 10 x, 14 + 4 x, 15): 20 at x = 1, straight down to 2/3, below 2/3, 14 + 4 x is larger.
     #[test]
     fn slopes_hold_until_another_path_is_longer() {
         let at = |x: f64| {

@@ -1,6 +1,6 @@
 //! Settings that were given but have no effect on a run, each with the reason.
 //!
-//! A setting is tested by a run without it: it has no effect if both runs have the [same
+//! A setting is tested by a run without that setting. It has no effect if both runs have the [same
 //! results](Report::has_same_results). Reasons are computed from facts about the run.
 
 use super::Report;
@@ -25,29 +25,29 @@ pub use run_facts::RunFacts;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SettingWithoutEffect {
-    /// Its key, as in studies: `machine.dimension.nvlink.bandwidth`, `network`, `plan.zero`.
+    /// Key of the setting, as in studies, such as `machine.dimension.nvlink.bandwidth`, `network` or `plan.zero`.
     pub key: String,
-    /// Its value, as given.
+    /// Value of the setting, as given.
     pub value: String,
-    /// The reason, computed from facts about the run.
+    /// Reason why the setting has no effect, computed from facts about the run.
     pub reason: String,
 }
 
-/// The result of testing the given settings.
+/// The result of testing the settings that the user gave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct GivenSettings {
     /// Settings without effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings whose effect is unknown, because the run was not repeated without them: it is too large, or one
-    /// of several launches.
+    /// Keys of settings whose effect is unknown, because the run was not repeated without them. The run is too large,
+    /// or is one of several launches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
 
 impl SettingWithoutEffect {
-    /// Returns it as a sentence; a long value is shortened.
+    /// Returns a sentence about the setting; a long value is shortened.
     pub fn text(&self) -> String {
         let Self { key, value, reason } = self;
         let mut shown: String = value.chars().take(MAX_VALUE).collect();

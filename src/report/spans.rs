@@ -21,7 +21,7 @@ pub struct NodeSpan {
 /// Records the span of every node, in order of completion.
 #[derive(Debug)]
 pub struct SpanRecorder {
-    /// Issue time of each node.
+    /// Issue time of each node, by instance.
     started: Vec<Vec<Time>>,
     completed: Vec<Vec<NodeSpan>>,
 }

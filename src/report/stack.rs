@@ -1,4 +1,4 @@
-//! The software stack of a run, and what it decided.
+//! The software stack of a run, and the decisions of the stack.
 
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StackReport {
-    /// Its name.
+    /// Name of the stack.
     pub name: String,
-    /// Whether the user chose it; otherwise prices come from the machine's file.
+    /// Whether the user chose the stack; otherwise kernel times come from the machine's file.
     pub given: bool,
-    /// Prices and options of the plan that it decided.
+    /// Kernel times and options of the plan that the stack decided.
     pub decided: Vec<StackDecision>,
-    /// Prices and options of the stack that do not apply to the run, each with the reason.
+    /// Kernel times and options of the stack that do not apply to the run, each with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<StackDecision>,
 }
 
-/// A price or an option of the plan, and what was decided of it.
+/// A decision about kernel times or about an option of the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StackDecision {
-    /// `attention`, `gemm`, `moving`, `host`, or the key of an option.
+    /// Part that was decided: `attention`, `gemm`, `moving`, `host`, or the key of an option.
     pub part: String,
-    /// The kernel, the value, or the reason.
+    /// Chosen kernel, chosen value, or reason why the part does not apply.
     pub value: String,
 }
 
 impl StackReport {
-    /// Name of the stack that keeps the prices of the machine's file.
+    /// Name of the stack that keeps the kernel times of the machine's file.
     pub const REFERENCE: &'static str = "reference";
 
-    /// The prices of `machine` itself; `None` where it has no curves of kernels.
+    /// Returns the kernel times of `machine` itself as a stack; `None` if the machine has no curves of kernels.
     pub fn of_machine(machine: &Machine) -> Option<Self> {
         machine.has_curves().then(|| Self {
             name: Self::REFERENCE.to_owned(),
@@ -42,13 +42,13 @@ impl StackReport {
         })
     }
 
-    /// Adds what the stack decided of the plan.
+    /// Adds the decisions about the plan.
     pub fn add_plan(&mut self, plan: &Self) {
         self.decided.extend_from_slice(&plan.decided);
         self.left.extend_from_slice(&plan.left);
     }
 
-    /// Returns `NAME: decisions; not decisions`.
+    /// Returns a line in the form `NAME: decisions; not decisions`.
     pub fn to_line(&self) -> String {
         let list = |decisions: &[StackDecision]| {
             let parts = decisions.iter().map(StackDecision::to_text);
@@ -68,7 +68,7 @@ impl StackReport {
 }
 
 impl StackDecision {
-    /// A decision about `part`.
+    /// Creates a decision about `part`.
     pub fn new(part: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
             part: part.into(),
@@ -84,7 +84,7 @@ impl StackDecision {
     }
 }
 
-/// The attention kernels that the file of `machine` names.
+/// Returns the attention kernels that the file of `machine` names.
 fn attention_of(machine: &Machine) -> Vec<StackDecision> {
     let classes = machine.classes().iter();
     let kernels = classes.filter_map(|class| class.curves.attention_kernel.as_deref());

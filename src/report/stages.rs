@@ -1,20 +1,20 @@
-//! Pipeline stages, as far as the groups of a job define them.
+//! Pipeline stages, as far as the groups of a job define stages.
 //!
 //! A message is between two stages if a pipeline group contains both ranks. If the job has no pipeline group, it is
-//! between stages if no smaller group with a known role (tensor, data, context, expert) contains both: messages go
-//! along the pipeline, and those groups are within a stage or across its replicas. Without any roles, every rank that
-//! sends messages is a separate stage. A collective is between stages if its group is a pipeline, or if it sums what
-//! the first and the last stage share (embedding).
+//! between stages if no smaller group with a known role (tensor, data, context, expert) contains both ranks, because
+//! such groups are within a stage or across its replicas, while messages go along the pipeline. Without any roles,
+//! every rank that sends messages is a separate stage. A collective is between stages if its group is a pipeline, or
+//! if it sums the embedding that the first and the last stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::NodeKind;
 
-/// Role names of groups that are whole pipelines, and of groups with members in several stages.
+/// Role names of groups that are whole pipelines.
 const PIPELINES: [&str; 2] = ["pipeline", "pp"];
 const ACROSS: [&str; 2] = ["embedding", "embd"];
 
-/// Which ranks belong to one pipeline, and which to one stage.
+/// Assigns ranks to pipelines and to stages.
 #[derive(Debug)]
 pub struct PipelineStages<'a> {
     prepared: &'a CompiledReplay<'a>,
@@ -22,7 +22,7 @@ pub struct PipelineStages<'a> {
     groups: Vec<(StageRole, Vec<Rank>)>,
     /// Indices of the groups of each rank.
     of_rank: Vec<Vec<u32>>,
-    /// For each group of the replay, whether its members are different stages.
+    /// For each group of the replay, whether its members are in different stages.
     across: Vec<bool>,
     /// Whether any group defines a pipeline.
     stated: bool,
@@ -99,7 +99,7 @@ impl<'a> PipelineStages<'a> {
         self.are_apart(of.rank, of.peers[peer as usize])
     }
 
-    /// Returns whether a message between two ranks is between stages.
+    /// Returns whether a message between two ranks goes from one stage to another.
     fn are_apart(&self, one: Rank, other: Rank) -> bool {
         let shared = |role: StageRole| {
             let groups = self.of_rank[one.index()].iter();

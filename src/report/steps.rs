@@ -1,9 +1,9 @@
-//! Profiled steps of a captured job: when each ran, and where its time was spent.
+//! Profiled steps of a captured job: when each step ran, and how its time divides into categories.
 //!
 //! A step lasts from the issue of its first node to the completion of its last, over all ranks; kernels belong to the
-//! step that launched them. Each instant of a rank is attributed to the first that applies of compute, communication,
-//! memory and host *among the step's own nodes*, and otherwise to idle. So the parts of a step sum to its time, even if
-//! steps overlap.
+//! step that launched them. Each instant of a rank is attributed to the first applicable category of compute,
+//! communication, memory and host *among the step's own nodes*, and otherwise to idle. So the parts of a step sum to
+//! its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -17,37 +17,36 @@ use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A profiled step. Times by category are means over the ranks that have it, rounded to the nearest
-/// picosecond.
+/// A profiled step. Times by category are means over the ranks that have the step, rounded to the nearest picosecond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepRow {
     /// Number of the step in the profiler.
     pub step: u64,
-    /// Number of ranks with nodes of it.
+    /// Number of ranks with nodes of the step.
     pub ranks: u32,
-    /// Issue of its first node, since the start of the replay.
+    /// Issue of the step's first node, since the start of the replay.
     #[serde(rename = "start_ps")]
     pub start: Span,
-    /// Time until its last node completes.
+    /// Time from `start` until the step's last node completes.
     #[serde(rename = "time_ps")]
     pub time: Span,
-    /// Time with one of its kernels in progress.
+    /// Time with a kernel of the step in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Time with its communication in progress or waited for, and none of its kernels in progress.
+    /// Time with communication of the step in progress or waited for, and no kernel of the step in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time with its communication in progress or waited for.
+    /// Time with communication of the step in progress or waited for.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time of its loads and stores, without any of the above in progress.
+    /// Time with loads or stores of the step in progress, and neither compute nor communication.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time of its host work and delays, without any of the above in progress.
+    /// Time with host work or delays of the step, and none of the other categories in progress.
     #[serde(rename = "host_ps")]
     pub host: Span,
-    /// The rest of its time.
+    /// Rest of the step's time.
     #[serde(rename = "idle_ps")]
     pub idle: Span,
 }
@@ -66,7 +65,7 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
     ("idle_ps", |_, row| row.idle.into()),
 ];
 
-/// Maximum number of rows in the text; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 12;
 
 /// Returns the table of steps, if there are several.
@@ -109,15 +108,15 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
 /// State of a step on a rank.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepTracker {
-    /// Issue of its first node.
+    /// Issue of the first node of the step.
     begun: Option<Time>,
     /// Time up to which everything has been attributed.
     until: Time,
-    /// Completion of its last node.
+    /// Completion of the last node of the step.
     end: Time,
-    /// Nodes in progress, by part.
+    /// Nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by part; the rest is idle.
+    /// Time by category; the rest is idle.
     parts: [Span; TimeCategory::COUNT - 1],
     communicating: Span,
 }
@@ -138,10 +137,10 @@ impl StepTracker {
     }
 }
 
-/// Times the profiled steps of a job; inactive if it has none.
+/// Times the profiled steps of a job; does nothing if the job has no steps.
 #[derive(Debug)]
 pub struct StepObserver<'a> {
-    /// Graph of each instance, and the index of its first tracker.
+    /// Graph of each instance, and the index of the instance's first tracker.
     instances: Vec<(&'a Graph, usize)>,
     /// Trackers of steps, instance by instance; empty if no graph has steps.
     trackers: Vec<StepTracker>,

@@ -1,5 +1,4 @@
-//! Facts about a report itself: the program, its inputs, the machine, and the basis of times; and the formatting of
-//! numbers.
+//! Facts about a report itself: the program, its inputs, the machine, and the basis of times. Also formats numbers.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;
@@ -27,14 +26,14 @@ pub enum ReportSchema {
 pub struct Provenance {
     /// Version of the program.
     pub tool_version: String,
-    /// Options, by name.
+    /// Options of the program, by name.
     pub options: Map<String, Value>,
     /// Input files and presets.
     pub inputs: Vec<HashedInput>,
 }
 
 impl Provenance {
-    /// Creates the provenance of a document that this program writes.
+    /// Creates the provenance of a document that this version of the program writes.
     pub fn new(options: Map<String, Value>, inputs: &[HashedInput]) -> Self {
         Self {
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -48,11 +47,11 @@ impl Provenance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct HashedInput {
-    /// One of `trace`, `machine`, `groups`, `custom`.
+    /// Role of the input: `trace`, `machine`, `groups` or `custom`.
     pub role: Cow<'static, str>,
     /// File path, or name of a preset.
     pub name: String,
-    /// BLAKE3 hash of its contents, in hexadecimal.
+    /// BLAKE3 hash of the contents, in hexadecimal.
     pub blake3: String,
 }
 
@@ -60,14 +59,14 @@ pub struct HashedInput {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineName {
-    /// Its name.
+    /// Name of the machine.
     pub name: String,
-    /// Number of its NPUs.
+    /// Number of NPUs of the machine.
     pub npus: u32,
 }
 
 impl MachineName {
-    /// Describes `machine`.
+    /// Returns the name and size of `machine`.
     pub fn of(machine: &Machine) -> Self {
         Self {
             name: machine.name().to_owned(),
@@ -80,17 +79,18 @@ impl MachineName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelBasis {
-    /// Priced as requested: as recorded, or by roofline.
+    /// Number of kernels timed as requested: with their recorded duration, or by roofline.
     pub priced: u64,
-    /// Priced by curves of measured kernels.
+    /// Number of kernels timed by curves of measured kernels.
     #[serde(default)]
     pub by_curves: u64,
-    /// Priced by roofline because no duration was recorded, although recorded durations were requested.
+    /// Number of kernels timed by roofline because no duration was recorded, although recorded durations were
+    /// requested.
     #[serde(default)]
     pub estimated: u64,
-    /// Kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak rate.
+    /// Number of kernels that kept their recorded duration because the roofline lacks FLOPs, bytes or a peak rate.
     pub kept_recorded: u64,
-    /// Take no time, because nothing is known about them.
+    /// Number of kernels that take no time, because their work and duration are unknown.
     pub unknown: u64,
 }
 
@@ -98,13 +98,13 @@ pub struct KernelBasis {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CommunicationBasis {
-    /// Whether the network model determines their durations, or the traces do.
+    /// Whether the network model or the traces determine the durations.
     #[serde(rename = "timing", default)]
     pub lasts_as: CommTiming,
     /// Number of nodes with recorded or captured durations.
     #[serde(rename = "recorded")]
     pub as_recorded: u64,
-    /// Number of nodes that should keep recorded durations but have none in the trace; they take no time.
+    /// Number of nodes that should keep recorded durations but have no recorded duration; such nodes take no time.
     pub unknown: u64,
 }
 
@@ -115,20 +115,20 @@ pub struct ExposedRow {
     /// Name of the group, or messages between ranks.
     #[serde(rename = "name")]
     pub what: String,
-    /// Number of its members; 0 for messages.
+    /// Number of members of the group; 0 for messages.
     #[serde(default)]
     pub members: u32,
-    /// Exposed time, summed over NPUs.
+    /// Exposed time in picoseconds, summed over NPUs.
     #[serde(rename = "sum_over_npus_ps")]
     pub exposed: Span,
-    /// The purpose of the group, if known.
+    /// Purpose of the group, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
 }
 
-/// Name for sends and receives together, for users.
+/// Name for users of all sends and receives together.
 pub(super) const MESSAGES: &str = "messages between ranks";
-/// Name for communication whose operation or partners the traces do not state.
+/// Name for users of communication whose operation or partners the traces do not state.
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelBasis {
@@ -138,7 +138,7 @@ impl KernelBasis {
     }
 }
 
-/// Formats `128 groups of 8`.
+/// Formats a number of groups and their size, as in `128 groups of 8`.
 pub(super) fn groups_of(groups: usize, members: u32) -> String {
     format!("{} of {members}", counted(groups as u64, "group"))
 }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn differences_are_in_percent_of_what_was_captured() {
-        // 103 - 100 = 3 of 100; 50 - 200 = -150 of 200.
+        // The differences are 103 - 100 = 3 percent of 100, and 50 - 200 = -150 of 200.
         assert_eq!(percent_more(Span(103), Span(100)), Some(3.0));
         assert_eq!(percent_more(Span(50), Span(200)), Some(-75.0));
         assert_eq!(percent_more(Span(50), Span::ZERO), None);

@@ -1,4 +1,4 @@
-//! Text tables: headings, and rows of cells in columns under them, arranged by `comfy_table` without lines.
+//! Text tables: headings, and rows of cells in columns below the headings, arranged by `comfy_table` without lines.
 //!
 //! Each column has a minimum width. If rows are [added](TextTable::add) first, a column is as wide as its widest cell;
 //! if rows are written one by one, a longer cell shifts the rest of its row. No line is wider than the style's width:
@@ -49,13 +49,13 @@ impl TextColumn<'_> {
         self.heading
     }
 
-    /// Returns whether it is right-aligned, as for numbers.
+    /// Returns whether the column is right-aligned, as columns of numbers are.
     pub(crate) const fn is_right(&self) -> bool {
         self.right
     }
 
-    /// Minimum number of spaces between long cells of this column and its neighbours. A column with a width
-    /// usually has spare room, so one is enough.
+    /// Minimum number of spaces between long cells of this column and its neighbours. A column with a minimum width
+    /// usually has spare room, so one space is enough.
     const fn separation(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }
@@ -74,14 +74,14 @@ impl TextColumn<'_> {
     }
 }
 
-/// A line of a table: cells, or free text.
+/// A line of a table: a row of cells, or free text.
 #[derive(Clone, Debug)]
 enum TableLine {
     Row(Vec<String>),
     Text(String),
 }
 
-/// Columns, and the rows added so far.
+/// A table: its columns, and the rows added so far.
 #[derive(Clone, Debug)]
 pub struct TextTable<'h> {
     columns: Vec<TextColumn<'h>>,
@@ -95,7 +95,7 @@ pub struct TextTable<'h> {
 }
 
 impl<'h> TextTable<'h> {
-    /// Creates a table of `columns`. Rows are indented by two relative to the first heading.
+    /// Creates a table of `columns`. Rows are indented by two spaces relative to the first heading.
     pub fn new(columns: impl Into<Vec<TextColumn<'h>>>) -> Self {
         Self {
             columns: columns.into(),
@@ -107,7 +107,7 @@ impl<'h> TextTable<'h> {
         }
     }
 
-    /// Shortens names to the width of `style`; a style with all details has no limit.
+    /// Shortens names to the width of `style`; a style with all details does not limit names.
     pub fn named(self, style: TextStyle) -> Self {
         Self {
             longest: style.longest_name(),
@@ -173,12 +173,12 @@ impl<'h> TextTable<'h> {
         self.alone(self.heading_cells(), style.heading)
     }
 
-    /// Returns the line of headings, after an empty one.
+    /// Returns the line of headings, after an empty line.
     pub fn headings(&self, style: TextStyle) -> String {
         format!("\n{}", self.first_line(style))
     }
 
-    /// Returns the line of a row; missing cells at its end are empty.
+    /// Returns the line of a row; missing cells at the end of the row are empty.
     pub fn line(&self, cells: &[&dyn Display], style: anstyle::Style) -> String {
         self.alone(self.cells(cells), style)
     }
@@ -193,7 +193,7 @@ impl<'h> TextTable<'h> {
         self.styled_row(out, cells, anstyle::Style::new())
     }
 
-    /// Writes a row in a style.
+    /// Writes a row with the style `style`.
     pub fn styled_row(
         &self,
         out: &mut dyn Write,
@@ -256,8 +256,8 @@ impl<'h> TextTable<'h> {
         lines.collect::<Vec<_>>().into_iter().peekable()
     }
 
-    /// Shortens cells of left-aligned columns until no line is wider than `limit`, widest column first. Returns the
-    /// minimum width of each column, including the spaces around its cells.
+    /// Shortens cells of left-aligned columns until no line is wider than `limit`, beginning with the widest column.
+    /// Returns the minimum width of each column, including the spaces around its cells.
     fn fit(&self, rows: &mut [Vec<String>], limit: usize) -> Vec<usize> {
         let mut least: Vec<_> = self.columns.iter().map(|of| of.gap + of.width).collect();
         let mut cells = vec![0; self.columns.len()];
@@ -270,7 +270,7 @@ impl<'h> TextTable<'h> {
             let (before, after) = self.columns[i].padding(i == 0, self.columns.get(i + 1));
             usize::from(before + after)
         };
-        // Trailing spaces of a line do not count.
+        // Trailing spaces of a line do not count towards its width.
         let last = cells.iter().rposition(|width| *width > 0).unwrap_or(0);
         let width = |i: usize, cells: &[usize], least: &[usize]| match i == last {
             true if !self.columns[i].right => cells[i] + padding(i),
@@ -295,7 +295,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // A narrow screen has no room for wide columns of numbers.
+        // A narrow screen has no room for the minimum widths of columns.
         if total(&cells, &least) > limit {
             least.fill(0);
         }
@@ -355,8 +355,8 @@ mod tests {
         );
     }
 
-    /// The widest cell of the first column has 13 letters after an indentation of 2. The second column has 6
-    /// characters, including one on each side of its cells.
+    /// The widest cell of the first column has 13 letters, after an indentation of 2. The second column is 6
+    /// characters wide, including one space on each side of its cells.
     #[test]
     fn added_rows_widen_their_columns() {
         let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("most", 0)]);
@@ -369,8 +369,8 @@ mod tests {
         );
     }
 
-    /// The numbers take 1 + 6 of 120 characters, and 2 precede the second name: the names share the other 111, and
-    /// the shorter one is not cut.
+    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name. The names share the other 111,
+    /// and the shorter name is not cut.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));
@@ -398,7 +398,7 @@ mod tests {
             ..TextStyle::default()
         };
         assert!(cells(details).contains(&name));
-        // The same for rows written one by one.
+        // Rows that are written one by one are cut in the same way.
         let mut out = String::new();
         let table = TextTable::new([right("time", 6), left("NAME", 8)]).named(narrow);
         table.row(&mut out, &[&7, &name]).unwrap();

@@ -1,4 +1,4 @@
-//! Text for users: prose of at most 100 columns, and tables as wide as the reader's terminal.
+//! Text for users: prose of at most 100 columns, and tables of at most the width of the reader's terminal.
 
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
@@ -19,7 +19,7 @@ pub struct TextStyle {
     pub heading: anstyle::Style,
     /// Style of warnings.
     pub warning: anstyle::Style,
-    /// Whether all rows are printed, however many.
+    /// Whether all rows are printed, without a limit.
     pub details: bool,
     /// Maximum width of a line; longer names are shortened in the middle, unless all details are printed.
     pub width: usize,
@@ -54,7 +54,7 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for a line of its own after `indent` columns, shortened to fit.
+    /// Returns `text` for a line of its own after `indent` columns, shortened to fit the line.
     pub fn clip_line(&self, text: &str, indent: usize) -> String {
         self.clip(text, self.width.saturating_sub(indent).max(1))
     }
@@ -73,7 +73,7 @@ impl TextStyle {
     }
 }
 
-/// Formats a share: `31.1 %`.
+/// Formats a share in percent, as in `31.1 %`.
 pub fn share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
@@ -111,15 +111,15 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a text, in characters. Names in inputs may have any length, and the table layout counts
-/// columns in 16 bits.
+/// Maximum length of a name in a text, in characters. Limited because names in inputs may have any length, and the
+/// table layout counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Maximum length with all details. Longer than any name from a compiler, but other formats have names of any
-/// length.
+/// Maximum length of a name in a text with all details. No name from a compiler is longer, but other formats have
+/// names of any length.
 const WHOLE_NAME: usize = 1 << 14;
 
-/// Returns `text` after `lead`, wrapped at spaces, with further lines indented.
+/// Returns `text` after `lead`, wrapped at spaces, with the lines after the first indented.
 pub fn paragraph(
     out: &mut String,
     text: &str,
@@ -135,7 +135,7 @@ pub fn paragraph(
         .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
-    // Keeps a number and its percent sign together.
+    // A number and its percent sign count as one word.
     let words: Vec<_> = text
         .split(' ')
         .map(|word| cut_middle(word, MAX_NAME))

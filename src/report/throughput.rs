@@ -1,11 +1,11 @@
 //! Rates of a replay: samples and tokens per second, and utilization of the NPUs' peak arithmetic.
 //!
-//! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, divided by the peak FLOPs of the
-//! NPUs in the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs utilization* counts the FLOPs that
-//! the kernels execute, including recomputation (Korthikanti et al. 2022, section 6). Producers of jobs count attention
-//! in the same way for both. The peak is the dense one for the number format of each kernel. So if a job mixes formats,
-//! the second is the time of its kernels at their peaks divided by the makespan, and the first is that times the
-//! model's share of all FLOPs.
+//! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, divided by the FLOPs that the
+//! NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs
+//! utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022, section
+//! 6). Producers of jobs count attention in the same way for both. The peak of a kernel is the dense peak for its
+//! number format. So if a job mixes formats, hardware FLOPs utilization is the time of its kernels at their peaks
+//! divided by the makespan, and model FLOPs utilization is this value times the model's share of all FLOPs.
 
 use super::Report;
 use super::summary::thousands;
@@ -22,11 +22,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Throughput {
-    /// Samples of the job.
+    /// Number of samples of the job.
     pub samples: u64,
     /// Samples per second, over all ranks.
     pub samples_per_s: f64,
-    /// Tokens of the job, if samples are sequences.
+    /// Number of tokens of the job, if samples are sequences.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
     /// Tokens per second, over all ranks.
@@ -37,7 +37,7 @@ pub struct Throughput {
     pub tokens_per_s_per_npu: Option<f64>,
     /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
-    /// Which pairs of tokens the FLOPs of attention count, if the producer of the job states it.
+    /// Pairs of tokens that the FLOPs of attention count, if the producer of the job states it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attention: Option<CountedAttention>,
     /// FLOPs executed by the kernels of all ranks with a trace.
@@ -130,7 +130,7 @@ impl Throughput {
     /// Returns reasons to doubt the utilizations.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        // Sums of f64 may differ in their last digits.
+        // The tolerance is needed because sums of f64 may differ in their last digits.
         let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
         if let Some(hfu) = self.hfu.filter(|hfu| above(*hfu, 1.0)) {
             warnings.push(format!(
@@ -153,8 +153,8 @@ impl Throughput {
     }
 }
 
-/// Returns `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and an explanation of
-/// the utilizations.
+/// Returns a line such as `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and an
+/// explanation of the utilizations.
 pub(super) fn lines(report: &Report) -> Vec<String> {
     let Some(rates) = report.throughput else {
         return Vec::new();
@@ -189,8 +189,8 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
 mod tests {
     use super::Throughput;
 
-    /// 3 executed where the peaks allow 2; 4 needed where 3 are executed. A difference in the last digit is
-    /// not reported.
+    /// A job that executes 3 FLOPs where the peaks allow 2, or needs 4 where 3 are executed, causes a warning. A
+    /// difference in the last digit is not reported.
     #[test]
     fn utilizations_above_one_another_are_warnings() {
         let rates = |hfu: f64, model_flops: f64| Throughput {

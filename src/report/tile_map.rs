@@ -1,8 +1,8 @@
 //! Map of a replay on tiles: cores by stage and tensor group, links and memory ports by busy time.
 //!
-//! Every mark has its values as attributes: `data-rank`, `data-stage` and `data-group` for cores, `data-busy`
-//! (picoseconds) for links and ports. A stage consists of the ranks connected by tensor groups and replicas; stages are
-//! sorted by their first rank.
+//! Every mark in the map has its values as attributes: `data-rank`, `data-stage` and `data-group` for cores,
+//! `data-busy` (picoseconds) for links and ports. A stage consists of the ranks connected by tensor groups and
+//! replicas; stages are sorted by their first rank.
 
 use super::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
@@ -16,7 +16,7 @@ mod families;
 
 use families::families;
 
-/// Distance between cores, and side length of one.
+/// Distance between cores, and side length of a core.
 const PITCH: f64 = 26.0;
 const CORE: f64 = 16.0;
 /// Space between dies and around the map.
@@ -31,7 +31,7 @@ const SHADES: u64 = 8;
 ///
 /// # Errors
 ///
-/// A machine without tiles or with too many cores, or a network model without busy times of links.
+/// Fails on a machine without tiles or with too many cores, and if the network model gives no busy times of links.
 pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
     let machine = prepared.machine();
     let name = machine.name();
@@ -113,7 +113,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     for link in &used.links {
         let [a, b] = [link.from, link.to];
         let d = usize::from(a[0] == b[0]);
-        // A link that closes a row or column is drawn as a stub at its source core.
+        // A link that connects the two ends of a row or column is drawn as a stub at its source core.
         let closes = a[d].abs_diff(b[d]) > 1;
         let up = (b[d] > a[d]) != closes;
         let (start, length) = match (closes, up) {
@@ -124,7 +124,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
                 (lower, along(d, a[d].max(b[d])) - lower)
             }
         };
-        // One direction on each side.
+        // The two directions are drawn on opposite sides.
         let aside = along(1 - d, a[1 - d]) + if up { 3.0 } else { CORE - 6.0 };
         let frame = if d == 0 {
             Frame {
@@ -202,14 +202,14 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     Ok(format!("{tag}<style>{}</style>{marks}\n", style(count)))
 }
 
-/// Height of a line below the map.
+/// Height of a line of text below the map.
 const LINE: f64 = 20.0;
 /// Width of a stage's name with its colour.
 const STAGE: f64 = 150.0;
 /// Maximum number of legend lines.
 const MOST_LINES: usize = 8;
 
-/// Legend of stages with their colours and numbers of cores, line by line.
+/// Legend of stages with their colours and numbers of cores, divided into lines.
 struct StageLegend {
     names: Vec<(Option<u32>, String)>,
     in_line: usize,
@@ -257,7 +257,7 @@ impl StageLegend {
     }
 }
 
-/// Draws the shades for one class of marks with their busy times, up to `most`.
+/// Draws a scale of shades for one class of marks, with the busy times that they represent, up to `most`.
 fn draw_scale(
     svg: &mut SvgDrawing,
     y: f64,
@@ -288,12 +288,12 @@ fn draw_scale(
     svg.text((from, y + 9.0), TextAnchor::Middle, "axis", "0 %");
 }
 
-/// Formats a share of the makespan: `12.5 %`.
+/// Formats a busy time in percent of the makespan, as in `12.5 %`.
 fn share(busy: Span, makespan: Span) -> String {
     percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
-/// Returns a shade from 1 to [`SHADES`] (busiest).
+/// Returns a shade from 1 to [`SHADES`] (the busiest).
 fn shade(busy: Span, most: Span) -> u64 {
     let parts = u128::from(busy.0) * u128::from(SHADES);
     (parts.div_ceil(u128::from(most.0.max(1))) as u64).clamp(1, SHADES)
@@ -305,7 +305,7 @@ fn style(stages: u32) -> String {
         "text{font:11px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
     );
     for stage in 0..stages {
-        // Gives successive stages very different hues.
+        // The multiplier gives successive stages very different hues.
         let hue = u64::from(stage) * 137 % 360;
         let rules = write!(
             style,

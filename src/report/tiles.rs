@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkUse {
-    /// Position of its source core, x and y.
+    /// Position of the link's source core, x and y.
     pub from: [u32; 2],
-    /// Position of its destination core.
+    /// Position of the link's destination core.
     pub to: [u32; 2],
-    /// Busy time.
+    /// Busy time of the link.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
@@ -31,14 +31,14 @@ pub struct LinkUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortUse {
-    /// Position of its core.
+    /// Position of the port's core.
     pub core: [u32; 2],
-    /// Busy time.
+    /// Busy time of the port.
     #[serde(rename = "busy_ps")]
     pub busy: Span,
 }
 
-/// Links and ports of the machine; only those that were used are listed individually.
+/// Links and ports of the machine; only used links and ports are listed individually.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TileUse {
@@ -65,7 +65,7 @@ impl TileUse {
     }
 }
 
-/// Receives the occupancy that the network reports at the end.
+/// Receives the occupancy of links and ports that the network model reports at the end of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct TileObserver(Option<NetworkOccupancy>);
 
@@ -79,8 +79,8 @@ impl Observer for TileObserver {
 }
 
 impl TileObserver {
-    /// Returns the busy times for the machine of `prepared`, if it has tiles and its network model reports
-    /// them.
+    /// Returns the busy times for the machine of `prepared`, if it has tiles and its network model reports busy
+    /// times.
     pub fn finish(self, prepared: &CompiledReplay<'_>) -> Option<TileUse> {
         let machine = prepared.machine();
         let (occupancy, tiles) = (self.0?, machine.topology().tiles()?);
@@ -153,7 +153,7 @@ pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // The first of several with equal times.
+    // Reversed so that the first of several links with equal times is taken.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

@@ -2,12 +2,12 @@
 //!
 //! There is a process per rank, a track per lane and a slice per node. Arrows lead from each send to its receive, and
 //! from each call of a captured program to the work that it launched. Receives occupy no lane, so they get extra
-//! tracks, as many as overlap. Nodes of a captured thread are nested in the ranges, operators and Python calls around
-//! them. Names that are paths (`step0/mb1/layer2/norm`) are nested too: successive slices of a lane with a common path
-//! are under a slice for that path. A slice covers the time from issue to completion; a node's delay before that is
-//! blank. Events are written when nodes complete, so only issue times are stored. There are counters per rank:
-//! allocated bytes by class, if nodes state what they allocate and free; bytes sent per second, if it communicates; and
-//! the number of nodes waiting for a lane, if any wait.
+//! tracks, as many as there are overlapping receives. Nodes of a captured thread are nested in the ranges, operators
+//! and Python calls around them. Names that are paths (`step0/mb1/layer2/norm`) are nested too: successive slices of
+//! a lane with a common path are under a slice for that path. A slice covers the time from issue to completion; the
+//! node's delay before that is blank. Events are written when nodes complete, so only issue times are stored. There
+//! are counters per rank: allocated bytes by class, if nodes state what they allocate and free; bytes sent per
+//! second, if the rank communicates; and the number of nodes waiting for a lane, if any node waits.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;
@@ -76,16 +76,16 @@ impl<W: Write> AnyEncoder<W> {
 pub struct TimelineWriter<'a, W> {
     prepared: &'a CompiledReplay<'a>,
     started: IssueTimes<'a>,
-    /// Name and view of each group.
+    /// Name of each group, and the group itself.
     groups: Vec<(String, GroupView<'a>)>,
     /// Posted receives, by instance and track.
     receives: Vec<Vec<ReceiveTrack>>,
     /// Open path slices, by instance and lane.
     nesting: Vec<Vec<LaneNesting>>,
-    /// The latest step that each instance has begun, if names show steps.
+    /// For each instance, the latest step that it has begun, if names show steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    /// Memory of each instance at the start of the drawn time, until it is drawn.
+    /// Memory of each instance at the start of the drawn time, until that memory is drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
     /// Start of the transfer of each send in progress, by instance.
@@ -142,7 +142,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get()
     }
 
-    /// Finishes the timeline; returns `out`, or its first error.
+    /// Finishes the timeline; returns `out`, or the first write error.
     pub fn finish(mut self) -> io::Result<W> {
         for (instance, mut lanes) in std::mem::take(&mut self.nesting).into_iter().enumerate() {
             for (lane, nesting) in lanes.iter_mut().enumerate() {
@@ -207,7 +207,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder().memory(rank, at, &held);
     }
 
-    /// Draws a segment of the critical path, for any rank.
+    /// Draws a segment of the critical path, on the track of the critical path.
     fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
         let RunSegment { instance, node, .. } = *segment;
         let rank = self.rank(instance.index());
@@ -232,7 +232,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         self.encoder.get().slice(track, &slice);
     }
 
-    /// Returns the arrow that begins or ends at a message node, if one is drawn.
+    /// Returns the arrow that begins or ends at a message node, if the arrow is drawn.
     fn arrow(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
         // With captured times ranks do not wait for each other, so an arrow could point back in time.
         if self.prepared.comm() == CommTiming::Captured {
@@ -346,7 +346,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
-        // Ranks are numbered from 0, so this number belongs to no rank.
+        // Ranks are numbered from 0, so the number of ranks is free for the critical path's process.
         let rank = self.prepared.workload().ranks();
         let track = TrackId { rank, lane: 0 };
         self.encoder().rank(rank, "critical path of the replay");

@@ -1,10 +1,10 @@
-//! Runs two independent summations over a run on two threads.
+//! Runs two independent computations over the nodes of a run on two threads.
 
 use chakram_base::interrupt::inherited;
 use std::thread;
 
-/// Minimum number of nodes for which a thread is started: summing them takes a millisecond, starting a thread a tenth
-/// of that.
+/// Minimum number of nodes for which a thread is started: summing them takes a millisecond, and starting a thread
+/// takes a tenth of that.
 const LEAST_NODES: usize = 50_000;
 
 /// Returns the results of `here` and `beside`, which both iterate over the `nodes` of a run. `beside` runs on another

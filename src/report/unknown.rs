@@ -7,24 +7,25 @@ use chakram_base::units::{Span, percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Nodes whose traces lack a fact that their price needs.
+/// Nodes whose traces lack a fact that estimating their time needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
-    /// The missing fact.
+    /// Fact that the traces lack.
     pub what: UnknownFact,
-    /// Number of nodes.
+    /// Number of nodes that lack the fact.
     pub nodes: u64,
-    /// Nodes among them that take no time, because nothing was recorded either; the others keep their recorded
-    /// duration.
+    /// Number of these nodes that take no time, because they have no recorded duration either; the others keep their
+    /// recorded duration.
     pub without_time: u64,
-    /// Kernels among them without a recorded duration that take the time of their bytes, a lower bound.
+    /// Number of these nodes that are kernels without a recorded duration and take the time of moving their bytes, a
+    /// lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
-    /// Sum of the recorded durations.
+    /// Sum of the recorded durations of these nodes.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
-    /// Share of the captured time of all ranks, if the traces state that time.
+    /// Share of `recorded` in the captured time of all ranks, if the traces state that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }
@@ -45,16 +46,16 @@ pub enum UnknownFact {
     CommunicationSize,
     /// Durations of collectives and messages that should keep recorded times.
     CommunicationTime,
-    /// FLOPs of kernels whose duration their bytes alone do not determine.
+    /// FLOPs of kernels whose duration depends on more than their bytes.
     KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,
-    /// Kernels that were launched but dropped by the profiler; they have no nodes.
+    /// Kernels that were launched but dropped by the profiler; these kernels have no nodes.
     DroppedKernels,
 }
 
 impl UnknownFact {
-    /// Returns its name in JSON.
+    /// Returns the name of the fact in JSON.
     fn word(self) -> &'static str {
         match self {
             Self::Communication => "communication",
@@ -155,7 +156,7 @@ impl UnknownRow {
         self.what.text(self.nodes)
     }
 
-    /// Returns it as a sentence.
+    /// Returns a sentence about the row.
     pub fn text(&self) -> String {
         let kept = self.nodes - self.without_time - self.by_bytes;
         let share = self.share.map_or(String::new(), |share| {
@@ -177,13 +178,13 @@ impl UnknownRow {
 }
 
 impl Report {
-    /// Returns all missing facts in one line; `None` if there are none.
+    /// Returns all missing facts in one line; `None` if no fact is missing.
     pub fn unknown_line(&self) -> Option<String> {
         let rows: Vec<String> = self.unknown.iter().map(UnknownRow::text).collect();
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns the text after the makespan in the headline if it is a lower bound.
+    /// Returns the text after the makespan in the headline if the makespan is a lower bound.
     pub(super) fn bound_text(&self) -> &'static str {
         match self.is_lower_bound() {
             true => ", a lower bound: some nodes have neither a price nor a duration",
@@ -191,8 +192,8 @@ impl Report {
         }
     }
 
-    /// Returns whether the makespan is a lower bound: some nodes take no time because neither price nor duration is
-    /// known, or take only the time of their bytes.
+    /// Returns whether the makespan is a lower bound: some nodes take no time because neither their work nor their
+    /// duration is known, or take only the time of their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)
@@ -218,7 +219,7 @@ mod tests {
             unknown: 1,
             ..PricingCoverage::default()
         };
-        // 96 and 48 ms of 960.
+        // The recorded times are 96 and 48 ms of 960 ms.
         let found = list_unknown(&basis, 5, Some(960_000_000_000));
         let texts: Vec<String> = found.iter().map(UnknownRow::text).collect();
         assert_eq!(

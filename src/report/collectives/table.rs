@@ -17,7 +17,7 @@ use chakram_trace::format::CollectiveKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of rows in the text; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 24;
 
 /// The columns of the table.
@@ -36,7 +36,7 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("role", |_, row| row.role.as_deref().into()),
 ];
 
-/// A role, or the index of a row without one.
+/// A role, or the index of a row without a role.
 type RowOwner<'r> = Result<&'r str, usize>;
 
 /// Key of a table row: role or row, kind, number of members, and algorithm.
@@ -58,7 +58,7 @@ pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     all
 }
 
-/// Explanation of the last column.
+/// Note that explains the last column.
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
 /// Returns the table of collectives, if there are any.
@@ -119,7 +119,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     }
     let what = row.role.as_ref().unwrap_or(&row.group);
     let bus = sum.bus_bandwidth(row.kind, row.members);
-    // The report contains numbers of single groups only.
+    // Only rows of a single group get a pointer, because the report contains no numbers of combined groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
         SectionCell::name(format!("{}, {what}", row.kind)),

@@ -1,4 +1,4 @@
-//! The comparison as CSV: one row per machine.
+//! Renders the comparison as CSV: one row per machine.
 
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
@@ -9,7 +9,7 @@ use crate::memory::fullest;
 use crate::report_csv::{CsvTable, of_reports};
 use chakram_engine::ReplayError;
 
-/// Renders the comparison, or a table of all reports with the machine's name in the first column.
+/// Renders the comparison, or the table `table` of all reports with the machine's name in the first column.
 pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     match table {
         None => {
@@ -43,7 +43,7 @@ pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
 
 type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, MachineColumn<'a>>;
 
-/// Returns the columns for a machine; with memory columns if `remembers`, with cost columns if `is_priced`.
+/// Returns the columns for a machine; `remembers` adds memory columns, and `is_priced` adds cost columns.
 fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     let mut columns: Vec<ComparisonColumn<'a>> = vec![
         ("machine", |_, column| column.name.as_str().into()),

@@ -5,15 +5,15 @@ use crate::text::share;
 use crate::{ChargedTime, TimeCategory};
 use chakram_base::units::{self, Span, percent_change};
 
-/// Number of communications and operators that are named; the others are summarized.
+/// Maximum number of communications and of operators that are named; the others are summarized.
 const NAMED: usize = 3;
-/// Change, as a share of the longer makespan, below which it is mentioned only briefly.
+/// Change, as a share of the longer makespan, below which the change is mentioned only briefly.
 const MATTERS: f64 = 0.002;
-/// Share of the makespan above which a part that changes by less than `STAYS` percent is listed as unchanged.
+/// Share of the makespan above which a part that changes by less than `STAYS` percent counts as large and unchanged.
 const LARGE: f64 = 0.05;
 const STAYS: f64 = 1.0;
 
-/// A line and its indentation.
+/// The indentation of a line, and its text.
 pub(super) type IndentedLine = (usize, String);
 
 /// Returns the whole explanation: one line with the total change, then the parts. `same` gives the reason if
@@ -60,7 +60,7 @@ pub(super) fn explain(
     lines
 }
 
-/// Formats `96.578 ms shorter (-73.63 %), 3.79x as fast`.
+/// Formats the change of a makespan, as in `96.578 ms shorter (-73.63 %), 3.79x as fast`.
 pub(super) fn verdict(change: &SpanChange) -> String {
     let longer = match change.more() {
         0 => return format!("the same makespan, {}", change.after),
@@ -73,7 +73,7 @@ pub(super) fn verdict(change: &SpanChange) -> String {
     format!("{span} {longer}{percent}{}", speed.unwrap_or_default())
 }
 
-/// Formats `-73.63 %`.
+/// Formats a change in percent, as in `-73.63 %`.
 pub(super) fn percent(change: &SpanChange) -> Option<String> {
     change.percent().map(percent_change)
 }
@@ -86,7 +86,7 @@ fn size(change: &SpanChange) -> Span {
     Span(u64::try_from(change.size()).unwrap_or(u64::MAX))
 }
 
-/// Formats `+1.205 ms`; `0` for no change.
+/// Formats a change as a difference, as in `+1.205 ms`; `0` for no change.
 pub(super) fn signed(change: &SpanChange) -> String {
     match change.more() {
         0 => "0".to_owned(),
@@ -95,7 +95,7 @@ pub(super) fn signed(change: &SpanChange) -> String {
     }
 }
 
-/// Formats `129.966 ms → 33.785 ms`.
+/// Formats both sides of a change, as in `129.966 ms → 33.785 ms`.
 fn from_to(change: &SpanChange) -> String {
     format!("{} → {}", change.before, change.after)
 }
@@ -151,7 +151,8 @@ fn communication(why: &MakespanExplanation) -> Vec<String> {
     texts
 }
 
-/// Formats `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0 ms (…), …`.
+/// Formats the change of a communication, as in `all-reduce, all 8 ranks +7.1 ms: transfers in 9.9 ms instead of 3.0
+/// ms (…), …`.
 pub(super) fn of_group(moved: &CommChange) -> String {
     let head = format!("{} {}", moved.what, signed(&moved.exposed()));
     let (before, after) = match (&moved.before, &moved.after) {
@@ -202,7 +203,7 @@ fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
     })
 }
 
-/// Formats `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before`.
+/// Formats a value with the previous one, as in `9.9 instead of 3.0 GB/s`, or `3.0 GB/s as before` if equal.
 fn instead(after: &str, before: &str, unit: &str) -> String {
     if after == before {
         format!("{after}{unit} as before")
@@ -211,8 +212,8 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Explains a change of the bubble. Transfers between stages account for at most their own change; the rest follows
-/// from what other stages do.
+/// Explains a change of the bubble. Transfers between stages account for at most their own change; other stages cause
+/// the rest.
 fn bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication
@@ -248,7 +249,7 @@ fn idle(why: &MakespanExplanation) -> String {
     )
 }
 
-/// Names parts that are long on both machines and do not change.
+/// Names the parts of the time that are long on both machines and do not change.
 fn stays(why: &MakespanExplanation) -> Vec<String> {
     let exposed = |collective: bool, of: fn(&ChargedTime) -> Span| {
         let changes = why.communication.iter();
@@ -302,8 +303,8 @@ mod tests {
         }
     }
 
-    /// An all-reduce of 3.0 ms with 0.24 ms exposed, then of 9.9 ms with 3.861 ms exposed; and 0.1 ms of
-    /// waiting, then 0.2 ms.
+    /// Returns an all-reduce that takes 3.0 ms with 0.24 ms exposed before, and 9.9 ms with 3.861 ms exposed after.
+    /// Exposed waiting is 0.1 ms before and 0.2 ms after.
     fn all_reduce() -> CommChange {
         let side = |transfer, exposed, waiting, bus, algorithm: &str| CommOnMachine {
             mean: ChargedTime {
@@ -330,8 +331,8 @@ mod tests {
 
     #[test]
     fn a_communication_says_how_it_is_carried_out_and_what_hides_it() {
-        // Exposed: 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms more. Hidden: 1 - 3.861 / 9.9 = 61 %, and
-        // 1 - 0.24 / 3 = 92 %.
+        // Exposed time increases by 3.861 + 0.2 - 0.24 - 0.1 = 3.721 ms. The hidden share is 1 - 3.861 / 9.9 = 61 %
+        // after, and 1 - 0.24 / 3 = 92 % before.
         assert_eq!(
             of_group(&all_reduce()),
             "all-reduce, all 8 ranks +3.721 ms: transfers in 9.900 ms instead of 3.000 ms (ring 8 \
@@ -353,9 +354,9 @@ mod tests {
 
     #[test]
     fn the_parts_that_moved_are_told_of_in_order() {
-        // 20 ms become 18.721: 1.279 / 20 = 6.4 % less, 20 / 18.721 = 1.068 times as fast. Compute falls by
-        // 5, communication rises by 3.721. The threshold for idle is 0.2 % of 20 ms = 40 us, so its change of
-        // 10 us is omitted. The host's 10 ms are 53 % of 18.721.
+        // The makespan of 20 ms becomes 18.721 ms, which is 1.279 / 20 = 6.4 % less, or 20 / 18.721 = 1.068 times as
+        // fast. Compute falls by 5, communication rises by 3.721. The threshold for idle is 0.2 % of 20 ms = 40 us,
+        // so its change of 10 us is omitted. The 10 ms of the host are 53 % of 18.721 ms.
         let why = MakespanExplanation {
             makespan: us(20_000, 18_721),
             parts: vec![

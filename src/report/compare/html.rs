@@ -1,4 +1,4 @@
-//! The comparison as a page: the machines side by side, the changes, and the report of each machine with its
+//! Renders the comparison as a page: the machines side by side, the changes, and the report of each machine with its
 //! warnings.
 
 use super::text::{
@@ -78,7 +78,7 @@ fn table_notes(sentences: &[&str]) -> String {
     notes.collect()
 }
 
-/// Returns the tile with the makespan on a machine and its interval.
+/// Returns the tile with the makespan on a machine and the makespan's interval.
 fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_>) -> String {
     let span = |field: &str, span: Span| {
         number(
@@ -132,7 +132,7 @@ fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
         let open = if i == 0 { " open" } else { "" };
         all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
     }
-    // In the comparison's document, the machine's report is at this path.
+    // The pointers change because the machine's report is at this path in the comparison's document.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
     section(&text(&format!("On {name}")), &format!("machine-{at}"), &all)
 }

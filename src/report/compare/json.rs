@@ -1,7 +1,7 @@
-//! The comparison for programs: one JSON document with times in integer picoseconds.
+//! The comparison in a form for programs: one JSON document with times in integer picoseconds.
 //!
-//! `machines` contains the reports, without facts that are the same for all, or the failures; `comparison`
-//! compares each machine with the first that has a report.
+//! `machines` contains the report of each machine (without facts that are the same for all machines) or the failure;
+//! `comparison` compares each machine with the first machine that has a report.
 
 use super::csv::status;
 use super::explanation::explain;
@@ -34,12 +34,12 @@ pub enum ComparisonSchema {
 pub struct ComparisonDocument<'c> {
     /// Version of the comparison's schema.
     pub schema: ComparisonSchema,
-    /// The program and the inputs that produced it.
+    /// Program and inputs that produced the comparison.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// The machines, in the order given.
+    /// Results of the machines, in the order given.
     pub machines: Vec<MachineResult<'c>>,
-    /// Each machine with a report, compared with the first of them.
+    /// Each machine with a report, compared with the first such machine.
     pub comparison: Vec<AgainstRow>,
 }
 
@@ -55,7 +55,7 @@ pub enum MachineResult<'c> {
         schema: ReportSchema,
         /// The machine.
         machine: MachineName,
-        /// Why it failed.
+        /// Why the replay failed.
         failed: MachineFailure,
     },
     /// Every node completed.
@@ -80,17 +80,17 @@ impl MachineResult<'_> {
     }
 }
 
-/// Why there is no report.
+/// Reason why a machine has no report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineFailure {
-    /// One of `refused`, `deadlocked`, `too long`.
+    /// Kind of failure: `refused`, `deadlocked` or `too long`.
     pub status: String,
-    /// Error message.
+    /// Error message of the replay.
     pub message: String,
 }
 
-/// A machine compared with the first that has a report.
+/// A machine compared with the first machine that has a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct AgainstRow {
@@ -120,7 +120,7 @@ struct ChangeRow {
     change_ps: i64,
 }
 
-/// A communication on both machines; a missing side did not happen.
+/// A communication on both machines; a side is missing if the communication did not happen on that machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {
@@ -149,7 +149,7 @@ struct SideRow {
     algorithm: String,
 }
 
-/// Returns `comparison` with its provenance.
+/// Returns the document of `comparison`, with its provenance.
 pub fn document<'c>(
     comparison: &'c MachineComparison<'_>,
     provenance: Provenance,

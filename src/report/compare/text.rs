@@ -1,4 +1,4 @@
-//! The comparison as text of at most 100 columns.
+//! Renders the comparison as text of at most 100 columns.
 
 use super::csv::status;
 use super::explanation::{IndentedLine, explain, percent};
@@ -16,7 +16,7 @@ use chakram_trace::format::{Dtype, escape};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
-/// Widths of the column of row names and of each machine; as many machines are shown side by side as fit.
+/// Width of the column of row names.
 const NAMES: usize = 24;
 const CELL: usize = 19;
 const ABREAST: usize = (WIDTH - NAMES) / CELL;
@@ -56,7 +56,7 @@ fn write_all(
     warnings(out, comparison, style)
 }
 
-/// Formats `8 of 8 ranks, 1,024 nodes, on 2 machines`.
+/// Formats the size of the comparison, as in `8 of 8 ranks, 1,024 nodes, on 2 machines`.
 pub(super) fn scope(comparison: &MachineComparison<'_>) -> String {
     let workload = comparison.workload;
     let instances = workload.instances();
@@ -117,7 +117,7 @@ pub(super) fn machine_lines<'c>(
     })
 }
 
-/// Formats `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
+/// Formats a machine, as in `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
 fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
     let topology = machine.topology();
     let dimensions = topology.dimensions().iter().filter(|d| d.size > 1);
@@ -185,7 +185,7 @@ fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle)
     Ok(())
 }
 
-/// Returns explanations of those table rows that any machine has.
+/// Returns explanations of the table rows that at least one machine has.
 pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
     let meanings = [
         (TimeCategory::Communication, TimeCategory::EXPOSED),
@@ -199,8 +199,8 @@ pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> 
     meanings.map(|(_, words)| words).collect()
 }
 
-/// Returns the rows of the table: a name, and a cell per machine. A name that begins with spaces is a part of the row
-/// above. Empty if there is no report.
+/// Returns the rows of the table, each with a name and a cell per machine. A row whose name begins with spaces is a
+/// part of the row above. The result is empty if there is no report.
 pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec<String>)> {
     let mut rows: Vec<(&'static str, Vec<String>)> = Vec::new();
     if comparison.reference().is_none() {
@@ -226,7 +226,7 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
         let speed = change(report).speed()?;
         Some(format!("{speed:.2}x"))
     });
-    // The baseline is the first column. Its full name is above; it may be too long for a row.
+    // The baseline is the first column. Its full name is shown above the table, because it may be too long for a row.
     row("  vs. first machine", &|report| percent(&change(report)));
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  vs. capture", &|report| {
@@ -318,7 +318,7 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
     Ok(())
 }
 
-/// Explanation of the sums in the explanation.
+/// Sentence that explains the sums.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// Returns the explanation of each machine compared with the first.
@@ -347,7 +347,7 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     warnings.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Returns each warning once, with the machines that it concerns unless it concerns all.
+/// Returns each warning once, with the machines that it concerns unless the warning concerns all machines.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {

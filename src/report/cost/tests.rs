@@ -1,8 +1,8 @@
-//! Costs, hours and days, computed by hand.
+//! Tests costs, hours and days against values computed by hand.
 
 use super::*;
 
-/// 16 NPUs for 2 s, 8,000 tokens per second, 2.5 dollars per hour.
+/// A replay of 2 s on 16 NPUs with 8,000 tokens per second.
 const BASIS: CostBasis = CostBasis {
     npus: 16.0,
     makespan: 2.0,
@@ -21,10 +21,10 @@ fn near(found: f64, expected: f64) {
 #[test]
 fn money_follows_from_hours_of_npus() {
     let cost = BASIS.cost(2.5);
-    // 16 x 2 / 3600 = 0.00889 h, x 2.5.
+    // The hours are 16 x 2 / 3600 = 0.00889, and the dollars 2.5 times that.
     near(cost.npu_hours, 32.0 / 3600.0);
     near(cost.dollars, 80.0 / 3600.0);
-    // 40 dollars per hour and 28.8 million tokens: 40 / 28.8 = 1.3889.
+    // In an hour, 40 dollars buy 28.8 million tokens: 40 / 28.8 = 1.3889.
     let per_million = cost.dollars_per_million_tokens.unwrap();
     near(per_million, 40.0 / 28.8);
     let [low, high] = cost.dollars_per_million_tokens_90.unwrap();
@@ -47,7 +47,8 @@ fn money_follows_from_hours_of_npus() {
 
 #[test]
 fn a_run_takes_its_tokens_over_tokens_a_second() {
-    // 1e12 / 8000 = 1.25e8 s = 1446.76 days; x 16 NPUs = 555,556 hours, at 2.5 1,388,889 dollars.
+    // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days; on 16 NPUs these are 555,556 hours, which cost 1,388,889
+    // dollars at 2.5 dollars each.
     let run = BASIS.run(1_000_000_000_000, Some(2.5)).unwrap();
     near(run.days, 1.25e8 / 86_400.0);
     near(run.npu_hours, 2e9 / 3600.0);
@@ -59,7 +60,7 @@ fn a_run_takes_its_tokens_over_tokens_a_second() {
     near(low, 4e9 / 3600.0);
     near(high, 7.5e9 / 3600.0);
     assert_eq!(run.kernel_energy_j, None);
-    // 3 kW for 1.25e8 s; without a price there is no cost.
+    // The energy is 3 kW for 1.25e8 s; without a price there is no cost.
     let lit = CostBasis {
         watts: Some(3000.0),
         ..BASIS

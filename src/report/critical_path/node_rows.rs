@@ -1,4 +1,4 @@
-//! Builds the rows of the node table: when each node ran, and what it waited for.
+//! Builds the rows of the node table: when each node ran, and the node that it waited for.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::known;
@@ -13,7 +13,7 @@ impl RunRecorder<'_> {
         let workload = self.relations.prepared.workload();
         let mut table = NodeTable::with_capacity(self.relations.nodes);
         let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
-        // Text indices of the names of each graph, which many ranks share.
+        // Text indices of the names of each graph, computed once per graph because many ranks share a graph.
         let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
         for instance in workload.instances() {
             let graph = workload.graph(instance);
@@ -57,7 +57,7 @@ impl RunRecorder<'_> {
         (rank, self.relations.graph(of.instance).id(of.node))
     }
 
-    /// Returns the node that released a node, and how, as the critical path is followed.
+    /// Returns the cause of a node's start, and the node that released it, as the critical path would.
     fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
         let start = self.times[number].start;
         if self.ready(number) == start {

@@ -1,4 +1,4 @@
-//! Records the times of all nodes of a run, the order in which they completed, and which nodes released each.
+//! Records the times of all nodes of a run, the order in which they completed, and the nodes that released each node.
 
 use super::relations::{NONE, RunNode, RunRelations};
 use crate::{CollectiveRecord, Observer};
@@ -8,7 +8,7 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
-/// When a node ran.
+/// Start and end of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTimes {
     pub start: Time,
@@ -20,20 +20,20 @@ pub struct NodeTimes {
 pub struct FreedBy {
     /// The dependency that completed last.
     pub cause: u32,
-    /// The previous node on its lane.
+    /// The previous node on the node's lane.
     pub before: u32,
 }
 
-/// Records start and end of every node, when collectives began, and which nodes released each node.
+/// Records start and end of every node, the begin of every collective, and the nodes that released each node.
 #[derive(Debug)]
 pub struct RunRecorder<'a> {
     pub(super) relations: RunRelations<'a>,
-    /// By node number.
+    /// Times of each node, by node number.
     pub(super) times: Vec<NodeTimes>,
-    /// By node number.
+    /// Causes of each node's start, by node number.
     pub(super) freed_by: Vec<FreedBy>,
-    /// Instant at which all members of a node's collective had arrived; until that is known, the node's start. Indexed
-    /// like the collectives of all instances.
+    /// Instant at which all members of a node's collective had arrived; before this is known, the node's start. The
+    /// index is the number of the collective among all instances.
     pub(super) began: Vec<Time>,
     /// Nodes in order of completion.
     pub(super) completed: Vec<RunNode>,

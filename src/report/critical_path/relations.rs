@@ -1,4 +1,4 @@
-//! Static facts about the nodes of a run: their numbers, their lanes, and which nodes take part in the same
+//! Static facts about the nodes of a run: their numbers, their lanes, and the nodes that take part in the same
 //! communication.
 
 use chakram_base::ids::NodeIndex;
@@ -6,7 +6,7 @@ use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
-/// No node, or no call.
+/// Sentinel for no node, or no call.
 pub const NONE: u32 = u32::MAX;
 
 /// Returns a number as an index; `None` for [`NONE`].
@@ -26,11 +26,12 @@ pub struct RunNode {
 #[derive(Debug)]
 pub struct RunInstance<'a> {
     pub graph: &'a Graph,
-    /// Number of its first node.
+    /// Number of the instance's first node.
     pub first: u32,
-    /// Index of its first collective among those of all instances.
+    /// Index of the instance's first collective, among the collectives of all instances.
     first_call: u32,
-    /// Per lane of its graph, the index of the NPU's lane among all instances, [`NONE`] for no lane.
+    /// For each lane of the graph, the index of the NPU's lane among the lanes of all instances; [`NONE`] for no
+    /// lane.
     lanes: Vec<u32>,
 }
 
@@ -40,13 +41,13 @@ impl RunInstance<'_> {
         self.first as usize + node.index()
     }
 
-    /// Returns the index of a node's lane, if it has one.
+    /// Returns the index of a node's lane, if the node has a lane.
     #[inline]
     pub fn lane(&self, node: NodeIndex) -> Option<usize> {
         known(self.lanes[self.graph.lane(node) as usize])
     }
 
-    /// Returns a collective's index among those of all instances.
+    /// Returns the index of a collective among the collectives of all instances.
     #[inline]
     pub fn call(&self, node: NodeIndex) -> usize {
         self.first_call as usize + self.graph.call_index(node)
@@ -66,7 +67,7 @@ pub struct RunRelations<'a> {
     pub member_calls: usize,
     /// Number of lanes.
     pub lanes: usize,
-    /// Per node: the call of a collective, or the other half of a message.
+    /// For each node: the index of its collective call, or the number of the other half of its message.
     pub peer: Vec<u32>,
     /// The members of call `i` are at `first_member[i]..first_member[i + 1]`.
     first_member: Vec<u32>,
@@ -128,8 +129,8 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: cumulative sums, decremented while the members are inserted from the last on, end as the
-        // start of each call.
+        // Counting sort: the cumulative sums are decremented while members are inserted in reverse order, so that
+        // each ends as the start of its call.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;
@@ -166,7 +167,7 @@ impl<'a> RunRelations<'a> {
         }
     }
 
-    /// Returns the number of collective calls, one for all members.
+    /// Returns the number of collective calls, where all members count as one call.
     pub fn call_count(&self) -> usize {
         self.first_member.len() - 1
     }
@@ -178,7 +179,7 @@ impl<'a> RunRelations<'a> {
         self.members[from..to].iter().map(|&member| member as usize)
     }
 
-    /// Returns the node with a number, by searching the instances.
+    /// Returns the node with a number, found by a search over the instances.
     pub fn node(&self, number: usize) -> RunNode {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;

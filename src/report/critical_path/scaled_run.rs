@@ -1,9 +1,9 @@
-//! Computes when a run would end with other durations, if everything else stayed the same: dependencies, the order of
-//! nodes on lanes, and the durations of transfers.
+//! Computes the end of a run with other durations, if dependencies, the order of nodes on lanes, and the durations of
+//! transfers stay the same.
 //!
-//! Times are propagated forward over the recorded run, each with its derivative with respect to the factor x on one
-//! class of durations. The end is T(x) = max over paths of (time of others + x * time of the class), a convex piecewise
-//! linear function.
+//! Times are propagated forward over the recorded run, each with its derivative. The derivative is with respect to x,
+//! a factor on one class of durations. The end is T(x) = max over paths of (time of others + x * time of the class),
+//! a convex piecewise linear function.
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, known};
@@ -11,7 +11,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
-/// An instant, and its derivative with respect to the factor.
+/// An instant, and its derivative with respect to the scale factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScaledTime {
     at: i64,
@@ -24,7 +24,7 @@ impl ScaledTime {
         slope: 0,
     };
 
-    /// Returns the later of both; at equal instants, the one that is later for smaller factors.
+    /// Returns the later of two instants; at equal instants, the one that is later for smaller factors.
     #[inline]
     fn later(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -50,20 +50,20 @@ impl ScaledTime {
     }
 }
 
-/// Determines a node's end.
+/// Rule that determines a node's end.
 #[derive(Clone, Copy, Debug)]
 enum EndRule {
-    /// From its own start.
+    /// The end follows from the node's own start.
     Alone,
-    /// From the last start among the members of its collective.
+    /// The end follows from the last start among the members of the node's collective.
     Joined,
-    /// `lasts` after the start of the sending half, but not before its own start.
+    /// The end is `lasts` after the start of the sending half, but not before the node's own start.
     Arrival { sender: u32, lasts: i64 },
-    /// From the later start of both halves.
+    /// The end follows from the later start of the two halves of a message.
     Both(u32),
 }
 
-/// The end of a run at a factor, and its derivative there towards lower factors.
+/// The end of a run at a factor, and the derivative at that factor, towards lower factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledEnd {
     /// End of the run.
@@ -79,9 +79,9 @@ pub struct ScaledRun<'r> {
     /// Node numbers in topological order.
     order: Vec<u32>,
     rules: Vec<EndRule>,
-    /// Time between the end of everything that a node waits for and its start.
+    /// For each node, the time from the end of all nodes that it waits for to its own start.
     gaps: Vec<i64>,
-    /// Host time before nodes; empty if there is none.
+    /// For each node, the host time before it; empty if no node has host time before it.
     delays: Vec<i64>,
     releases: Vec<i64>,
 }
@@ -162,7 +162,7 @@ impl<'r> ScaledRun<'r> {
         }
     }
 
-    /// Returns when everything that a node itself waits for had ended.
+    /// Returns the instant at which all nodes that a node itself waits for had ended.
     fn own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| known(other).map(|other| instant(self.run.times[other].end));
@@ -174,15 +174,15 @@ impl<'r> ScaledRun<'r> {
     fn gap(&self, number: usize) -> i64 {
         let start = instant(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // Members that take their lanes together start when the last of them is ready, which is not a gap.
+        // Members that take their lanes together start when the last member is ready; this wait is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);
         if together { 0 } else { gap }
     }
 
-    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`; also host delays, if
-    /// `of_host`.
+    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`; if `of_host`, host delays
+    /// are multiplied too.
     pub fn end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
         let relations = &self.run.relations;
         let mut pass = ForwardPass {
@@ -197,7 +197,7 @@ impl<'r> ScaledRun<'r> {
             ends: vec![ScaledTime::NEVER; relations.nodes],
             begins: vec![ScaledTime::NEVER; relations.call_count()],
         };
-        // The release only counts until a dependency has completed, which is never earlier.
+        // The release time matters only for nodes without a dependency, because a dependency never completes earlier.
         let mut freed = vec![false; relations.nodes];
         let mut last = ScaledTime { at: 0, slope: 0 };
         for &number in &self.order {
@@ -229,7 +229,7 @@ struct ForwardPass<'s> {
     of_host: bool,
     ready: Vec<ScaledTime>,
     ends: Vec<ScaledTime>,
-    /// Starts of collectives, once known.
+    /// Starts of collectives, set once known.
     begins: Vec<ScaledTime>,
 }
 

@@ -1,4 +1,4 @@
-//! Slack: how much later each node could have ended.
+//! Slack: how much later each node could have ended without delaying the end of the run.
 
 use super::SlackRow;
 use super::recorder::{NodeTimes, RunRecorder};
@@ -19,11 +19,11 @@ fn earlier(at: Time, by: Span) -> Time {
 #[derive(Clone, Copy, Debug)]
 struct LatestTimes {
     end: Time,
-    /// The latest start if nothing else limits it: the latest end minus the node's duration.
+    /// Latest start if no other limit applies: the latest end minus the node's duration.
     start: Time,
 }
 
-/// The latest times of nodes found so far; nodes are visited from the end of the run backwards.
+/// Latest times of the nodes visited so far; nodes are visited from the end of the run backwards.
 struct LateLimits<'r> {
     run: &'r RunRecorder<'r>,
     /// Latest times, by node number.
@@ -65,7 +65,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of a node in which other ranks take part.
+    /// Returns the latest start of a node that other ranks take part in.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind(of) {
@@ -80,14 +80,14 @@ impl LateLimits<'_> {
     /// Returns the latest start of one half of a message, a send or a receive.
     fn message_start(&self, of: RunNode, number: usize, half: NodeKind) -> Time {
         let (run, comm) = (self.run, self.run.relations.comm);
-        // Remaining duration of a half after `from`, the later of the two starts.
+        // Remaining duration of one half after `from`, the later of the two starts.
         let left = |half: usize, from: Time| Span(run.times[half].end.0.saturating_sub(from.0));
         let start = run.times[number].start;
         let own = self.latest[number];
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
             Some(other) => earlier(own.end, left(number, run.times[other].start)),
-            // The other half did not delay this one.
+            // The other half did not delay this half.
             None => own.start,
         };
         let other = known(run.relations.peer[number]).filter(|_| match comm {
@@ -105,7 +105,7 @@ impl LateLimits<'_> {
     }
 }
 
-/// Returns the slack of nodes outside `path`, summarized by category, for a run that ends at `makespan`.
+/// Returns the slack of nodes outside `path`, summarized by category. The run ends at `makespan`.
 pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<SlackRow> {
     let relations = &run.relations;
     let mut on_path = vec![false; relations.nodes];
@@ -125,9 +125,9 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
         ),
         begins: vec![Time::END; relations.call_count()],
     };
-    // The last visited node of each lane, which is the next one in run order.
+    // The last visited node of each lane, which is the next node in run order.
     let mut following = vec![NONE; relations.lanes];
-    // Everything that waits for a node completes after it, so its limits are already known.
+    // All nodes that wait for a node complete after it, so the limits of the node are already known.
     for &of in run.completed.iter().rev() {
         let RunNode {
             instance: place,
@@ -169,15 +169,16 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
     rows.collect()
 }
 
-/// Returns the slack of a node, given its latest end, and its duration.
+/// Returns the slack of a node, for a given latest end, and the node's duration.
 #[inline]
 fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     let slack = Span(late.0.saturating_sub(times.end.0));
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median of each category, given the range that contains it and the time of nodes in that range up to it.
-/// Only nodes of that range are stored and compared; adjacent nodes with equal slack are merged.
+/// Returns the median slack of each category, from the range that contains the median and the time of nodes in that
+/// range up to the median. Only nodes of that range are stored and compared; adjacent nodes with equal slack are
+/// merged.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -210,12 +211,12 @@ fn medians_within(
     medians
 }
 
-/// Number of ranges of slack; each is at most a few percent wide.
+/// Number of ranges of slack; a range is at most a few percent wide.
 const RANGES: usize = (u64::BITS as usize - RANGE_BITS as usize + 1) << RANGE_BITS;
 /// Number of bits after the highest bit of a slack that distinguish ranges.
 const RANGE_BITS: u32 = 5;
 
-/// Returns the index of a slack's range; it grows with the slack.
+/// Returns the index of a slack's range; the index grows with the slack.
 #[inline]
 fn range_of(slack: Span) -> usize {
     let shift = (u64::BITS - slack.0.leading_zeros()).saturating_sub(RANGE_BITS + 1);
@@ -281,8 +282,8 @@ fn total<'n>(nodes: impl Iterator<Item = &'n (Span, Span)>) -> Span {
     nodes.map(|(_, time)| *time).sum()
 }
 
-/// Returns the smallest slack such that nodes with at most that slack took `half` of the time. Uses selection, because
-/// sorting all nodes of a run would take longer than everything else here.
+/// Returns the smallest slack such that nodes with at most that slack took `half` of the time. Uses selection,
+/// because sorting all nodes of a run would take longer than all other work in this module.
 fn weighted_median(mut nodes: &mut [(Span, Span)], half: Span) -> Span {
     let mut before = Span::ZERO;
     loop {

@@ -12,7 +12,7 @@ use chakram_base::units::{Span, Time};
 /// Number of operators named in the line below the table.
 const NAMED: usize = 3;
 
-/// Returns the table of the path by category, with the slack next to it.
+/// Returns the table of the path by category, with the slack next to each category.
 pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
@@ -133,7 +133,8 @@ fn operators(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
 /// Number of operators of the path listed on a page.
 const OPERATORS: usize = 20;
 
-/// Formats `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
+/// Describes the path in one sentence, as in `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm
+/// 3.0 %`.
 fn story(path: &CriticalPathSummary, makespan: Span, medium: ReportMedium) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {

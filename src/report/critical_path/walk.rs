@@ -8,13 +8,13 @@ use chakram_engine::CommTiming;
 use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
-    /// Returns when the transfer of a collective node began.
+    /// Returns the instant at which the transfer of a collective node began.
     pub(super) fn began(&self, of: RunNode) -> Time {
         self.began[self.relations.instances[of.instance.index()].call(of.node)]
     }
 
-    /// Returns whether a collective node waited for other members until the collective began, and that was
-    /// before its own end.
+    /// Returns whether a collective node waited for other members until the collective began, and the collective
+    /// began before the node's own end.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured
@@ -39,7 +39,7 @@ impl RunRecorder<'_> {
         waited.then_some(other)
     }
 
-    /// Returns the node whose start determined the end of this node; the path continues there.
+    /// Returns the node whose start determined the end of this node; the path continues at the returned node.
     pub(super) fn origin(&self, number: usize) -> usize {
         let of = self.relations.node(number);
         match self.relations.kind(of) {
@@ -62,7 +62,7 @@ impl RunRecorder<'_> {
         known(self.freed_by[number].before)
     }
 
-    /// Returns when all dependencies of a node had completed.
+    /// Returns the instant at which all dependencies of a node had completed.
     fn free(&self, number: usize) -> Time {
         let of = self.relations.node(number);
         let instances = self.relations.prepared.workload().instances();
@@ -105,7 +105,7 @@ impl RunRecorder<'_> {
                 .before(origin)
                 .filter(|&lane| self.times[lane].end == start);
             if self.ready(origin) != start && lane.is_none() {
-                // A collective takes its lanes once all members are ready.
+                // A collective takes its lanes only when all members are ready.
                 let parked = self.parked_with(origin, start);
                 origin = parked.unwrap_or(origin);
                 if self.ready(origin) != start {
@@ -137,8 +137,7 @@ impl RunRecorder<'_> {
         path
     }
 
-    /// Returns the member of a collective that became ready last, if the members took their lanes at that
-    /// time.
+    /// Returns the member of a collective that became ready last, if the members took their lanes at `start`.
     pub(super) fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
         if self.relations.kind(self.relations.node(number)) != NodeKind::Collective {
             return None;

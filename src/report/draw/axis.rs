@@ -12,7 +12,7 @@ pub struct AxisScale {
 }
 
 impl AxisScale {
-    /// A linear scale from 0 to `most`.
+    /// Creates a linear scale from 0 to `most`.
     pub fn linear(most: f64, places: (f64, f64)) -> Self {
         let most = if most > 0.0 { most } else { 1.0 };
         Self {
@@ -22,8 +22,8 @@ impl AxisScale {
         }
     }
 
-    /// A scale for values in a range: logarithmic if their ratio is above 20, from 0 if it is above 3, and otherwise
-    /// from the minimum to the maximum with a margin.
+    /// Creates a scale for values in a range: logarithmic if the ratio of the ends is above 20, from 0 if the ratio
+    /// is above 3, and otherwise from the minimum to the maximum with a margin.
     pub fn fitting((least, most): (f64, f64), places: (f64, f64)) -> Self {
         if least > 0.0 && most / least > 20.0 {
             return Self::logarithmic((least, most), places);
@@ -44,7 +44,7 @@ impl AxisScale {
         }
     }
 
-    /// A logarithmic scale over the powers of ten around `values`, which must be positive.
+    /// Creates a logarithmic scale over the powers of ten around `values`, which must be positive.
     pub fn logarithmic(values: (f64, f64), places: (f64, f64)) -> Self {
         let (least, most) = (values.0.log10().floor(), values.1.log10().ceil());
         Self {
@@ -65,7 +65,7 @@ impl AxisScale {
         from + (to - from) * ((value - least) / (most - least)).clamp(0.0, 1.0)
     }
 
-    /// Returns the values at its ends.
+    /// Returns the values at the ends of the axis.
     pub fn bounds(&self) -> (f64, f64) {
         let (least, most) = self.values;
         match self.logarithmic {
@@ -74,12 +74,12 @@ impl AxisScale {
         }
     }
 
-    /// Returns the values to label.
+    /// Returns the values of the axis to label.
     pub fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.values;
         if self.logarithmic {
             let step = ((most - least) / 8.0).ceil().max(1.0) as usize;
-            // Over few decades, values between the powers of ten are labelled too.
+            // If the axis covers few decades, values between the powers of ten are labelled too.
             let between: &[f64] = if most - least <= 2.0 {
                 &[1.0, 2.0, 5.0]
             } else {
@@ -139,10 +139,10 @@ mod tests {
     #[test]
     fn axes_name_round_values() {
         let scale = AxisScale::linear(11.7, (0.0, 117.0));
-        // 11.7 / 6 = 1.95, so every 2.
+        // With 11.7 / 6 = 1.95, the step is 2.
         assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!((scale.place(2.0), scale.place(11.7)), (20.0, 117.0));
-        // Close values fill the axis: 97.6 to 130.4 in steps of slightly more than 6, rounded to 10.
+        // Close values fill the axis, which covers 97.6 to 130.4; the step of slightly more than 6 is rounded to 10.
         let scale = AxisScale::fitting((100.0, 128.0), (0.0, 1.0));
         assert_eq!(scale.ticks(), [100.0, 110.0, 120.0, 130.0]);
         let scale = AxisScale::fitting((1.0, 10.0), (0.0, 1.0));

@@ -6,22 +6,22 @@ use super::rows::RowChart;
 /// A part of a bar.
 #[derive(Clone, Debug)]
 pub struct BarPart {
-    /// Index of its series.
+    /// Index of the part's series.
     pub series: usize,
-    /// Name of its series for programs.
+    /// Name of the series, for programs.
     pub key: &'static str,
-    /// Its length.
+    /// Length of the part.
     pub value: u64,
     /// Tooltip text.
     pub title: String,
 }
 
-/// A bar.
+/// A bar of a chart.
 #[derive(Clone, Debug)]
 pub struct BarRow {
     /// Name of the bar.
     pub label: String,
-    /// Its parts, starting at the axis.
+    /// Parts of the bar, starting at the axis.
     pub parts: Vec<BarPart>,
 }
 

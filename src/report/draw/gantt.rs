@@ -9,17 +9,17 @@ use std::fmt::Write;
 /// An interval of a row.
 #[derive(Clone, Debug)]
 pub struct GanttSpan {
-    /// Start.
+    /// Start of the interval, in units of the axis.
     pub from: u64,
-    /// End.
+    /// End of the interval.
     pub to: u64,
-    /// Index of its series.
+    /// Index of the interval's series.
     pub series: usize,
     /// Tooltip text.
     pub title: String,
 }
 
-/// A row.
+/// A row of a Gantt chart.
 #[derive(Clone, Debug)]
 pub struct GanttRow {
     /// Name of the row.
@@ -46,13 +46,13 @@ pub fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -
 /// Minimum width of a span for a tooltip of its own.
 const TITLED: f64 = 4.0;
 
-/// Spans of a row that are too narrow to point at. They are combined into one mark per series, because a page has many
-/// thousands of them.
+/// Spans of a row that are too narrow to point at. Such spans are combined into one mark per series, because a page
+/// has many thousands of them.
 #[derive(Debug, Default)]
 pub(super) struct CompactRow(BTreeMap<usize, String>);
 
 impl CompactRow {
-    /// Draws a span, or stores it until the end of the row if it is narrow.
+    /// Draws a span, or stores a narrow span until the end of the row.
     pub fn put(&mut self, svg: &mut SvgDrawing, at: Frame, span: &GanttSpan) {
         if at.width >= TITLED {
             svg.rect(at, &format!("c{}", span.series), &span.title, &[]);

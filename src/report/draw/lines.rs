@@ -1,4 +1,4 @@
-//! Step charts: values over time, constant until the next.
+//! Step charts: values over time, constant until the next value.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing};
@@ -7,24 +7,24 @@ use super::{FOOT, ValueFormat, WIDTH};
 const HEIGHT: f64 = 240.0;
 const LEFT: f64 = 80.0;
 
-/// A line.
+/// A line of a step chart.
 #[derive(Clone, Debug)]
 pub struct LineSeries {
     /// Name of the line.
     pub label: String,
-    /// Instants, and the values from then on.
+    /// Instants, each with the value from then on.
     pub points: Vec<(u64, u64)>,
 }
 
 /// Colour series of lines; grey is reserved for idle time.
 const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
 
-/// Returns the colour series of a line, for legends.
+/// Returns the colour series of a line, as legends need it.
 pub fn colour(line: usize) -> usize {
     COLOURS[line % COLOURS.len()]
 }
 
-/// Draws lines up to `end`, and a dashed line at `limit` if values come near it.
+/// Draws lines up to `end`, and a dashed line at `limit` if values come near the limit.
 pub fn chart(
     name: &str,
     series: &[LineSeries],

@@ -1,4 +1,4 @@
-//! Heat maps: a value per pair, as shades.
+//! Heat maps: values per pair of row and column, drawn as shades.
 
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 
@@ -57,7 +57,7 @@ pub fn chart(
             if *value == 0 {
                 continue;
             }
-            // Ten shades, rounded up so that the smallest nonzero value is visible.
+            // There are ten shades, rounded up so that the smallest nonzero value is visible.
             let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
             svg.rect(at, &format!("m{shade}"), &describe(i, j), &[]);
         }

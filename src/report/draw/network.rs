@@ -4,7 +4,7 @@ use super::WIDTH;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use std::f64::consts::TAU;
 
-/// Side length of a group's drawing, and number of groups per row.
+/// Side length of the drawing of a group.
 const SIDE: f64 = 240.0;
 const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
@@ -13,16 +13,16 @@ const LINE: f64 = 70.0;
 /// Maximum number of nodes around a circle for legible names.
 const NAMED: usize = 36;
 
-/// A node.
+/// A node in the drawing of a network.
 #[derive(Clone, Debug)]
 pub struct NetworkNode {
-    /// Its name in the picture.
+    /// Name of the node in the picture.
     pub name: String,
     /// Tooltip text.
     pub title: String,
-    /// Whether it is a switch or a memory, which is drawn in the middle of its group.
+    /// Whether it is a switch or a memory, which is drawn in the middle of the group.
     pub is_hub: bool,
-    /// Shade of its own load, if it has one.
+    /// Shade of the node's own load, if it has one.
     pub shade: Option<u32>,
 }
 
@@ -33,7 +33,7 @@ pub struct NetworkLink {
     pub from: usize,
     /// Index of the destination node.
     pub to: usize,
-    /// Shade of its load, from 0 to 10.
+    /// Shade of the link's load, from 0 to 10.
     pub shade: u32,
     /// Tooltip text.
     pub title: String,
@@ -42,11 +42,11 @@ pub struct NetworkLink {
 /// Nodes connected by links.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkGroup {
-    /// Title above it.
+    /// Title above the group.
     pub title: String,
-    /// Its nodes; those that are not hubs are placed around the circle in this order.
+    /// Nodes of the group; nodes that are not hubs are placed around the circle in this order.
     pub nodes: Vec<NetworkNode>,
-    /// Its links.
+    /// Links of the group.
     pub links: Vec<NetworkLink>,
 }
 
@@ -118,8 +118,8 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
     svg.finish(name)
 }
 
-/// Draws nodes at `places` of a grid of `size` (width, height). Links that close a row or column are drawn as stubs
-/// at both ends.
+/// Draws nodes at `places` of a grid of `size` (width, height). Links between the two ends of a row or column are
+/// drawn as stubs at both ends.
 pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
     let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);
     let place = |[x, y]: [u32; 2]| {
@@ -152,7 +152,7 @@ pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2
 }
 
 fn on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
-    // Clockwise from the top.
+    // Nodes are placed clockwise from the top.
     let (sin, cos) = (libm::sin(angle), libm::cos(angle));
     (middle.0 + radius * sin, middle.1 - radius * cos)
 }

@@ -7,21 +7,21 @@ const HEIGHT: f64 = 300.0;
 const TOP: f64 = 30.0;
 const SIDE: f64 = 70.0;
 
-/// A property: its name, and its labelled values from bottom to top.
+/// An axis of a property: its name, and its labelled values from bottom to top.
 #[derive(Clone, Debug)]
 pub struct CoordinateAxis {
     /// Name of the property.
     pub name: String,
-    /// Positions (on the scale of the lines) and labels of its values.
+    /// Position (on the scale of the lines) and label of each value.
     pub values: Vec<(f64, String)>,
 }
 
-/// An item: per axis the position of its value, from 0 (bottom) to 1 (top).
+/// A line of an item: on each axis the position of the item's value, from 0 (bottom) to 1 (top).
 #[derive(Clone, Debug)]
 pub struct CoordinateLine {
-    /// One position per axis.
+    /// Positions, one per axis.
     pub places: Vec<f64>,
-    /// Index of its series.
+    /// Index of the line's series.
     pub series: usize,
     /// Tooltip text.
     pub title: String,
@@ -40,10 +40,10 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
     }
     for (i, axis) in axes.iter().enumerate() {
         svg.line((x(i), TOP), (x(i), HEIGHT), "grid");
-        // Adjacent names are at two heights, so that long ones do not overlap.
+        // Adjacent names are at different heights, so that long names do not overlap.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
         svg.text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
-        // Labels keep a legible distance.
+        // Labels too near to the previous one are skipped, so that all are legible.
         let mut free = f64::INFINITY;
         for (place, value) in &axis.values {
             if y(*place) > free {
@@ -77,7 +77,7 @@ mod tests {
             title: "row <1>".to_owned(),
         };
         let svg = chart("p", &[axis("a"), axis("b")], &[line]);
-        // From the bottom of the first axis to the top of the last.
+        // The line goes from the bottom of the first axis to the top of the last.
         assert!(
             svg.contains("class=\"line c3\" points=\"70.0,300.0 890.0,30.0 \""),
             "{svg}"

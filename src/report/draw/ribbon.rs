@@ -1,10 +1,10 @@
-//! Ribbon charts: one row of consecutive intervals, with marks where the place changes.
+//! Ribbon charts: one row of consecutive intervals, with marks where the place (such as a rank) changes.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH, gantt};
 
-/// Height of the place names and of the row.
+/// Height of the line of place names.
 const NAMES: f64 = 18.0;
 const HEIGHT: f64 = 34.0;
 const SIDE: f64 = 20.0;
@@ -14,11 +14,12 @@ const SIDE: f64 = 20.0;
 pub struct RibbonStretch {
     /// Name of the place.
     pub place: String,
-    /// Intervals in this part.
+    /// Intervals in this part, in order.
     pub spans: Vec<gantt::GanttSpan>,
 }
 
-/// Draws `stretches` over an axis from 0 to `end`. Boundaries between them are marked; names are shown where they fit.
+/// Draws `stretches` over an axis from 0 to `end`. Boundaries between stretches are marked; place names are shown
+/// where they fit.
 pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFormat<'_>) -> String {
     let mut svg = SvgDrawing::new(WIDTH, NAMES + HEIGHT + FOOT);
     let area = Frame {

@@ -12,7 +12,7 @@ const LEFT: f64 = 96.0;
 /// Peak rates that limit kernels.
 #[derive(Clone, Debug)]
 pub struct RooflineBound {
-    /// Name, for its line.
+    /// Name shown at the line.
     pub name: String,
     /// Memory bandwidth, bytes per second.
     pub bytes_per_s: f64,
@@ -43,7 +43,7 @@ pub fn chart(
     let floor = up.bounds().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
-        // The memory's line enters the picture at the left or at the bottom.
+        // The line of the memory bandwidth enters the picture at the left or at the bottom.
         let enters = low.max(floor / roof.bytes_per_s).min(ridge);
         let line = [
             (enters, enters * roof.bytes_per_s),
@@ -67,10 +67,10 @@ pub fn chart(
 mod tests {
     use super::*;
 
-    /// 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The axes cover 10 to 1000 FLOPs per byte over 824 units from
-    /// 96, and 10 to 100 TFLOP/s over 314 units up from 340. So the roof enters at (10, 10 TFLOP/s), bends in the
-    /// middle, at 508, and ends at the right edge, 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is
-    /// at half height.
+    /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The axes cover 10 to 1000 FLOPs per byte over
+    /// 824 units from 96, and 10 to 100 TFLOP/s over 314 units upward from 340. So the roof begins at (10, 10
+    /// TFLOP/s), bends in the middle, at 508, and ends at the right edge, at 920. A point at 100 FLOPs per byte and
+    /// sqrt(10) times 10 TFLOP/s is at half height.
     #[test]
     fn the_roof_bends_where_both_peaks_meet() {
         let point = |x: f64, y: f64| ScatterPoint {

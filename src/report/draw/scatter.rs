@@ -18,18 +18,18 @@ pub struct ScatterPoint {
     pub x: f64,
     /// Value on the vertical axis.
     pub y: f64,
-    /// Index of its series.
+    /// Index of the point's series.
     pub series: usize,
     /// Tooltip text.
     pub title: String,
 }
 
-/// A line through points, straight between them.
+/// A line of straight pieces through points.
 #[derive(Clone, Debug, Default)]
 pub struct ScatterLine {
     /// Name of the line.
     pub name: String,
-    /// Index of its series.
+    /// Index of the line's series.
     pub series: usize,
     /// Points as horizontal and vertical values.
     pub way: Vec<(f64, f64)>,
@@ -38,14 +38,14 @@ pub struct ScatterLine {
 /// How values are mapped to positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScatterScale {
-    /// Logarithmic, base ten.
+    /// Logarithmic scale, base ten.
     #[default]
     Logarithmic,
-    /// As in [`AxisScale::fitting`].
+    /// Scale of [`AxisScale::fitting`].
     Fitting,
 }
 
-/// A chart to be drawn.
+/// A scatter chart to draw.
 #[derive(Debug, Default)]
 pub struct ScatterChart<'a> {
     /// Name of the picture.
@@ -58,9 +58,9 @@ pub struct ScatterChart<'a> {
     pub points: &'a [ScatterPoint],
     /// Lines, drawn below the points.
     pub lines: &'a [ScatterLine],
-    /// A vertical-axis value marked with a dashed line, with its name.
+    /// A value of the vertical axis to mark with a dashed line, and the name of that value.
     pub limit: Option<(f64, String)>,
-    /// Labels next to points: their position and text.
+    /// Labels next to points: position and text.
     pub names: &'a [(f64, f64, String)],
 }
 
@@ -118,7 +118,8 @@ impl ScatterChart<'_> {
     }
 }
 
-/// Returns the area of a chart with axis names above and below it; it begins at `left` and ends at `foot`.
+/// Returns the area of a chart with room for axis names above and below. The area begins at `left` and ends at
+/// `foot`.
 pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
     Frame {
         x: left,
@@ -128,7 +129,7 @@ pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
     }
 }
 
-/// Starts a drawing with the axes of `area` and their names.
+/// Starts a drawing with the axes of `area` and the names of the axes.
 pub(super) fn with_axes(
     area: Frame,
     (right, up): (AxisScale, AxisScale),

@@ -1,8 +1,8 @@
-//! An SVG element, built mark by mark.
+//! Builds an SVG element mark by mark.
 
 use std::fmt::Write;
 
-/// Maximum number of characters of a text in a page; names in inputs may have any length.
+/// Maximum number of characters of a text in a page; limited because names in inputs may have any length.
 const MAX_TEXT: usize = 1 << 14;
 
 /// Escapes `text` for pages, including attributes; truncates very long texts.
@@ -46,7 +46,7 @@ pub fn document(chart: &str) -> String {
     }
 }
 
-/// Which part of a text is at its position.
+/// Part of a text that is at the text's position.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
     /// The text begins at the position.
@@ -68,13 +68,13 @@ pub struct SvgDrawing {
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
-    /// Left edge, in drawing units.
+    /// Left edge, drawing units.
     pub x: f64,
-    /// Upper edge.
+    /// Upper edge, drawing units.
     pub y: f64,
-    /// Width.
+    /// Width, drawing units.
     pub width: f64,
-    /// Height.
+    /// Height, drawing units.
     pub height: f64,
 }
 
@@ -144,7 +144,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Adds filled shapes with outlines in SVG path syntax.
+    /// Adds filled shapes; `outlines` is in SVG path syntax.
     pub fn path(&mut self, outlines: &str, class: &str) {
         self.put(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
     }
@@ -157,7 +157,7 @@ impl SvgDrawing {
         ));
     }
 
-    /// Returns the element, with `name` as its accessible name.
+    /// Returns the SVG element, with `name` as its accessible name.
     pub fn finish(self, name: &str) -> String {
         format!(
             "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0} {:.0}\">{}</svg>",

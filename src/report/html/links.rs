@@ -9,7 +9,7 @@ use chakram_base::units::{Bytes, Span, percent};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Maximum number of groups drawn per dimension, and of links per group.
+/// Maximum number of groups drawn per dimension.
 const GROUPS: usize = 8;
 const LINKS: usize = 512;
 /// Name of a link's end at a memory.
@@ -17,7 +17,7 @@ const MEMORY: &str = "memory";
 /// Number of shades for loads above zero.
 pub(super) const SHADES: u32 = 10;
 
-/// Returns the pictures of a replay whose links were counted or whose machine has tiles.
+/// Returns the pictures of a replay whose bytes on links were counted or whose machine has tiles.
 pub fn render(report: &Report) -> String {
     let tiles = report.tiles.as_ref();
     let tiles = tiles.map_or(String::new(), |tiles| grid(tiles, report.outcome.makespan));
@@ -27,10 +27,10 @@ pub fn render(report: &Report) -> String {
     tiles + &counted
 }
 
-/// Returns the shade for `value` on a scale up to `most`.
+/// Returns the shade, from 0 to [`SHADES`], for `value` on a scale up to `most`.
 pub(super) fn shade_of(value: f64, most: f64) -> u32 {
     match most > 0.0 {
-        // Rounded up so that the smallest load is visible.
+        // The shade is rounded up so that the smallest load is visible.
         true => (value / most * f64::from(SHADES)).ceil() as u32,
         false => 0,
     }
@@ -41,8 +41,8 @@ fn load_text(load: f64) -> String {
     percent(load)
 }
 
-/// Returns the pictures of all dimensions; on a machine of tiles only those of the memories, because the grid
-/// shows its links.
+/// Returns the pictures of all dimensions; on a machine of tiles, only the pictures of memories, because the grid
+/// shows the links.
 fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.seconds() / over.seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck().map_or(0.0, load);
@@ -96,7 +96,7 @@ fn scale(most: f64) -> [String; 3] {
     [0.0, most / 2.0, most].map(load_text)
 }
 
-/// Groups links that connect the same nodes; groups with the busiest link come first.
+/// Groups links that connect the same nodes; the group with the busiest link comes first.
 fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
     for row in rows {
@@ -274,7 +274,7 @@ mod tests {
             .collect();
         assert_eq!(found, [vec![9], vec![5, 4]]);
         let drawn = group_of(&[&rows[2]], 0, |_| (0.5, 5));
-        // The switch is drawn in the middle but sorted after the NPUs.
+        // The switch is drawn in the middle, although it is sorted after the NPUs.
         assert_eq!(
             (drawn.nodes[0].is_hub, drawn.nodes[1].is_hub),
             (false, true)
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!((drawn.links[0].from, drawn.links[0].to), (0, 1));
     }
 
-    /// Ten shades above zero; the smallest nonzero load has the first.
+    /// There are ten shades above zero; the smallest nonzero load has the first shade.
     #[test]
     fn shades_are_tenths_of_the_most() {
         assert_eq!(

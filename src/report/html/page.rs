@@ -10,7 +10,7 @@ pub fn text(text: &str) -> String {
     escape(text)
 }
 
-/// Returns a number from the report: its JSON pointer, its exact value, and the displayed text.
+/// Returns a number from the report: the JSON pointer, the exact value, and the displayed text.
 pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     let path = escape(path);
     format!(
@@ -19,7 +19,7 @@ pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     )
 }
 
-/// Returns a number that is in no report, such as a difference: its exact value, and the displayed text.
+/// Returns a number that no report contains, such as a difference: the exact value, and the displayed text.
 pub fn measure(value: impl Display, shown: &str) -> String {
     format!("<data data-value=\"{value}\">{}</data>", escape(shown))
 }
@@ -100,7 +100,7 @@ pub(super) fn report_table(section: &ReportSection) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {
-        // The first heading of a text table is the table's name in capitals.
+        // The first heading of a text table is skipped, because it is the table's name in capitals.
         let heading = column.heading();
         let heading = match heading.chars().any(char::is_lowercase) {
             true => heading.to_owned(),
@@ -168,12 +168,12 @@ fn open_cell(cell: &SectionCell, right: bool) -> String {
     }
 }
 
-/// Returns `text` as a page shows it, shortened in the middle if it is very long.
+/// Returns `text` in the form that a page shows, shortened in the middle if it is very long.
 pub(super) fn cut(text: &str) -> String {
     clip(text, SHOWN)
 }
 
-/// Returns the attribute with the full text if it was shortened.
+/// Returns the attribute with the full text if the displayed text was shortened.
 fn whole(text: &str) -> String {
     match text.chars().nth(SHOWN) {
         Some(_) => format!(" title=\"{}\"", escape(&clip(text, 20 * SHOWN))),
@@ -190,7 +190,7 @@ pub fn page(title: &str, body: &str) -> String {
 }
 
 /// Returns the whole page, with a script that sorts and searches its tables. The page is complete without the script.
-/// The page forbids loading anything from the network.
+/// The page forbids loading from the network.
 pub fn page_with_tables(title: &str, body: &str) -> String {
     let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
                   style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";

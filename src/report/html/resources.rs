@@ -17,7 +17,7 @@ use crate::text::share;
 use chakram_base::units::{Bytes, Span};
 use chakram_trace::graph::NodeKind;
 
-/// Returns the section with memory over time, and peaks.
+/// Returns the section with memory over time, and with peaks of memory.
 pub fn memory(report: &Report) -> String {
     if report.memory.is_empty() {
         return String::new();
@@ -90,7 +90,7 @@ pub fn memory(report: &Report) -> String {
 /// Maximum number of collectives drawn as points.
 const POINTS: usize = 512;
 
-/// Returns the section with collectives, grouped as in the table: bus bandwidth over size.
+/// Returns the section with collectives, grouped as in the table; the picture shows bus bandwidth over buffer size.
 pub fn collectives(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
@@ -183,8 +183,8 @@ pub fn traffic(report: &Report) -> String {
     )
 }
 
-/// Returns the section with kernels, grouped as in the table, under the peaks of their NPUs, and the number
-/// of kernels without FLOPs or bytes.
+/// Returns the section with kernels, grouped as in the table, relative to the peaks of their NPUs, and with the
+/// number of kernels without FLOPs or bytes.
 pub fn roofline(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();
     let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);

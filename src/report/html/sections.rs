@@ -39,7 +39,7 @@ fn categories() -> Vec<(usize, &'static str)> {
         .collect()
 }
 
-/// Returns the parts of a bar for `times`, with their shares of `whole`.
+/// Returns the parts of a bar for `times`, each with its share of `whole`.
 fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
     let part = named.map(|(((part, name), key), time)| BarPart {
@@ -51,7 +51,7 @@ fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
     part.collect()
 }
 
-/// Returns bars of time by category on one axis; each bar's parts sum to its whole.
+/// Returns bars of time by category on one axis; the parts of each bar sum to its whole length.
 pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
     let whole = |times: &[Span; TimeCategory::COUNT]| {
         let sum = times
@@ -69,7 +69,7 @@ pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> St
     figure(&picture, &categories(), "")
 }
 
-/// Returns bars of time by category, for the mean and for ranks; adjacent equal ranks share a bar.
+/// Returns bars of time by category, for the mean NPU and for ranks; adjacent ranks with equal times share a bar.
 pub fn breakdown(report: &Report) -> String {
     let makespan = report.outcome.makespan;
     let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);
@@ -98,7 +98,7 @@ pub fn breakdown(report: &Report) -> String {
     figure(&picture, &categories(), &caption)
 }
 
-/// Returns the series of an interval: its category's, or for backward passes their own.
+/// Returns the series of an interval: the series of its category, or for backward passes a series of their own.
 fn series(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);

@@ -9,7 +9,7 @@ use crate::summary::{percent_more, thousands};
 use crate::throughput;
 use chakram_base::units::{Span, percent, percent_change};
 
-/// Returns tiles with the numbers that readers look for first.
+/// Returns the tiles with the numbers that readers need first.
 pub fn render(report: &Report) -> String {
     let outcome = &report.outcome;
     let mut tiles = String::new();

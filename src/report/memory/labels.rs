@@ -7,7 +7,7 @@ use chakram_base::units::{Bytes, Time};
 use chakram_trace::format::{TensorClass, escape};
 
 impl MemoryRow {
-    /// Formats ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
+    /// Formats the moment of the peak, as in ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
     pub(super) fn moment(&self) -> String {
         let at = self.at.since(Time::ZERO);
         match &self.node {
@@ -18,7 +18,7 @@ impl MemoryRow {
         }
     }
 
-    /// Formats `needs 81.5 GB of 80.0 GB`.
+    /// Formats the need of memory, as in `needs 81.5 GB of 80.0 GB`.
     pub(super) fn need(&self) -> String {
         match self.capacity {
             Some(capacity) => format!("needs {} of {capacity}", self.peak),
@@ -26,7 +26,7 @@ impl MemoryRow {
         }
     }
 
-    /// Formats `activations 60.1 GB, weights 20.0 GB`: the classes of the peak, largest first.
+    /// Formats the classes of the peak, largest first, as in `activations 60.1 GB, weights 20.0 GB`.
     fn made_of(&self) -> String {
         let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();
         parts.retain(|(_, bytes)| *bytes > 0);
@@ -38,7 +38,7 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Returns whether no NPU is known to have less memory than its rank allocates.
+    /// Returns `false` if some NPU is known to have less memory than its rank allocates.
     pub fn fits(&self) -> bool {
         self.memory.iter().all(|row| row.fits != Some(false))
     }
@@ -51,7 +51,7 @@ impl Report {
             .count()
     }
 
-    /// Returns a sentence about what does not fit into memory, if anything.
+    /// Returns a sentence about the ranks whose memory does not fit, if there are any.
     pub fn does_not_fit(&self) -> Option<String> {
         let row = fullest(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.too_large() as u64 - 1 {
@@ -76,7 +76,7 @@ impl Report {
         ))
     }
 
-    /// Returns reasons why peaks may be too small.
+    /// Returns reasons why the reported peaks may be too small.
     pub fn unknown_memory(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();

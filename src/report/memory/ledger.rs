@@ -1,7 +1,7 @@
 //! The memory of one NPU over time.
 //!
-//! Sums are exact: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. Reported values are capped
-//! at 2^64 - 1 bytes.
+//! Sums cannot overflow: 2^32 nodes times 5 classes times 2^64 bytes stay below 2^127. Reported values are capped at
+//! 2^64 - 1 bytes.
 
 use super::{BytesByClass, LedgerTotals, MemoryPeak};
 use chakram_base::ids::NodeIndex;
@@ -55,18 +55,18 @@ impl ByteSum for i64 {
 
 type ClassSums<S> = [S; TensorClass::COUNT];
 
-/// Allocated bytes, and their peak.
+/// Allocated bytes of one NPU, and the peak of these bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemoryLedger<S> {
     /// The current instant.
     now: Time,
-    /// Bytes allocated before this instant and still held; never negative.
+    /// Bytes allocated before this instant and not yet freed; never negative.
     held: ClassSums<S>,
-    /// Net bytes allocated at this instant by nodes issued at it. `held` + `fresh` is never negative.
+    /// Net bytes allocated at this instant by nodes issued at this instant. `held` + `fresh` is never negative.
     fresh: ClassSums<S>,
-    /// Minimum of `fresh` so far: this much of `held` is already freed.
+    /// Minimum of `fresh` so far: if negative, so many bytes of `held` are already freed.
     low: ClassSums<S>,
-    /// Maximum total of `fresh` so far if positive, its classes, and the node that reached it.
+    /// Maximum total of `fresh` so far if positive, with the bytes by class, and the node that reached this total.
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
@@ -77,7 +77,7 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Rarely changed fields, kept apart from those that every node changes.
+/// Rarely changed fields, kept apart from the fields that every node changes, so that those share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
@@ -125,7 +125,7 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// Records that `node` completes; `fresh` if it was issued at this instant.
+    /// Records that `node` completes; `fresh` states that the node was issued at this instant.
     #[inline]
     pub fn free(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
-        // 8 bytes from instant 0 on. At 5 the loop issues a node of 6 before it completes the one of 8; the
-        // peak is not 14.
+        // From instant 0 on, 8 bytes are allocated. At 5 the loop issues a node of 6 bytes before it completes the
+        // node of 8 bytes; the peak is not 14.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         assert_eq!(ledger.begin(Time(5)), Some((Time(0), bytes(8))));
@@ -240,7 +240,8 @@ mod tests {
 
     #[test]
     fn nodes_without_duration_free_after_they_allocate() {
-        // 8 are held. At 5, a chain of three nodes of 4 that take no time: at most 8 + 4, three times.
+        // At first 8 bytes are allocated. At 5, three nodes of 4 bytes that take no time follow one another: the
+        // maximum is 8 + 4, three times.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));
@@ -259,8 +260,8 @@ mod tests {
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
-        // 8 activations at 1; at 5 they are freed and 8 weights allocated; at 9 these are freed too, and two nodes
-        // that take no time hold 8 each.
+        // At 1, 8 bytes of activations are allocated. At 5 they are freed and 8 bytes of weights are allocated. At 9
+        // these are freed too, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin(Time(1));
         ledger.allocate(NODES[0], &bytes(8));
@@ -281,7 +282,7 @@ mod tests {
             node: Some(NODES[0]),
         };
         assert_eq!(ledger.totals().peak, first);
-        // One more byte is a new peak.
+        // One byte more is a new peak.
         ledger.allocate(NODES[3], &bytes(9));
         ledger.end();
         assert_eq!(
@@ -292,7 +293,7 @@ mod tests {
 
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
-        // Nothing is held after any instant, whatever is issued; and at 5 the same 4 as before.
+        // No bytes are allocated after any instant, although nodes are issued; at 5 the maximum is 4, as before.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(0));
         ledger.begin(Time(3));
@@ -307,8 +308,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_missing_once() {
-        // 8 are held. At 5 a node without duration frees 6 of them, and a node that ends frees 5: 3 are
-        // missing. The ending node cannot free an allocation made at the same instant.
+        // At first 8 bytes are allocated. At 5 a node without duration frees 6 of them, and a node that ends frees 5,
+        // so 3 are missing. The ending node cannot free an allocation made at the same instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));
@@ -317,7 +318,7 @@ mod tests {
         ledger.free(NODES[3], &bytes(5), false);
         ledger.end();
         assert_eq!(ledger.totals().missing, Some((1, NODES[3], bytes(3))));
-        // 8 - 6 - 2 + 7.
+        // The rest is 8 - 6 - 2 + 7.
         assert_eq!(ledger.totals().settled, bytes(7));
         assert_eq!(ledger.totals().peak.bytes, 8);
     }

@@ -1,9 +1,9 @@
-//! Remote memory shared by ranks: what they allocate beyond the memory of their NPUs.
+//! Remote memory that ranks share: bytes that ranks allocate beyond the memory of their NPUs.
 //!
 //! If a rank loads from or stores to remote memory, its NPU has S bytes of its own memory, and its peak is p bytes,
 //! then p - S bytes are in the remote memory. Ranks reach their peaks at different times, so the sum over ranks is an
-//! upper bound on the remote memory needed at once; it is exact if all ranks do the same. Ranks that never access
-//! remote memory have only their own.
+//! upper bound on the remote memory needed at one time; the bound is exact if all ranks do the same. Ranks that never
+//! access remote memory have only the memory of their own NPU.
 
 use super::MemoryRow;
 use crate::Report;
@@ -23,14 +23,14 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PoolMemory {
-    /// The first NPU that it serves.
+    /// First NPU that the memory serves.
     pub first_npu: Npu,
-    /// Number of ranks with bytes in it.
+    /// Number of ranks with bytes in the memory.
     pub ranks: u32,
-    /// Its capacity.
+    /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum over these ranks of the largest number of bytes in it.
+    /// Sum over these ranks of the largest number of bytes that a rank has in the memory.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
@@ -41,7 +41,7 @@ pub(crate) struct RankCapacities<'a> {
     machine: &'a Machine,
     shared: Option<SharedMemory>,
     ranks: u64,
-    /// By graph, whether it loads from or stores to remote memory.
+    /// For each graph, whether it loads from or stores to remote memory.
     streams: Vec<bool>,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PoolM
     held(prepared.machine(), rows).into_values().collect()
 }
 
-/// Returns the same, by index of the memory.
+/// Returns the remote memories that contain bytes of `rows`, by index of the memory.
 fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
     let Some(shared) = machine.shared_memory() else {
@@ -139,7 +139,7 @@ impl Report {
     }
 }
 
-/// Formats `25.7 TB of 256.0 TB in remote memory`.
+/// Formats the use of a memory, as in `25.7 TB of 256.0 TB in remote memory`.
 pub(super) fn use_text(pool: &PoolMemory) -> String {
     format!("{} of {} in remote memory", pool.peak, pool.capacity)
 }

@@ -1,8 +1,8 @@
-//! Memory at ports: what the cores that use a port allocate beyond their SRAM.
+//! Memory at ports: bytes that cores allocate beyond their SRAM.
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
 //! reach their peaks at different times, so the sum over cores is an upper bound on the memory needed at a port at
-//! once; it is exact if all stages do the same.
+//! one time; the bound is exact if all stages do the same.
 
 use super::MemoryRow;
 use crate::Report;
@@ -19,14 +19,14 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortMemory {
-    /// The NPU of the port.
+    /// NPU at the port.
     pub npu: Npu,
-    /// Number of cores with bytes in it.
+    /// Number of cores with bytes in the memory.
     pub cores: u32,
-    /// Its capacity.
+    /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum over these cores of the largest number of bytes in it.
+    /// Sum over these cores of the largest number of bytes that a core has in the memory.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }

@@ -1,4 +1,4 @@
-//! The table of the fullest memories.
+//! Table of the fullest memories.
 
 use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
@@ -11,7 +11,7 @@ use crate::table::{left, right};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
 
-/// Maximum number of rows in the text; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 8;
 
 /// The columns of the table.
@@ -47,7 +47,7 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Returns the table of memory, fullest first, if anything is known about it.
+/// Returns the table of memory, fullest first, if anything is known about memory.
 pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();

@@ -12,12 +12,12 @@ use chakram_trace::graph::Graph;
 /// An ended instant, and the bytes allocated after it.
 pub type EndedInstant = (Time, BytesByClass);
 
-/// Tracks what each instance allocates and frees.
+/// Tracks the memory that each instance allocates and frees.
 #[derive(Debug)]
 pub struct MemoryTracker<'a> {
-    /// One per instance, if all allocations and frees together are below 2^63 bytes.
+    /// State of each instance, if all allocations and frees together are below 2^63 bytes.
     narrow: Vec<TrackedInstance<'a, i64>>,
-    /// Otherwise one per instance; empty if no node changes memory.
+    /// State of each instance if `narrow` cannot be used; empty if no node changes memory.
     wide: Vec<TrackedInstance<'a, i128>>,
 }
 
@@ -25,11 +25,11 @@ pub struct MemoryTracker<'a> {
 struct TrackedInstance<'a, S> {
     graph: &'a Graph,
     ledger: MemoryLedger<S>,
-    /// One bit per node: issued at the ledger's current instant; then a list of these nodes.
+    /// One bit per node: whether it was issued at the ledger's current instant.
     fresh: Vec<u64>,
     issued: Vec<NodeIndex>,
-    /// One bit per node: completed before. Only set if nodes may run several times; only the first run
-    /// counts.
+    /// One bit per node: whether it completed before. Used only if nodes may run several times, because only the
+    /// first run counts.
     complete: Option<Vec<u64>>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> MemoryTracker<'a> {
         }
     }
 
-    /// Returns which classes the nodes of an instance ever change.
+    /// Returns, for each tensor class, whether the nodes of an instance ever change its bytes.
     pub fn classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
@@ -106,7 +106,7 @@ impl<'a> MemoryTracker<'a> {
         narrow.chain(self.wide.iter().map(|of| (of.graph, of.ledger.totals())))
     }
 
-    /// Ends all instants; returns the instances whose memory changed at their last one.
+    /// Ends all instants; returns the instances whose memory changed at their last instant.
     pub fn end(&mut self) -> Vec<(InstanceId, EndedInstant)> {
         let narrow = self.narrow.iter_mut().map(|of| of.ledger.end());
         let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end())));
@@ -153,7 +153,7 @@ fn changed_bytes(graph: &Graph) -> u128 {
 }
 
 impl<S: ByteSum> TrackedInstance<'_, S> {
-    /// Makes only the first completion of each node count.
+    /// Counts only the first completion of each node from now on.
     fn count_once(&mut self) {
         self.complete = Some(vec![0; self.fresh.len()]);
     }

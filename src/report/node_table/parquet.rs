@@ -1,9 +1,9 @@
-//! Writes tables of nodes as Apache Parquet: one file with row groups that have one page per column.
+//! Writes tables of nodes as Apache Parquet: one file with row groups; a row group has one page per column.
 //!
-//! The format is described at <https://parquet.apache.org/docs/file-format/>; its structures use Thrift's compact
-//! protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with gzip, which
-//! every reader supports. This code builds in a tenth of the time of a package for the format, and one kind of table
-//! needs no more.
+//! The format is described at <https://parquet.apache.org/docs/file-format/>; the format's structures use Thrift's
+//! compact protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with
+//! gzip, which every reader supports. This code compiles in a tenth of the time of a Parquet package, and suffices
+//! for one kind of table.
 
 use super::{NodeColumn, NodeTable, PartialColumn, TextColumn};
 use flate2::Compression;
@@ -12,10 +12,10 @@ use std::io::{self, Write};
 
 /// Number of rows per row group.
 const ROWS_OF_GROUP: usize = 1 << 20;
-/// Begins and ends a file.
+/// Bytes that begin and end a file.
 const MAGIC: &[u8; 4] = b"PAR1";
 
-/// Values of the format's enumerations.
+/// Numbers of the format's enumerations.
 mod codes {
     pub const INT32: i64 = 1;
     pub const INT64: i64 = 2;
@@ -37,7 +37,7 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the last field; ids are written as differences.
+    /// Id of the last field; only the difference to the next id is written.
     last: i16,
 }
 
@@ -62,7 +62,7 @@ fn zigzag(number: i64) -> u64 {
 
 impl ThriftStruct {
     fn head(&mut self, field: i16, kind: u8) {
-        // Fields are written in order, with differences of at most 15.
+        // Ids ascend with differences of at most 15, so the short form suffices.
         self.bytes.push(((field - self.last) as u8) << 4 | kind);
         self.last = field;
     }
@@ -152,7 +152,7 @@ fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item
     out.resize(end, 0);
 }
 
-/// Appends which rows of an optional column are present, one bit each, preceded by the length.
+/// Appends one bit for each row of an optional column (1 if the row has a value), preceded by the length.
 fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
     let mut levels = Vec::new();
     pack_bits(&mut levels, 1, known.map(u32::from));
@@ -172,7 +172,7 @@ struct ColumnPages {
 }
 
 impl NodeColumn<'_> {
-    /// Returns the physical type, the logical type, and whether rows may be unknown.
+    /// Returns the physical type, the logical type, and whether the column may have unknown rows.
     fn kind(&self) -> (i64, i64, bool) {
         use codes::{BYTE_ARRAY, INT32, INT64, UINT_32, UINT_64, UTF8};
         match self {
@@ -229,7 +229,7 @@ fn packed(bytes: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Writes a page; returns its uncompressed size including the header.
+/// Writes a page; returns the page's uncompressed size including the header.
 fn write_page(
     out: &mut CountingWriter<'_>,
     kind: i64,
@@ -248,7 +248,7 @@ fn write_page(
     Ok((head.len() + page.len()) as u64)
 }
 
-/// Writes a column of a row group; returns its metadata and its uncompressed size.
+/// Writes a column of a row group; returns the column's metadata and its uncompressed size.
 fn write_column(
     out: &mut CountingWriter<'_>,
     name: &str,
@@ -361,7 +361,8 @@ mod tests {
 
     #[test]
     fn numbers_are_packed_lowest_bits_first() {
-        // The format's own example: 0 to 7 in 3 bits each are 0x88, 0xc6, 0xfa, in one group of 8: (1 << 1) | 1.
+        // Example from the format's description: the numbers 0 to 7 in 3 bits each are 0x88, 0xc6, 0xfa, in one group
+        // of 8, whose header is (1 << 1) | 1.
         let mut bytes = Vec::new();
         pack_bits(&mut bytes, 3, [0, 1, 2, 3, 4, 5, 6, 7].into_iter());
         assert_eq!(bytes, [3, 0x88, 0xc6, 0xfa]);

@@ -4,11 +4,11 @@ use super::{NodeColumn, NodeTable};
 use crate::csv::{CsvCell, CsvRows};
 use std::io::{self, Write};
 
-/// Number of rows formatted before they are written.
+/// Number of rows formatted before a write.
 const ROWS_AT_ONCE: usize = 1 << 14;
 
 impl NodeColumn<'_> {
-    /// Returns the cell of a row; empty if unknown.
+    /// Returns the cell of a row; empty if the value is unknown.
     fn cell(&self, row: usize) -> CsvCell<'_> {
         match self {
             Self::U32(numbers) => numbers[row].into(),
@@ -60,7 +60,7 @@ mod tests {
             lines.next(),
             Some("0,0,\"a, b\",compute,0,18446744073709551615,compute,release,,,,")
         );
-        // 8589934592 is 1 << 33; a name that looks like a formula gets an apostrophe.
+        // The number 8589934592 is 1 << 33; a name that looks like a formula gets an apostrophe.
         assert_eq!(
             lines.next(),
             Some("1,8589934592,'=c,compute,1,18446744073709551615,compute,lane,1,7,,")

@@ -1,4 +1,4 @@
-//! The table of operators in text and CSV.
+//! Table of operators in text and CSV.
 
 use super::OperatorTime;
 use crate::Report;
@@ -10,10 +10,10 @@ use chakram_base::units::Span;
 use chakram_trace::format::family;
 use chakram_trace::graph::{Interner, NameTable, NodeKind};
 
-/// Maximum number of rows in the text; JSON and CSV have all.
+/// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 10;
 
-/// Number of rows for devices and for hosts if there are both; keeps the whole report below 60 lines.
+/// Number of rows for devices and for hosts if there are both; these numbers keep the whole report below 60 lines.
 const ROWS_APART: [usize; 2] = [5, 3];
 
 /// The columns of the table.
@@ -36,7 +36,7 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
         let all = [host, device].concat();
         return vec![part("SLOWEST OPERATORS", (&all, ROWS), whole, medium)];
     }
-    // If a CPU ran the kernels there was no device, and all operators are host operators.
+    // If a CPU ran the kernels, there was no device, and all operators are host operators.
     let [devices, hosts] = match report.response.kernels_on_cpu {
         true => ["SLOWEST KERNELS AND CALLS", "SLOWEST BETWEEN THEM"],
         false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
@@ -72,7 +72,7 @@ fn part(
             rate(operator.bytes_per_s(), "B/s"),
         ]
     };
-    // The columns do not fit on a line of the text.
+    // Rates need details or a page, because their columns do not fit on a line of the text.
     let with_rates =
         medium == ReportMedium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
     if with_rates {
@@ -102,7 +102,7 @@ fn part(
     section
 }
 
-/// Formats a rate with a unit prefix: `312.5 T`.
+/// Formats a rate with a unit prefix, as in `312.5 T`.
 pub(crate) fn prefixed(rate: f64) -> String {
     let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let prefix = prefixes.iter().find(|(size, _)| rate >= *size);
@@ -110,18 +110,18 @@ pub(crate) fn prefixed(rate: f64) -> String {
     format!("{:.1} {prefix}", rate / size)
 }
 
-/// Combines operators whose names differ only in numbers of steps or layers: `step*/layer*/norm`. Sorted by time,
-/// longest first, then by name and kind.
+/// Combines operators whose names differ only in numbers of steps or layers: as in `step*/layer*/norm`. The result is
+/// sorted by time, longest first, then by name and kind.
 pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
-    // Index of each family and kind.
+    // Index of each pair of family and kind.
     let mut places = Interner::default();
     let mut families: Vec<OperatorTime> = Vec::new();
     let mut name = String::new();
     for operator in operators {
         name.clear();
         family(&operator.name, &mut name);
-        // The table is full only beyond 4 GiB of names; then the remaining families are combined.
+        // If the name table is full (beyond 4 GiB of names), the remaining families are combined.
         let number = names.intern(&name).unwrap_or(u32::MAX);
         let place = places.intern((number, operator.kind as u8)) as usize;
         if place == families.len() {

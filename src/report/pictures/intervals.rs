@@ -1,9 +1,9 @@
-//! A sequence of intervals by sort, limited to what a picture can show.
+//! A sequence of intervals with sorts (such as categories), limited to the number that a picture can show.
 
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 
-/// An interval with the sort `key`.
+/// An interval, with its sort `key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval<K> {
     pub from: Time,
@@ -11,11 +11,11 @@ pub struct Interval<K> {
     pub key: K,
 }
 
-/// Contiguous intervals in order.
+/// Contiguous intervals in order of time.
 #[derive(Clone, Debug)]
 pub struct Intervals<K> {
     kept: Vec<Interval<K>>,
-    /// Maximum number stored during a replay.
+    /// Maximum number of intervals stored during a replay.
     limit: usize,
 }
 
@@ -28,7 +28,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// Appends an interval with `key` from the end of the last one until `to`.
+    /// Appends an interval with `key` from the end of the last interval until `to`.
     pub fn extend(&mut self, to: Time, key: K) {
         let from = self.kept.last().map_or(Time::ZERO, |last| last.to);
         if to <= from {
@@ -43,7 +43,7 @@ impl<K: Copy + Ord> Intervals<K> {
         }
     }
 
-    /// Returns the `count` longest intervals, unmerged.
+    /// Returns the `count` longest intervals, without further merging.
     pub fn longest(&self, count: usize) -> Vec<Interval<K>> {
         let mut all = self.kept.clone();
         all.sort_by_key(|one| (Reverse(one.to.since(one.from)), one.from));
@@ -51,13 +51,13 @@ impl<K: Copy + Ord> Intervals<K> {
         all
     }
 
-    /// Returns the intervals at a resolution.
+    /// Returns the intervals, merged to the resolution `resolution`.
     pub fn finish(&self, resolution: Span) -> Vec<Interval<K>> {
         coarse(&self.kept, resolution)
     }
 }
 
-/// Merges adjacent intervals shorter than `resolution` into one with the sort that has the most time among
+/// Merges adjacent intervals shorter than `resolution` into one interval, with the sort that has the most time among
 /// them.
 fn coarse<K: Copy + Ord>(all: &[Interval<K>], resolution: Span) -> Vec<Interval<K>> {
     let mut out: Vec<Interval<K>> = Vec::new();
@@ -118,7 +118,7 @@ mod tests {
             exact,
             [(100, 'a'), (103, 'b'), (104, 'c'), (108, 'b'), (300, 'a')]
         );
-        // 100 to 108: b for 7, c for 1.
+        // In 100 to 108, b takes 7 and c takes 1.
         let coarse: Vec<_> = all
             .finish(Span(10))
             .iter()

@@ -18,23 +18,23 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Maximum number of ranks drawn.
+/// Maximum number of ranks that are drawn.
 const RANKS: usize = 64;
-/// Maximum number of ranks for which all are observed.
+/// Maximum number of ranks of a job whose ranks are all observed.
 const ALL_WATCHED: usize = 128;
-/// With more ranks, the maximum number observed per graph and NPU class. Such ranks differ only where something on
-/// their routes does, so a few suffice.
+/// In larger jobs, the maximum number of observed ranks per graph and NPU class. Ranks with the same graph and class
+/// differ only if their routes differ, so a few suffice.
 const WATCHED_OF_EACH: usize = 8;
-/// Maximum number of ranks observed.
+/// Maximum number of observed ranks.
 const WATCHED: usize = 4096;
 /// Maximum number of intervals and instants stored during a replay, over all ranks.
 const KEPT: usize = 1 << 21;
 /// Maximum number of memory curves.
 const CURVES: usize = 7;
-/// Number of parts of the critical path that are listed.
+/// Number of parts of the critical path to list.
 const LONGEST: usize = 24;
 
-/// Marks a name whose label has not been computed yet.
+/// Sentinel for a name whose label has not been computed yet.
 const UNNAMED: u32 = u32::MAX;
 
 /// Sort of an interval: category, and index of its name.
@@ -47,7 +47,7 @@ struct DrawnRank {
     active: [u32; TimeCategory::COUNT - 1],
     /// Communications in progress.
     open: OpenComms,
-    /// Name of the most recently started kernel.
+    /// Index of the name of the most recently started kernel.
     kernel: u32,
     intervals: Intervals<SpanKey>,
     /// Allocated bytes over time.
@@ -58,7 +58,7 @@ struct DrawnRank {
 #[derive(Debug)]
 pub struct PictureRecorder<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// State by instance; `None` if it is not observed.
+    /// State of each instance; `None` if the instance is not observed.
     drawn: Vec<Option<DrawnRank>>,
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
@@ -118,7 +118,7 @@ impl<'a> PictureRecorder<'a> {
         number
     }
 
-    /// Extends the rank's current state until `now`.
+    /// Extends the current interval of an instance's rank until `now`.
     fn advance(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
@@ -171,7 +171,7 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Returns the data of pictures for a replay with this report.
+    /// Returns the data of pictures for the replay with the report `report`.
     pub fn finish(mut self, report: &Report) -> ReplayPictures {
         let makespan = report.outcome.makespan;
         let end = Time::ZERO + makespan;
@@ -220,9 +220,9 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// Returns the activity of the most informative ranks; ranks with identical activity share one entry. An unobserved
-    /// rank is represented by the first observed one with the same graph, class and times per category; without one it
-    /// is not drawn.
+    /// Returns the activity of the most informative ranks; ranks with identical activity share one entry. An
+    /// unobserved rank is represented by the first observed rank with the same graph, class and times per category;
+    /// if there is no such rank, the unobserved rank is not drawn.
     fn ranks(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
         let instances = self.prepared.workload().instances();
         let sort_of = |at: usize| {
@@ -283,7 +283,7 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// Returns the memory curve of the first observed rank of each class, fullest class first.
+    /// Returns the memory curve of the first observed rank of each class, in order of filled memory, fullest first.
     fn curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
@@ -319,7 +319,7 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     let mut sorts: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, instance) in instances.iter().enumerate() {
         let class = prepared.machine().class(prepared.npu(instance.rank));
-        // Instances with different release times are different sorts.
+        // Instances with different release times count as different.
         let sort = (instance.graph, class, instance.release);
         sorts.entry(sort).or_default().push(at);
     }
@@ -331,14 +331,14 @@ fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
     spread_evenly(&watched, WATCHED).collect()
 }
 
-/// Returns at most `most` of `all`, evenly spread, including the first.
+/// Returns at most `most` of `all`, evenly spread, including the first element.
 fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
     let count = all.len().min(most);
     (0..count).map(move |i| all[i * all.len() / count])
 }
 
-/// Returns the indices of ranks, most informative first: out of memory, shortest and longest time in a category, last
-/// to finish, longest waited for, and one of each class.
+/// Returns the indices of ranks, most informative first: ranks out of memory, with the shortest and longest time in a
+/// category, last to finish, longest waited for, and one rank of each class.
 fn by_interest(report: &Report) -> Vec<usize> {
     let rows = &report.rows;
     let mut order: Vec<usize> = Vec::new();
@@ -380,8 +380,8 @@ fn by_interest(report: &Report) -> Vec<usize> {
     order
 }
 
-/// Merges the points within each `resolution` into two: the highest value, at the first instant, and the last
-/// point.
+/// Merges the points within each `resolution` into two points: one with the highest value at the first instant, and
+/// the last point.
 fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     let mut out: Vec<(Time, u64)> = Vec::new();
     let near = |a: &(Time, u64), b: &(Time, u64)| b.0.since(a.0) < resolution;
@@ -404,8 +404,8 @@ fn highest(points: &[(Time, u64)], resolution: Span) -> Vec<(Time, u64)> {
     out
 }
 
-/// Returns a node's micro-batch and direction, `mb3 bwd`, if its name contains them, else the first part of
-/// the name.
+/// Returns a node's micro-batch and direction, as in `mb3 bwd`, if the name contains them; otherwise returns the
+/// first part of the name.
 fn label(name: &str) -> String {
     let parts = || name.split('/');
     let batch = parts().find(|part| {

@@ -8,7 +8,7 @@ use chakram_engine::ReplayGroupId;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Maximum number of rows of the matrix.
+/// Maximum number of rows (and of columns) of the matrix.
 const CELLS: u32 = 64;
 
 /// Sums bytes while a replay runs.
@@ -35,7 +35,7 @@ impl TrafficCounter {
         (rank.0 / self.ranks_per_cell) as usize
     }
 
-    /// Counts a sent message.
+    /// Counts a message of `bytes` from one rank to another.
     pub fn message(&mut self, from: Rank, to: Rank, bytes: u64) {
         let (from, to) = (self.cell(from), self.cell(to));
         let sum = &mut self.bytes[from][to];
@@ -53,7 +53,8 @@ impl TrafficCounter {
         let groups: Vec<_> = prepared.groups().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
             let members = groups[group.index()].members;
-            // A member must send each other member that one's part of the buffer; in an all-reduce also the sums.
+            // A member must send to each other member that member's part of the buffer; in an all-reduce, it must
+            // also send its sums.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,
                 CollectiveKind::AllGather

@@ -1,4 +1,4 @@
-//! Differences between two machines, and why a run does not depend on them.
+//! Finds differences between two machines, and reasons why a run does not depend on them.
 
 use super::run_facts::RunFacts;
 use chakram_base::dtype::Dtype;
@@ -10,57 +10,58 @@ use chakram_trace::graph::NodeKind;
 /// A difference between two machines. Numbers are indices of dimensions or classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineDifference {
-    /// Shapes and sizes of dimensions.
+    /// Shapes or sizes of dimensions differ.
     Shape,
-    /// Bandwidth of dimensions.
+    /// Bandwidth of these dimensions differs.
     Bandwidth(Vec<usize>),
-    /// Latency of dimensions.
+    /// Latency of these dimensions differs.
     Latency(Vec<usize>),
-    /// Forwarding at devices (cut-through or store-and-forward).
+    /// Forwarding at devices (cut-through or store-and-forward) differs.
     Switching,
-    /// Individual links.
+    /// Individual links differ.
     Links,
-    /// Part of a dimension that jobs use.
+    /// The part of a dimension that jobs use differs.
     RankDomain,
-    /// Model of the network.
+    /// The network model differs.
     NetworkModel,
-    /// When sends complete.
+    /// The rule for when sends complete differs.
     SendCompletion,
-    /// Algorithms along dimensions.
+    /// Algorithms along these dimensions differ.
     Algorithms(Vec<usize>),
-    /// Number of chunks of collectives.
+    /// The number of chunks of collectives differs.
     Chunks,
-    /// Measured times of collectives along dimensions.
+    /// Measured times of collectives along these dimensions differ.
     MeasuredCollectives(Vec<usize>),
-    /// Peak rates of a class in some formats; no formats if systolic arrays differ.
+    /// Peak rates of a class differ in these formats; an empty list means that systolic arrays differ.
     Peaks(usize, Vec<Dtype>),
-    /// Measured kernels of a class.
+    /// Measured kernels of a class differ.
     KernelCurves(usize),
-    /// Bandwidth of the memory of a class.
+    /// Memory bandwidth of a class differs.
     MemoryBandwidth(usize),
-    /// Latency of the memory of a class.
+    /// Memory latency of a class differs.
     MemoryLatency(usize),
-    /// Capacity of the memory of a class.
+    /// Memory capacity of a class differs.
     MemoryCapacity(usize),
-    /// Lanes of a class.
+    /// The lanes of a class differ.
     Lanes(usize),
-    /// Host lanes of a class.
+    /// The host lanes of a class differ.
     HostLanes(usize),
-    /// Slowdown factor of a class.
+    /// The slowdown factor of a class differs.
     Slowdown(usize),
-    /// Number of classes, or the assignment of NPUs to them.
+    /// The number of classes, or the assignment of NPUs to classes, differs.
     Classes,
-    /// Memory outside the NPUs.
+    /// Unnamed memory outside the NPUs differs.
     RemoteMemory,
-    /// Memory outside the NPUs with this name.
+    /// The memory outside the NPUs with this name differs.
     NamedMemory(String),
-    /// The host.
+    /// The host differs.
     Host,
-    /// Corrections from measured steps.
+    /// Corrections from measured steps differ.
     Corrections,
 }
 
-/// Returns the differences between two machines, in the order of machine files; empty if both predict the same.
+/// Returns the differences between two machines, in the order of machine files; empty if both machines predict the
+/// same.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let mut found = Vec::new();
@@ -207,7 +208,7 @@ impl MachineDifference {
         .to_owned()
     }
 
-    /// Returns the NPU class that it affects.
+    /// Returns the NPU class that the difference affects.
     fn class(&self) -> Option<usize> {
         match self {
             Self::Peaks(class, _)
@@ -222,8 +223,8 @@ impl MachineDifference {
         }
     }
 
-    /// Returns why the run does not depend on the difference. Only valid for a difference that is known to change
-    /// nothing, so the last possible reason is returned without a check.
+    /// Returns why the run does not depend on the difference. Call this only for a difference that is known to change
+    /// nothing, because the last possible reason is returned without a check.
     fn reason(&self, run: &RunFacts<'_>) -> String {
         let machine = run.prepared.machine();
         if let Some(class) = self.class().filter(|&class| !run.uses_class(class)) {
@@ -324,8 +325,8 @@ impl MachineDifference {
     }
 }
 
-/// Returns why rates, algorithms or latencies of the dimensions `of` change nothing: which communication of `kind`
-/// crosses them, and what determines its time.
+/// Returns why rates, algorithms or latencies of the dimensions `of` change nothing: the communication of `kind` that
+/// crosses these dimensions, and what determines its time.
 fn along(
     run: &RunFacts<'_>,
     of: &[usize],
@@ -346,8 +347,8 @@ fn along(
     }
 }
 
-/// Groups the differences by the reason why the run does not depend on them, given that both machines predict the same
-/// for it.
+/// Groups the differences by the reason why the run does not depend on them. Both machines must predict the same for
+/// the run.
 fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
@@ -361,14 +362,14 @@ fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, 
     parts
 }
 
-/// Lists the parts with their reasons: `peak rates, lanes (no kernel waits for them); host (…)`.
+/// Lists the parts with their reasons, as in `peak rates, lanes (no kernel waits for them); host (…)`.
 fn listed(parts: &[(String, Vec<String>)]) -> String {
     let texts = parts.iter();
     let texts = texts.map(|(reason, subjects)| format!("{} ({reason})", subjects.join(", ")));
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns why the run does not depend on the differences, given that both machines predict the same for it.
+/// Returns why the run does not depend on the differences, if both machines predict the same for the run.
 pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     match &by_reason(differs, run)[..] {
         [] => "the machines differ in nothing that takes time".to_owned(),

@@ -4,8 +4,9 @@ use super::run_facts::RunFacts;
 use chakram_base::setting::SettingKey;
 use chakram_trace::graph::NodeKind;
 
-/// Returns why the option `key` has no effect on the run; `is_default` if its value equals the run's default. Only
-/// valid for options that are known to have no effect, so the last possible reason is returned without a check.
+/// Returns the reason why the option `key` has no effect on the run; `is_default` states that its value equals the
+/// run's default. Call this only for options that are known to have no effect, because the last possible reason is
+/// returned without a check.
 pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> String {
     if is_default || key == SettingKey::Launch && run.prepared.has_default_launches() {
         return "the run does the same without it".to_owned();

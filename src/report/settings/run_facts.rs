@@ -1,4 +1,4 @@
-//! Facts about a run, from which reasons are computed.
+//! Facts about a run, from which the reasons for settings without effect are computed.
 
 use crate::Report;
 use chakram_base::ids::Npu;
@@ -10,25 +10,25 @@ use chakram_trace::graph::{Graph, NodeKind};
 /// A run: its compiled replay and its report.
 #[derive(Clone, Copy, Debug)]
 pub struct RunFacts<'a> {
-    /// The compiled replay.
+    /// Compiled replay of the run.
     pub prepared: &'a CompiledReplay<'a>,
-    /// Its report.
+    /// Report of the run.
     pub report: &'a Report,
 }
 
 /// Communication across a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
-    /// Number of group and kind pairs whose collectives are timed by algorithms.
+    /// Number of pairs of a group and a kind whose collectives are timed by algorithms.
     pub by_algorithms: u64,
-    /// The same for collectives timed by measured curves.
+    /// Number of pairs of a group and a kind whose collectives are timed by measured curves.
     pub by_curves: u64,
-    /// Messages between ranks, and loads and stores over the network.
+    /// Number of messages between ranks, and of loads and stores over the network.
     pub messages: u64,
 }
 
 impl RunFacts<'_> {
-    /// Returns why the machine's network carries nothing, if that is so.
+    /// Returns the reason why the machine's network carries no traffic, if it carries none.
     pub(super) fn without_network(&self) -> Option<String> {
         let comm = self.prepared.comm();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
@@ -38,7 +38,7 @@ impl RunFacts<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns why collectives do not depend on the machine, if that is so.
+    /// Returns the reason why collectives do not depend on the machine, if they do not.
     pub(super) fn without_collectives(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());
@@ -61,7 +61,7 @@ impl RunFacts<'_> {
         at_network && self.has_nodes(NodeKind::RemoteMemory)
     }
 
-    /// Returns whether a graph has a node of this kind.
+    /// Returns whether a graph has a node of the kind `kind`.
     pub(super) fn has_nodes(&self, kind: NodeKind) -> bool {
         self.graphs()
             .any(|graph| graph.nodes().any(|node| graph.kind(node) == kind))
@@ -77,7 +77,7 @@ impl RunFacts<'_> {
         format!("`{}`", dimensions[index].name)
     }
 
-    /// Returns the communication across dimension `index`.
+    /// Returns the communication across the dimension `index`.
     pub(super) fn crossing(&self, index: usize) -> DimensionUse {
         let topology = self.prepared.machine().topology();
         let mut found = DimensionUse::default();
@@ -106,7 +106,7 @@ impl RunFacts<'_> {
         found
     }
 
-    /// Returns why no kernel uses the NPU's rates, if that is so.
+    /// Returns the reason why no kernel uses the NPU's rates, if no kernel does.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.basis();
@@ -120,7 +120,7 @@ impl RunFacts<'_> {
         }
     }
 
-    /// Returns why no kernel is priced by curves, if that is so.
+    /// Returns the reason why no kernel is timed by curves, if no kernel is.
     pub(super) fn without_curves(&self) -> Option<String> {
         self.without_priced_kernels().or_else(|| {
             let by_curves = self.report.kernels.by_curves;

@@ -3,7 +3,7 @@
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 
-/// Returns, per rank, the index of its stage and of its tensor group within the stage.
+/// Returns, for each rank, the index of its stage, and the index of its tensor group within the stage.
 pub(super) fn families(prepared: &CompiledReplay<'_>) -> (Vec<u32>, Vec<u32>) {
     let workload = prepared.workload();
     let ranks = workload.ranks() as usize;

@@ -1,12 +1,12 @@
 //! Timelines as JSON in the Chrome trace format, for Perfetto, Speedscope and chrome://tracing.
 //!
-//! The format's unit is the microsecond, as a double. Viewers subtract the start of the trace, and some then round or
-//! truncate to nanoseconds. Sums of decimal fractions are rounded in each of these steps, so adjacent slices with
-//! durations would overlap: Perfetto's trace processor, v52, dropped one in ten to twenty of them, and sorted slices
-//! with a duration before the path that begins with them. So slices are written as begin and end events, each with its
-//! own instant. Instants are rounded to 1/1024 us, which a double represents exactly (up to 2^43 us, 101 days), so
-//! adjacent slices share the same number. Nodes that start and end at one such instant are drawn as instants, because
-//! viewers sort slices without duration after others.
+//! The format's unit is the microsecond, as a double-precision number. Viewers subtract the start of the trace, and
+//! some then round or truncate to nanoseconds. Sums of decimal fractions are rounded in each of these steps, so
+//! adjacent slices with durations would overlap: Perfetto's trace processor, v52, dropped one in ten to twenty such
+//! slices, and sorted slices with a duration before the path that begins with them. So slices are written as begin
+//! and end events, each with its own instant. Instants are rounded to 1/1024 us, which a double represents exactly
+//! (up to 2^43 us, 101 days), so adjacent slices share the same number. Nodes that start and end at one such instant
+//! are drawn as instants, because viewers sort slices without duration after others.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 
-/// An instant in 1/1024 us.
+/// An instant in units of 1/1024 us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticks(u64);
 
@@ -35,7 +35,7 @@ impl Ticks {
     }
 }
 
-/// Name of the slices at the ends of arrows.
+/// Name of the slices at the receiving ends of arrows.
 const ARRIVAL: &str = "arrival";
 
 /// An event of the Chrome trace format.
@@ -60,7 +60,7 @@ struct TraceEvent<'e> {
     args: Option<ChromeArgs<'e>>,
 }
 
-/// Facts attached to an event.
+/// Arguments of an event, which viewers show.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum ChromeArgs<'e> {
@@ -98,12 +98,12 @@ impl<'e> NodeArgs<'e> {
     }
 }
 
-/// Writes the format into `out`.
+/// Writes events in the Chrome trace format into `out`.
 #[derive(Debug)]
 pub(super) struct ChromeEncoder<W> {
     out: W,
     first: bool,
-    /// First write error; nothing is written after it.
+    /// First write error; after an error, nothing more is written.
     failed: Option<io::Error>,
 }
 
@@ -118,7 +118,7 @@ impl<W: Write> ChromeEncoder<W> {
         this
     }
 
-    /// Finishes the file; returns `out`, or its first error.
+    /// Finishes the file; returns `out`, or the first write error.
     pub fn finish(mut self) -> io::Result<W> {
         self.raw(b"\n]}\n");
         self.failed.map_or(Ok(self.out), Err)
@@ -150,7 +150,7 @@ impl<W: Write> ChromeEncoder<W> {
         });
     }
 
-    /// Names a process or one of its tracks, and sets its position among the others.
+    /// Names a process or one of its tracks, and sets its position in the display order.
     fn label(&mut self, pid: u32, tid: Option<u32>, label: &str, order: u32) {
         let names = match tid {
             None => ["process_name", "process_sort_index"],
@@ -173,8 +173,8 @@ impl<W: Write> ChromeEncoder<W> {
     }
 
     /// Draws an arrow from the start of the send to a short slice for its arrival, the last tick of the receive. The
-    /// extra slice is needed because viewers draw an arrow to the beginning of a slice, and a receive may be posted
-    /// before the send begins.
+    /// extra slice is needed because viewers draw an arrow to the beginning of a slice, and the slice of a receive
+    /// may begin before the send.
     fn arrow(&mut self, track: TrackId, arrow: ArrowEnd, start: Ticks, end: Ticks) {
         let (phase, id, at) = match arrow {
             ArrowEnd::From(id) => ("s", id, start),
@@ -250,7 +250,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             pid: track.rank,
             tid: Some(track.lane),
             ts: Some(at.micros()),
-            // Speedscope matches an end to its beginning by name and arguments.
+            // Speedscope matches an end to its beginning by name and arguments, so both ends have the same arguments.
             args: Some(ChromeArgs::Node(NodeArgs::of(&slice.facts))),
             ..TraceEvent::default()
         };
@@ -263,7 +263,7 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             self.arrow(track, arrow, start, end);
         }
         if lasts {
-            // Arrows can only be attached to slices, so an instant gets none.
+            // Arrows can only be attached to slices, so an instant gets no arrow.
             for &id in &slice.launched {
                 self.launch(track, "s", id, start);
             }
@@ -313,11 +313,11 @@ mod tests {
 
     #[test]
     fn sums_of_rounded_instants_are_exact() {
-        // 0.1 us + 0.2 us is 0.3 us; the sum of the nearest doubles is larger.
+        // 0.1 us + 0.2 us is 0.3 us; the sum of the nearest double-precision numbers is larger.
         let micros = |ps| Ticks::of(Time(ps)).micros();
         let between = Ticks(307 - 102).micros();
         assert_eq!(micros(100_000) + between, micros(300_000));
-        // 102.4 and 307.2 ticks; 15 us are 15,360.
+        // 0.1 and 0.3 us are 102.4 and 307.2 ticks; 15 us are 15,360 ticks.
         assert_eq!(
             (Ticks::of(Time(100_000)).0, Ticks::of(Time(300_000)).0),
             (102, 307)

@@ -1,8 +1,8 @@
-//! Counters of a rank: bytes per second that it sends, and nodes that wait for their lane.
+//! Counters of a rank: bytes per second that the rank sends, and nodes that wait for their lane.
 //!
-//! The sending rate is the average rate of messages and collectives while they transfer. A message counts its bytes. A
-//! collective counts the bytes that must at least cross the busiest port of a member, `factor x buffer`, as for bus
-//! bandwidth. A node waits while it is ready and its lane is occupied.
+//! The sending rate is the average rate of messages and collectives while they transfer. A message counts with its
+//! bytes. A collective counts with the minimum number of bytes that must cross the busiest port of a member, `factor
+//! x buffer`, as for bus bandwidth. A node waits while it is ready and its lane is occupied.
 
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
@@ -17,9 +17,9 @@ type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
 #[derive(Clone, Debug, Default)]
 struct WaitingNodes {
     nodes: BTreeSet<NodeIndex>,
-    /// Instant of the last change.
+    /// Instant of the last change of the number.
     at: Time,
-    /// Number before that instant, and the last number drawn.
+    /// Number of waiting nodes before that instant.
     before: u64,
     drawn: u64,
 }
@@ -28,7 +28,7 @@ struct WaitingNodes {
 #[derive(Debug)]
 pub(super) struct TimelineCounters {
     waiting: Vec<WaitingNodes>,
-    /// Per instance, changes of the bytes per second that it sends.
+    /// For each instance, the changes of its sending rate, bytes per second.
     sending: Vec<Vec<(Time, i128)>>,
 }
 
@@ -62,7 +62,7 @@ impl TimelineCounters {
         waiting.nodes.insert(node);
     }
 
-    /// Removes a node that was issued, if it waited.
+    /// Stops counting a node as waiting because it was issued.
     pub fn took(
         &mut self,
         (instance, rank): (usize, u32),
@@ -77,7 +77,7 @@ impl TimelineCounters {
         }
     }
 
-    /// Draws everything not drawn yet; `ranks` are the ranks of the instances.
+    /// Draws all values that were not drawn yet; `ranks` are the ranks of the instances.
     pub fn finish(
         mut self,
         ranks: &[u32],
@@ -109,7 +109,7 @@ impl TimelineCounters {
 }
 
 impl WaitingNodes {
-    /// Draws the number of the last change's instant, if `now` is later.
+    /// If `now` is later than the last change, draws the number of waiting nodes at that change.
     fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
         if now > self.at {
             self.draw(rank, to);
@@ -117,7 +117,7 @@ impl WaitingNodes {
         }
     }
 
-    /// Draws the number of an ended instant if it differs from the last one drawn.
+    /// Draws the number of waiting nodes at an ended instant, if it differs from the last number drawn.
     fn draw(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

@@ -2,21 +2,21 @@
 
 use chakram_base::units::Time;
 
-/// A track: its rank, and its number within the rank.
+/// A track: the rank, and the number within the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TrackId {
     pub rank: u32,
     pub lane: u32,
 }
 
-/// One end of an arrow; a send and its receive share the number.
+/// One end of an arrow; the two ends of an arrow share its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrowEnd {
     From(u32),
     To(u32),
 }
 
-/// Facts about a node in addition to its name and times.
+/// Facts about a node in addition to the node's name and times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeFacts<'f> {
     /// Id in the trace.
@@ -25,7 +25,7 @@ pub(super) struct NodeFacts<'f> {
     pub name: Option<&'f str>,
     /// Floating-point operations of a kernel.
     pub flops: Option<u64>,
-    /// Bytes that it moves, sends or reduces.
+    /// Bytes that the node moves, sends or reduces.
     pub bytes: Option<u64>,
     pub group: Option<&'f str>,
     pub algorithm: Option<String>,
@@ -40,9 +40,9 @@ pub(super) struct TimelineSlice<'s> {
     pub end: Time,
     pub facts: NodeFacts<'s>,
     pub arrow: Option<ArrowEnd>,
-    /// Id of the arrow from the call that launched it, if drawn.
+    /// Id of the arrow from the call that launched the node, if an arrow is drawn.
     pub launch: Option<u64>,
-    /// Ids of the arrows to the nodes that it launched.
+    /// Ids of the arrows to the nodes that this node launched.
     pub launched: Vec<u64>,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum TimelineCounter {
 }
 
 impl TimelineCounter {
-    /// Returns its name, with its unit.
+    /// Returns the name of the counter, with its unit.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sending => "sending, bytes/s",
@@ -66,17 +66,17 @@ impl TimelineCounter {
 }
 
 /// Writes events in one format. The caller sends the slices of a track sorted by time, and begins a path before the
-/// slices under it and ends it after them.
+/// slices under that path and ends the path after them.
 pub(super) trait TimelineEncoder {
     /// Names a rank.
     fn rank(&mut self, rank: u32, name: &str);
-    /// Names a track of a rank and sets its position among the others.
+    /// Names a track of a rank and sets its position among the other tracks of the rank.
     fn track(&mut self, track: TrackId, name: &str, order: u32);
     /// Returns whether an interval is long enough for a slice at the format's resolution.
     fn is_visible(&self, start: Time, end: Time) -> bool;
-    /// Draws a node as a slice, or as an instant if it is too short.
+    /// Draws a node as a slice, or as an instant if the node is too short.
     fn slice(&mut self, track: TrackId, slice: &TimelineSlice<'_>);
-    /// Begins a slice that will enclose others.
+    /// Begins a slice that will enclose other slices.
     fn begin(&mut self, track: TrackId, name: &str, at: Time);
     /// Ends the innermost open slice.
     fn end(&mut self, track: TrackId, name: &str, at: Time);

@@ -7,19 +7,19 @@ use chakram_trace::format::origin::profiled_step;
 /// Maximum number of levels above a node; deeper parts of a path remain part of the name.
 const LEVELS: usize = 8;
 
-/// A range around a node.
+/// A range that encloses a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NestingPart<'n> {
     pub name: &'n str,
-    /// Key of the node or call that it belongs to, which distinguishes ranges with the same name; `None` for a part of
-    /// a name.
+    /// Key of the node or call that the range belongs to, which distinguishes ranges with the same name; `None` for a
+    /// part of a name.
     pub of: Option<RangeKey>,
 }
 
-/// Origin of a range around nodes.
+/// Origin of a range that encloses nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeKey {
-    /// A node that called others.
+    /// A node that called other nodes.
     Node(u32),
     /// A Python call.
     Call(u32),
@@ -29,13 +29,13 @@ pub(super) enum RangeKey {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaneNesting {
     open: Vec<(String, Option<RangeKey>)>,
-    /// End of the last node in it.
+    /// End of the last node in the range.
     end: Time,
 }
 
 impl LaneNesting {
-    /// Opens the ranges `path` and, inside them, the path in `name`; closes ranges that are not part of these. Returns
-    /// the rest of the name.
+    /// Opens the ranges `path` and, inside them, the path in `name`; closes ranges that are in neither. Returns the
+    /// part of the name after its path.
     pub fn enter<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
@@ -68,8 +68,8 @@ impl LaneNesting {
     }
 }
 
-/// Splits a name into its path and its last part. Names that are not paths of words, such as many kernel names, have
-/// no path.
+/// Splits a name into its path and its last part. A name that is not a path of words, such as many kernel names, has
+/// an empty path.
 fn split(name: &str) -> (Vec<&str>, &str) {
     let word = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '#');

@@ -5,19 +5,19 @@ use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Maximum number of Python calls drawn around a node (the outermost ones), and of ranges.
+/// Maximum number of Python calls (the outermost ones) drawn around a node, and also of ranges.
 const LEVELS: usize = 100;
 
 /// Callers of nodes in the captured program; empty for graphs that do not record them.
 #[derive(Debug)]
 pub(super) struct TimelineOrigins<'a> {
-    /// Per instance: its graph, the graph's index, and the id of the first arrow to its nodes.
+    /// For each instance: its graph, the graph's index, and the id of the first arrow to its nodes.
     instances: Vec<(&'a Graph, usize, u64)>,
-    /// Nodes called by each node of a graph.
+    /// For each graph, the nodes that each node called.
     called: Vec<Csr>,
     /// For each Python call of a graph: the call itself, or the innermost drawn call around it.
     drawn: Vec<Vec<u32>>,
-    /// Whether an arrow to a node was begun, by arrow id.
+    /// By arrow id, whether the beginning of the arrow was drawn.
     is_drawn: Vec<bool>,
 }
 
@@ -55,8 +55,8 @@ impl<'a> TimelineOrigins<'a> {
         }
     }
 
-    /// Appends the ranges around a node of a thread, outermost first: the ranges and operators that called it, itself
-    /// if it called others on its thread, and Python calls.
+    /// Appends the ranges around a node of a thread, outermost first: the ranges and operators that called the node,
+    /// the node itself if it called other nodes on its thread, and Python calls.
     pub fn path(&self, instance: InstanceId, node: NodeIndex, path: &mut Vec<NestingPart<'a>>) {
         let (graph, number, _) = self.instances[instance.index()];
         let called = &self.called[number];
@@ -74,7 +74,7 @@ impl<'a> TimelineOrigins<'a> {
         }
         let mut at = node;
         let drawn = |node: NodeIndex| Some(self.drawn[number][graph.stack(node)? as usize]);
-        // The limit also ends cycles of callers.
+        // The limit also ends the loop if callers form a cycle.
         while path.len() < 2 * LEVELS {
             let caller = graph.caller(at);
             let around = caller.and_then(drawn);
@@ -96,7 +96,8 @@ impl<'a> TimelineOrigins<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow to a node, if one was begun at its launch, and the ids of the arrows from it.
+    /// Returns the id of the arrow to a node, if one was begun at its launch, and the ids of the arrows from the
+    /// node.
     pub fn arrows(&mut self, instance: InstanceId, node: NodeIndex) -> (Option<u64>, Vec<u64>) {
         let (graph, number, first) = self.instances[instance.index()];
         let called = &self.called[number];
@@ -128,7 +129,7 @@ fn drawn_calls(graph: &Graph) -> Vec<u32> {
     drawn.into_iter().map(|(call, _)| call).collect()
 }
 
-/// Returns whether a node is work of a host thread, not work that was launched.
+/// Returns whether a node is work of a host thread, not work that a thread launched.
 fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
     match graph.kind(node) {
         NodeKind::Host => true,

@@ -1,8 +1,8 @@
 //! Timelines in Perfetto's own protobuf: integer nanoseconds, interned texts, arrows, and counters with units.
 //!
 //! Implements `protos/perfetto/trace/` of the Perfetto project. Every packet is field 1 of the `Trace` message, so
-//! the file is written packet by packet. Texts are interned: the first packet that uses a text defines it with an id.
-//! Packets are compressed in batches (`compressed_packets`).
+//! the file is written packet by packet. Texts are interned: the first packet that uses a text defines the text with
+//! an id. Packets are compressed in batches (`compressed_packets`).
 
 use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
@@ -19,9 +19,9 @@ use texts::TextNumbers;
 mod schema;
 mod texts;
 
-/// Id of the only packet sequence.
+/// Id of the packet sequence; a file has only one.
 const SEQUENCE: u32 = 1;
-/// Parent of all other tracks.
+/// Id of the root track, the parent of all other tracks.
 const ROOT: u64 = 1;
 /// Size of a batch of packets before compression, bytes.
 const DEFLATED: usize = 1 << 18;
@@ -31,12 +31,12 @@ const DEFLATED: usize = 1 << 18;
 enum TrackKey {
     Rank(u32),
     Lane(TrackId),
-    /// Bytes allocated by a rank, of one class or in total.
+    /// Bytes allocated by a rank, of one tensor class or in total.
     Memory(u32, Option<&'static str>),
     Counter(u32, TimelineCounter),
 }
 
-/// Minimum id of arrows from launches; arrows of messages have smaller ids.
+/// Minimum id of arrows from launches; arrows of messages have lower ids.
 const LAUNCHES: u64 = 1 << 33;
 
 /// Names of the facts attached to slices.
@@ -46,7 +46,7 @@ const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"
 #[derive(Debug)]
 pub(super) struct PerfettoEncoder<W> {
     out: W,
-    /// First write error; nothing is written after it.
+    /// First write error; after an error, nothing more is written.
     failed: Option<io::Error>,
     tracks: BTreeMap<TrackKey, u64>,
     categories: TextNumbers,
@@ -92,7 +92,7 @@ impl<W: Write> PerfettoEncoder<W> {
             child_ordering: Some(TrackDescriptor::EXPLICIT_ORDER),
             ..TrackDescriptor::default()
         };
-        // Text ids start anew at this packet.
+        // The first packet resets the text ids.
         this.packet(TracePacket {
             sequence_flags: Some(TracePacket::STATE_CLEARED),
             track_descriptor: Some(root),
@@ -104,7 +104,7 @@ impl<W: Write> PerfettoEncoder<W> {
         this
     }
 
-    /// Finishes the file; returns `out`, or its first error.
+    /// Finishes the file; returns `out`, or the first write error.
     pub fn finish(mut self) -> io::Result<W> {
         self.write_packets();
         self.failed.map_or(Ok(self.out), Err)
@@ -128,7 +128,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet with the definitions of texts that it uses first.
+    /// Writes a packet after the definitions of texts that it uses for the first time.
     fn packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
@@ -189,7 +189,7 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    /// Writes a value of a counter of `rank`; on first use, also its name and unit.
+    /// Writes a value of a counter of `rank`; on first use, also writes the name and unit of the counter.
     fn count(
         &mut self,
         (rank, key): (u32, TrackKey),
@@ -216,7 +216,7 @@ impl<W: Write> PerfettoEncoder<W> {
             TrackEvent {
                 kind: Some(TrackEvent::COUNTER),
                 track: Some(track),
-                // Counter values are signed; no count reaches 2^63.
+                // Counter values are signed; no real count reaches 2^63.
                 counter: Some(i64::try_from(value).unwrap_or(i64::MAX)),
                 ..TrackEvent::default()
             },
@@ -252,7 +252,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
 
     fn track(&mut self, track: TrackId, name: &str, order: u32) {
         let parent = self.rank_track(track.rank);
-        // Sorted by order, then by lane.
+        // Tracks are sorted by order, then by lane.
         let order = order.saturating_mul(10_000) + track.lane.min(9_999);
         self.track_number(TrackKey::Lane(track), || TrackDescriptor {
             parent: Some(parent),
@@ -264,7 +264,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // Slices begin and end with separate events; at equal instants their order in the file counts.
+        // Slices begin and end with separate events; at equal instants the order in the file decides.
         true
     }
 
@@ -314,8 +314,9 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             track,
             ..TrackEvent::default()
         };
-        // The viewer takes the slice that began first as the source of an arrow, but a receive may be posted before the
-        // send begins. So the arrow enters at an instant event at the receive's end. Arrow ids start above 0.
+        // The viewer takes the slice that began first as the source of an arrow, but a receive may be posted before
+        // the send begins. So the arrow enters at an instant event at the receive's end. Arrow ids start at 1,
+        // because 0 means no arrow.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),

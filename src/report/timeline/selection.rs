@@ -1,10 +1,10 @@
-//! The drawn part of a replay: some ranks, and a time range.
+//! The part of a replay to draw: some ranks, and a time range.
 
 use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::ops::RangeInclusive;
 
-/// Ranks and times to draw; everything by default.
+/// Ranks and times to draw; by default all ranks and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineSelection {
     /// Ranges of ranks; empty for all ranks.

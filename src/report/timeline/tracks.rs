@@ -1,4 +1,4 @@
-//! Tracks of ranks: one per lane, and enough for overlapping receives.
+//! Tracks of ranks: one track per lane, and enough tracks for overlapping receives.
 
 use super::TimelineWriter;
 use super::events::TrackId;
@@ -8,15 +8,15 @@ use chakram_engine::InstanceId;
 use chakram_trace::graph::Lane;
 use std::io::Write;
 
-/// Number of the first track for receives, above all lanes.
+/// Number of the first track for receives, above the numbers of all lanes.
 const RECEIVE_TRACKS: u32 = 1 << 20;
 
 /// A track for receives.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ReceiveTrack {
-    /// The receive that occupies it.
+    /// Receive that occupies the track.
     holder: Option<NodeIndex>,
-    /// Whether anything was drawn on it.
+    /// Whether a receive was drawn on the track, so that it has a name.
     named: bool,
 }
 
@@ -73,7 +73,7 @@ impl<W: Write> TimelineWriter<'_, W> {
         RECEIVE_TRACKS + found as u32
     }
 
-    /// Names a receive track when it is first drawn.
+    /// Names a receive track when a receive is first drawn on it.
     pub(super) fn name_receive_track(&mut self, instance: InstanceId, track: TrackId) {
         let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
             return;

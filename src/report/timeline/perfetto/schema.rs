@@ -1,6 +1,6 @@
-//! The messages of Perfetto's trace format that timelines need, with their field numbers.
+//! Messages of Perfetto's trace format that timelines need, with their field numbers.
 //!
-//! Field names follow this program's vocabulary; the format identifies fields by number only.
+//! Field names follow chakram's vocabulary, because the format identifies fields only by number.
 
 /// `TracePacket`: an event, the description of a track, or texts.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -29,13 +29,13 @@ pub struct TracePacket {
 }
 
 impl TracePacket {
-    /// Interned texts of earlier packets are no longer valid.
+    /// Flag: interned texts of earlier packets are no longer valid.
     pub const STATE_CLEARED: u32 = 1;
-    /// The packet refers to interned texts.
+    /// Flag: the packet refers to interned texts.
     pub const NEEDS_STATE: u32 = 2;
 }
 
-/// `TrackEvent`.
+/// `TrackEvent`: the begin or end of a slice, an instant, or a counter value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackEvent {
     /// `category_iids`; not packed, as in proto2.
@@ -114,7 +114,7 @@ pub struct InternedText {
     pub text: String,
 }
 
-/// `TrackDescriptor`.
+/// `TrackDescriptor`: name, parent and kind of a track.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrackDescriptor {
     /// `uuid`.
@@ -141,13 +141,13 @@ pub struct TrackDescriptor {
 }
 
 impl TrackDescriptor {
-    /// Children are sorted by the order that they state.
+    /// `child_ordering`: children are sorted by the order that they state.
     pub const EXPLICIT_ORDER: i32 = 3;
-    /// Siblings with the same name are not merged.
+    /// `sibling_merge_behavior`: siblings with the same name are not merged.
     pub const NEVER_MERGED: i32 = 2;
 }
 
-/// `CounterDescriptor`.
+/// `CounterDescriptor`: the unit of a counter track.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CounterDescriptor {
     /// `unit`.
@@ -159,8 +159,8 @@ pub struct CounterDescriptor {
 }
 
 impl CounterDescriptor {
-    /// A count.
+    /// `unit` of a counter that counts things.
     pub const COUNT: i32 = 2;
-    /// Bytes.
+    /// `unit` of a counter in bytes.
     pub const BYTES: i32 = 3;
 }

@@ -12,7 +12,7 @@ pub struct TextNumbers {
 }
 
 impl TextNumbers {
-    /// Returns the id of a text, which is assigned on first use.
+    /// Returns the id of a text, and assigns an id on first use.
     pub fn number(&mut self, text: &str) -> u64 {
         if let Some(known) = self.known.get(text) {
             return *known;
