@@ -75,7 +75,7 @@ const ANOTHER_HOST: f64 = 0.15;
 const COMMON: f64 = 0.045;
 /// Logarithm of the slowdown by stragglers that one job in twenty exceeds, for jobs on more than one node.
 const STRAGGLERS: f64 = 0.20;
-/// Number of standard deviations on each side of the mean that exclude a tenth of a normal distribution together.
+/// Number of standard deviations around the mean that contain nine tenths of a normal distribution.
 const SIDE: f64 = 1.645;
 
 /// Shares of the critical path by the method that estimated the times, and the interval that contains the measured
