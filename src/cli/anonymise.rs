@@ -56,7 +56,7 @@ pub struct AnonymiseArgs {
     output: OutputArgs,
 }
 
-/// JSON summary: how many values were hashed and removed.
+/// JSON summary: the numbers of values that were hashed and removed.
 #[derive(Serialize)]
 struct AnonymiseDocument {
     ranks: usize,
@@ -116,7 +116,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let machine = told.machine.clone();
     let about = JobFile {
         roles: anonymiser.roles(&told.roles),
-        // Presets are public, as PyTorch's operators are. A file or a list of dimensions may be private.
+        // Names of presets are public, as PyTorch's operators are. A file or a list of dimensions may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };

@@ -92,7 +92,7 @@ fn warn_of_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
     }
 }
 
-/// Returns exit code 2 if the archive's tail is damaged, since workloads may be missing, and 0 otherwise.
+/// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing, and 0 otherwise.
 fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     match tail.is_some_and(ArchiveTail::is_damaged) {
         true => ExitCode::from(2),
@@ -100,7 +100,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file that keeps the bytes of an unfinished command, cut off by the command that just wrote.
+/// Prints the name of the file that keeps the bytes of an unfinished command, which the writing command just cut off.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::say(format_args!(

@@ -179,7 +179,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
-    /// Reads all input files, for a run with these quirks.
+    /// Reads all input files, for a run with the quirks `quirks`.
     fn job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.flags(quirks);
@@ -188,7 +188,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::job`], and prints how long it took if the general options ask for it.
+    /// Calls [`Self::job`], and prints the time that this took if the general options request details.
     fn read(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.job(quirks)?;
@@ -197,8 +197,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns whether to print and log ASTRA-sim's own lines: if called by one of its names, unless another format is
-    /// requested.
+    /// Returns whether to print and log ASTRA-sim's own lines. This is so if the program was called by a name of
+    /// ASTRA-sim's programs, unless the user requested another format.
     fn transcribes(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
@@ -220,7 +220,7 @@ impl AstraSimArgs {
         fields.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Returns the flags as the library takes them.
+    /// Returns the flags in the form that the library takes.
     fn flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
             model: self.network_model,

@@ -39,7 +39,7 @@ pub struct AuditArgs {
     format: SummaryFormatArg,
 }
 
-/// Findings, for programs.
+/// JSON document of the findings.
 #[derive(Serialize)]
 struct AuditDocument {
     files: usize,
@@ -47,7 +47,7 @@ struct AuditDocument {
     findings: Vec<FindingDocument>,
 }
 
-/// A finding.
+/// A finding in the JSON document.
 #[derive(Serialize)]
 struct FindingDocument {
     kind: String,
@@ -59,7 +59,7 @@ struct FindingDocument {
     field: String,
 }
 
-/// Exit code if something was found.
+/// Exit code if the audit found identifying information.
 const FOUND: u8 = 3;
 
 /// Runs the command and prints the findings to `out`.

@@ -79,7 +79,7 @@ pub struct CalibrateArgs {
     compute: ComputeArgs,
 }
 
-/// Measures, and writes the machine file and a summary.
+/// Computes the measured values, and writes the machine file and a summary.
 ///
 /// # Errors
 ///
@@ -108,7 +108,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         }
         _ => return Err("neither steps nor what was measured\n  try: --help".into()),
     };
-    // Check that the new text is a valid machine file.
+    // This checks that the new text is a valid machine file.
     Machine::parse(&text, &path)?;
     ReportDestination::claim(&mut *out, &args.output, outputs)?
         .fill(|out| out.write_all(text.as_bytes()))?;
@@ -116,7 +116,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the text of `base` with the measured values, and a summary of them.
+/// Returns the text of `base` with the measured values, and a summary of these values.
 fn measure(args: &CalibrateArgs, base: &MachineSource) -> Result<(String, String), Box<dyn Error>> {
     let machine = Machine::parse(&base.text, &base.file)?;
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
@@ -198,12 +198,12 @@ fn correct(
     Ok((columns.machine().to_owned(), corrected))
 }
 
-/// Returns the comment that begins a section of a machine file; the source follows it.
+/// Returns the comment that begins a section of a machine file; the source of the values follows the comment.
 fn heading(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
-/// Returns the text with the section `title`, which replaces the same section of an earlier calibration.
+/// Adds the section `title` to the text; a section of that title from an earlier calibration is replaced.
 fn with_section(text: &str, title: &str, section: &str) -> String {
     let heading = heading(title);
     let mut kept = text.to_owned();

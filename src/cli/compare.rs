@@ -17,9 +17,9 @@ use std::thread;
 /// A job to replay on several machines.
 #[derive(Clone, Copy)]
 pub struct ComparedJob<'a> {
-    /// Its workload.
+    /// Workload of the job.
     pub workload: &'a Workload,
-    /// Its name.
+    /// Name of the job.
     pub title: &'a str,
     /// Options of the replays.
     pub options: &'a ReplayOptions,
@@ -27,9 +27,9 @@ pub struct ComparedJob<'a> {
     pub with_pictures: bool,
 }
 
-/// Replays `job` on each of `machines`, `threads` at a time. `named` are the names that the user gave them. Each report
-/// notes which settings in `given` have no effect on its machine. The result does not depend on the number of threads,
-/// because replays share no state.
+/// Replays `job` on each of `machines`, `threads` at a time. `named` are the machines' names on the command line.
+/// Each report lists the settings in `given` that have no effect on its machine. The result does not depend on the
+/// number of threads, because replays share no state.
 pub fn compare<'a>(
     job: &ComparedJob<'a>,
     named: &[String],
@@ -68,8 +68,8 @@ pub fn compare<'a>(
     }
 }
 
-/// Calls `work` with each index below `count` on `threads` threads; one per core by default. `doing` names the work and
-/// the counted things in progress on a terminal.
+/// Calls `work` with each index below `count` on `threads` threads; the default is one thread per core. `doing` names
+/// the work and the counted things in progress on a terminal.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,
@@ -102,7 +102,7 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the machines' own names, or the user's names for machines whose own names are equal.
+/// Returns the own name of each machine, or the name on the command line for machines whose own names are equal.
 fn names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -115,7 +115,7 @@ fn names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     }
 }
 
-/// The failed replays of a comparison; at least one.
+/// Failed replays of a comparison; there is at least one.
 #[derive(Debug)]
 pub struct FailedReplays(Vec<(String, ReplayError)>);
 
@@ -130,7 +130,7 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the failure of the first machine on the command line; it sets the exit code.
+    /// Returns the failure of the first machine on the command line; this failure determines the exit code.
     pub fn first(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

@@ -1,4 +1,4 @@
-//! Completion of names in shells, and manual pages.
+//! Completes names in shells, and writes manual pages.
 
 use super::command_line;
 use super::help::{self, ClosingPart};
@@ -134,9 +134,10 @@ pub fn manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the manual page of a command, with the texts of `--help`.
+/// Returns the manual page of a command, which has the texts of `--help`.
 fn manual_page(command: Command) -> io::Result<Vec<u8>> {
-    // The renderer omits options that `-h` hides, and it lists `help`, which has no page.
+    // Arguments and subcommands change, because the renderer omits options that `-h` hides, and lists `help`, which
+    // has no page.
     let mut command = command.mut_args(|arg| {
         let text = help::described(&arg);
         arg.hide_short_help(false).help(text)
@@ -145,7 +146,8 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
         command = command.mut_subcommand("help", |help| help.hide(true));
     }
     let closing = command.get_after_help().map(ToString::to_string);
-    // The renderer would fill commands and paragraphs in the same way; commands must keep their lines.
+    // The closing text is written separately, because the renderer would also fill commands, which must keep their
+    // lines.
     let mut page = Vec::new();
     Man::new(command.after_help(Resettable::Reset)).render(&mut page)?;
     if let Some(closing) = closing {

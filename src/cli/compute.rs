@@ -1,4 +1,4 @@
-//! Options that price kernels, as arguments and as text in reports.
+//! Options of the compute model, which times kernels: as arguments, and as text in reports.
 
 use super::given::{OptionArgs, OptionGroup};
 use chakram_base::setting::{SettingChoice, SettingKey};
@@ -37,12 +37,12 @@ impl ComputeArgs {
 }
 
 impl<G> OptionArgs<G> {
-    /// Returns the requested compute model, without its efficiency.
+    /// Returns the requested compute model, without the efficiency.
     pub fn model(&self) -> ComputeModel {
         self.settings().replay().compute
     }
 
-    /// Describes where the durations of `kernels` come from.
+    /// Describes the origin of the durations of `kernels`.
     pub fn text(&self, kernels: &KernelBasis) -> String {
         let times = match self.model() {
             ComputeModel::Scaled(factor, _) => format!(", times {}", number(factor)),
@@ -91,7 +91,7 @@ impl<G> OptionArgs<G> {
         text
     }
 
-    /// Adds where the durations come from to `options`, for JSON.
+    /// Adds the origin of durations to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         let efficiency = self.settings().efficiency;
         let replay = self.settings().replay();
@@ -122,7 +122,7 @@ impl<G> OptionArgs<G> {
     }
 }
 
-/// Formats a factor in decimal if it is of usual size, without the digits that its binary form adds.
+/// Formats a factor in decimal if it has a usual size, without the digits that its binary form would add.
 fn number(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()

@@ -125,7 +125,7 @@ struct ConvertOutputArgs {
 }
 
 impl ConvertArgs {
-    /// Returns the source that the command names; `None` if it is detected from the files.
+    /// Returns the source that the command names; `None` if the source is detected from the files.
     pub(super) fn source(&self) -> Option<TraceSource> {
         match self.source.as_ref()? {
             ConvertCommand::Auto(_) => None,
@@ -142,7 +142,7 @@ impl ConvertArgs {
 }
 
 impl ConvertOutputArgs {
-    /// Starts the traces of a job. `inputs` must not be overwritten.
+    /// Starts the traces of a job. The traces must not overwrite `inputs`.
     fn start(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
         JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
     }
@@ -181,7 +181,7 @@ fn piped() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the known communication kernels and the user's `added` ones.
+/// Returns the known communication kernels together with the user's own, `added`.
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {
@@ -224,7 +224,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
     }
-    // The traces declare their own groups.
+    // The job file needs no groups, because the traces declare their own.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write(&summary, "JSON", out)?,

@@ -7,7 +7,7 @@ use chakram_trace::format::file::discover;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
-/// Protects the files of `custom` from being overwritten by `outputs`.
+/// Marks the files of `custom`, so that `outputs` cannot overwrite them.
 pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
     for file in discover(&custom.prefix).unwrap_or_default() {
         outputs.reads(&file.path);

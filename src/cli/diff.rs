@@ -96,7 +96,7 @@ pub enum FailOnArg {
     Any,
 }
 
-/// Maximum number of lines of a list; `None` prints all.
+/// Maximum number of lines of a list; `None` prints all lines.
 #[derive(Clone, Copy, Debug)]
 struct LineLimit(Option<usize>);
 
@@ -219,7 +219,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if it is a report: its content begins like JSON and its name has no ending of traces.
+/// Returns the text of `path` if it is a report: if the content begins like JSON and the name has no ending of
+/// traces.
 fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
@@ -308,7 +309,7 @@ fn of_traces(
         all.add(tally, args.keep());
     }
     if args.format == ReportFormatArg::Csv {
-        // CSV has no row for faults, so they are warnings.
+        // CSV has no row for faults, so faults are printed as warnings.
         for FileFault { rank, text, .. } in &all.faults {
             terminal::warning(format_args!("rank {rank}: {text}"))?;
         }
@@ -322,11 +323,11 @@ fn of_traces(
     Ok((text, verdict))
 }
 
-/// The file of each rank in the first and in the second job.
+/// For each rank, its file in the first and in the second job.
 type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
-/// Finds the files of both jobs and protects them from being overwritten by `outputs`. Two single files are compared
-/// even if their ranks differ.
+/// Finds the files of both jobs and marks them, so that `outputs` cannot overwrite them. Two single files are
+/// compared even if their ranks differ.
 fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);

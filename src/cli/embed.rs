@@ -1,8 +1,8 @@
 //! Commands inside another program: they return their output and their errors as data, and print nothing.
 //!
-//! A command line may end the process if memory runs out or a signal comes, because nothing follows it. An embedding
-//! program goes on. So it runs each command as the task of a [`StopToken`](chakram_base::interrupt::StopToken), and an
-//! interruption or a memory limit is an ordinary error.
+//! A command line may end the process if memory runs out or a signal arrives, because no other work follows. An
+//! embedding program continues to run. So this module runs each command as the task of a
+//! [`StopToken`](chakram_base::interrupt::StopToken), and an interruption or a memory limit is an ordinary error.
 
 use super::{
     Cli, CliCommand, DeferredArgs, LimitArgs, dispatch, parse_line, recognition, terminal,
@@ -38,12 +38,12 @@ pub struct CommandOutput {
     pub is_exceeded: bool,
     /// Whether the command found a failure, such as a deadlock: exit code 1.
     pub is_failed: bool,
-    /// A row for each node, if requested and if the command replayed.
+    /// Table with a row for each node, if requested and if the command replayed a job.
     pub nodes: Option<NodeTable>,
 }
 
-/// Prepares the process once: it survives tasks that need too much memory, and messages name options as arguments, such
-/// as `max_memory` for `--max-memory`.
+/// Prepares the process once, so that it survives tasks that need too much memory, and messages name options as
+/// arguments, such as `max_memory` for `--max-memory`.
 pub fn prepare() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -67,14 +67,14 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// The process's limits before a command, restored on drop.
+/// Limits of the process before a command; they are restored on drop.
 struct LimitsBefore {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
 impl LimitsBefore {
-    /// Sets the limits that the command line gives.
+    /// Sets the limits that the command line states.
     fn set(given: &LimitArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory),
@@ -97,7 +97,7 @@ impl Drop for LimitsBefore {
 ///
 /// # Errors
 ///
-/// Fails if the command fails; the fields have the facts of the message.
+/// Fails if the command fails; the fields of the failure have the facts of the message.
 pub fn execute(
     arguments: Vec<OsString>,
     wants_nodes: bool,

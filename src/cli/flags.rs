@@ -1,4 +1,4 @@
-//! Flags of the settings that messages of the library name, and parsers of their values.
+//! Flags for the settings that the library's messages name, and parsers of their values.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_report::settings::option_of_key;
@@ -49,7 +49,7 @@ pub fn flag_of_key(key: &str) -> String {
     }
 }
 
-/// Replaces keys in braces in `text` by flags: `with {zero} 3` becomes `with --zero 3`.
+/// Replaces keys in braces in `text` by flags: for example, `with {zero} 3` becomes `with --zero 3`.
 pub fn with_flags(text: &str) -> String {
     let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
@@ -60,7 +60,7 @@ pub fn with_flags(text: &str) -> String {
                 out += &flag_of_key(key);
                 out += rest;
             }
-            // Not a key: the text itself has a brace.
+            // This is no key: the text itself has a brace.
             None => {
                 out.push('{');
                 out += part;
@@ -70,11 +70,11 @@ pub fn with_flags(text: &str) -> String {
     out
 }
 
-/// Parses the words of a choice. Underscores in them are hyphens on the command line.
+/// Parses the words of a choice. Underscores in these words are hyphens on the command line.
 pub fn choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // Clap keeps words until the program ends, so leaking them costs nothing.
+        // Clap keeps these words until the program ends, so leaking them does no harm.
         PossibleValue::new(&*hyphened(word).leak()).help(*summary)
     });
     PossibleValuesParser::new(values).map(move |chosen| {

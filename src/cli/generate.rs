@@ -43,7 +43,7 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// Returns the arguments of the replay, of the pattern or of the model.
+    /// Returns the replay arguments of the pattern or of the model.
     pub(super) fn run_mut(&mut self) -> &mut RunArgs {
         match &mut self.pattern {
             Some(pattern) => &mut pattern.target_mut().run,
@@ -135,7 +135,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            // Checked after the model is resolved, so that a misspelled model is reported first.
+            // This is checked after the model is resolved, so that a misspelled model is reported first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
                     "{}: nothing says what to do with it\n  try: --dry-run, --machine MACHINE to replay it, \

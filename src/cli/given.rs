@@ -28,7 +28,7 @@ pub struct OptionArgs<G> {
     group: PhantomData<G>,
 }
 
-/// Options on the command line, without defaults, each with its values.
+/// Options that the command line states (without defaults), each with its values.
 pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
 
 /// Parses `given` without the option `left_out`.
@@ -64,7 +64,7 @@ fn arg(option: &'static ReplayOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
-                // Clap keeps words until the program ends, so leaking them costs nothing.
+                // Clap keeps these words until the program ends, so leaking them does no harm.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
             });
             PossibleValuesParser::new(values).into()

@@ -1,7 +1,7 @@
-//! Help of all commands: options in groups and in two columns, at most as wide as the terminal and 100 columns.
+//! Formats the help of all commands: options are in groups and in two columns, and lines are at most as wide as the
+//! terminal and 100 columns.
 //!
-//! `-h` leaves out rare options, which have `hide_short_help`. `--help` has all options and the meanings of their
-//! values.
+//! `-h` omits rare options (with `hide_short_help`). `--help` shows all options and the meanings of their values.
 
 use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
@@ -13,12 +13,13 @@ use textwrap::Options;
 /// Maximum and minimum width of lines.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
-/// Column at which the texts of options begin. Lines shorter than [`WIDE`] have no space for two columns.
+/// Column at which the texts of options begin. If lines are narrower than [`WIDE`], there is no space for two
+/// columns.
 const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
 
-/// How many options help shows.
+/// Which options that help shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpLength {
     /// Common options.
@@ -27,7 +28,7 @@ pub enum HelpLength {
     Long,
 }
 
-/// Returns which help `arguments` request; `None` if they request none.
+/// Returns the length of the help that `arguments` request; `None` if they request no help.
 pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     let words = arguments.iter().skip(1).take_while(|word| *word != "--");
     let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));
@@ -76,7 +77,7 @@ fn with_help(mut command: Command, length: HelpLength, width: usize) -> Command 
     command.override_help(StyledStr::from(page.text))
 }
 
-/// Help page of one command, while it is written.
+/// Text of the help page of one command, under construction.
 struct HelpPage {
     text: String,
     width: usize,
@@ -118,7 +119,7 @@ impl HelpPage {
         }
         let options = command.get_arguments().filter(shown);
         let mut ordered: Vec<&Arg> = options.filter(|arg| !arg.is_positional()).collect();
-        // Help and version are the last of the general options.
+        // Sorting puts help and version last among the general options.
         ordered.sort_by_key(|arg| matches!(arg.get_id().as_str(), "help" | "version"));
         let mut headings: Vec<Option<&str>> = vec![None];
         for arg in &ordered {
@@ -127,7 +128,7 @@ impl HelpPage {
                 headings.push(heading);
             }
         }
-        // Headings that several commands share come after the command's own.
+        // Headings that several commands share are placed after the command's own headings.
         let shared = [given::MODEL, output::REPORT, super::GENERAL];
         headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
         for heading in headings {
@@ -171,8 +172,8 @@ impl HelpPage {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes a command. If it is too long, it continues over several lines as a shell accepts them. Its purpose
-    /// follows on the same line or precedes it as a comment.
+    /// Writes a command. A command that is too long is broken over several lines in the form that a shell accepts.
+    /// The purpose of the command follows on the same line, or precedes it as a comment.
     fn example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -279,7 +280,7 @@ impl HelpPage {
         if takes && told {
             let widest = values.iter().map(|value| value.get_name().len()).max();
             let aligned = column + 4 + widest.unwrap_or(0);
-            // Texts in less than 20 columns would have one word per line.
+            // With less than 20 columns, texts would have one word per line.
             let texts = if aligned + 20 > self.width {
                 column + 6
             } else {
@@ -309,13 +310,13 @@ pub fn described(arg: &Arg) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClosingPart {
     Blank,
-    /// A heading or sentences. Line breaks of the source are not kept.
+    /// A heading or sentences. Line breaks in the source are not kept.
     Paragraph(String),
-    /// A command line, optionally with its purpose.
+    /// A command line, optionally followed by its purpose.
     Command(String),
     /// An entry of a list: name and text.
     Entry(String, String),
-    /// Another line of the previous entry.
+    /// A further line of the previous entry.
     MoreOfEntry(String),
 }
 

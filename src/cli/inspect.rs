@@ -167,7 +167,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = job::name_of(&args.traces, &files);
-    // A listing is streamed, so it bypasses the destination, which collects a whole text.
+    // A listing is streamed, so a listing bypasses the destination, which collects a whole text.
     if args.list && !args.critical_path {
         return args.nodes(&files, out, outputs);
     }

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 /// Help heading of the options for launches.
 const LAUNCHES: &str = "Launches";
 
-/// Maximum number of launches of one job. Each has a row in the report.
+/// Maximum number of launches of one job. The number is limited because each launch has a row in the report.
 const MOST: usize = 1_000_000;
 
 /// Options for several launches and several jobs.
@@ -44,7 +44,7 @@ pub struct LaunchArgs {
     on: Vec<RankMapArg>,
 }
 
-/// A job of `--with`, in JSON.
+/// A job of `--with`, as a JSON document.
 #[derive(Serialize)]
 struct JobBeside<'a> {
     job: &'a str,
@@ -81,7 +81,7 @@ impl LaunchArgs {
         found.map(|path| job::find([path], verify)).collect()
     }
 
-    /// Protects the files that these options read from being overwritten by `outputs`. `found` has the files of
+    /// Marks the files that these options read, so that `outputs` cannot overwrite them. `found` has the files of
     /// `--with` jobs.
     pub fn reads(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
         self.starts.iter().for_each(|path| outputs.reads(path));
@@ -117,7 +117,7 @@ impl LaunchArgs {
         }
     }
 
-    /// Loads the `--with` jobs. Adds their files to `inputs` if these are hashed.
+    /// Loads the `--with` jobs. Adds their files to `inputs` if inputs are hashed.
     pub fn load(
         &self,
         found: &[FoundTraces],
@@ -205,7 +205,7 @@ impl LaunchArgs {
     }
 }
 
-/// Rejects jobs that share an NPU, since each would use all of it.
+/// Rejects jobs that share an NPU, because each job would use the whole NPU.
 fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! The command line: parses arguments, runs the command, prints the result, and turns errors into exit codes.
 //!
-//! Exit codes: 0 done, 1 stuck, 2 bad input, bad usage or failed output, 3 a threshold exceeded or a leak found. 0
-//! means that every node of every rank completed.
+//! The exit codes are 0 (done), 1 (stuck), 2 (bad input, bad usage or failed output) and 3 (a threshold exceeded, or
+//! a leak found). Exit code 0 means that every node of every rank completed.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -150,12 +150,12 @@ enum CliCommand {
     },
 }
 
-/// Builds the arguments of a command only if the command is used: building all of them takes as long as many commands
-/// run.
+/// Builds the arguments of a command only if the command is used: building the arguments of all commands takes as
+/// long as running a short command.
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 
-/// Whether to build the arguments of all commands at once. Help, completion and the manual need them.
+/// Whether to build the arguments of all commands at once. Help, completion and the manual need all arguments.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
 impl<A: Args> Args for DeferredArgs<A> {
@@ -208,7 +208,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 
 /// Parses a command line. Also returns its words as the parser received them.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
-    // Rewritten before parsing, because ASTRA-sim accepts arguments that clap rejects.
+    // The arguments are rewritten before parsing, because ASTRA-sim accepts arguments that clap rejects.
     let arguments = astra_sim::arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {
@@ -227,7 +227,7 @@ pub fn main() -> ExitCode {
 
 /// Runs the program with `arguments`, whose first word is its name, and returns its exit code.
 pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    // For completion a shell runs the program with an environment variable set.
+    // To complete words, a shell runs the program with an environment variable set.
     let folder = env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command_line)
         .try_complete(arguments.iter().cloned(), folder.as_deref());
@@ -236,7 +236,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    // Must come first: a signal may arrive at any time, and temporary files must be removed.
+    // This must come first, because a signal may arrive at any time and temporary files must be removed.
     signals::watch();
     progress::started();
     setting::name_as(flags::write_flag);
@@ -244,7 +244,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Report failures to print help; clap's own exit ignores them.
+            // Failures to print help must be reported, but clap's own exit ignores them.
             return match error.print().and_then(|()| io::stdout().flush()) {
                 Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
                 Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -260,7 +260,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let mut out = terminal::EscapingWriter::standard_output();
     let result = dispatch(&cli.command, &mut out);
     let result = result.and_then(|code| {
-        // Flush here, because a failure during drop would be silent.
+        // The output is flushed here, because a failure during drop would be silent.
         out.flush()?;
         Ok(code)
     });
@@ -339,7 +339,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     kind(error) == Some(io::ErrorKind::BrokenPipe) || error.source().is_some_and(is_closed_pipe)
 }
 
-/// Returns 1 for a replay that deadlocked or never ends, 2 for all other errors.
+/// Returns 1 for a replay that deadlocked or never ends, and 2 for all other errors.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use chakram_engine::ReplayError;
     let replay = match error.downcast_ref::<compare::FailedReplays>() {
@@ -368,7 +368,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // A failed write and the command that requested it may have the same text; print it once.
+        // A failed write and the command that requested it may have the same text; such a text is printed once.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {words}");
@@ -376,7 +376,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
         last = words;
         cause = inner.source();
     }
-    // Move the suggestion after the causes.
+    // The suggestion is moved after the causes.
     if let Some((head, rest)) = own.split_once("\n  try: ") {
         text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
     } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {

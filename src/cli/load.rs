@@ -1,4 +1,4 @@
-//! Options about a job's traces, and progress while they load.
+//! Options about a job's traces, and progress while the traces load.
 
 use super::given::{OptionArgs, OptionGroup, TRACES};
 use super::progress::Progress;
@@ -47,7 +47,7 @@ pub struct StepArg {
     pub step: Option<u64>,
 }
 
-/// The options that set how a job's traces are read.
+/// The options that determine how a job's traces are read.
 #[derive(Clone, Debug)]
 pub struct TraceOptions;
 
@@ -61,8 +61,8 @@ impl OptionGroup for TraceOptions {
 pub type JobArgs = OptionArgs<TraceOptions>;
 
 impl JobArgs {
-    /// Returns the size of a mirrored job without `--ranks`: the machines' number of NPUs. Fails if the machines
-    /// differ.
+    /// Returns the number of ranks of a mirrored job (one trace for all ranks) without `--ranks`: the machines'
+    /// number of NPUs. Fails if the machines have different numbers.
     pub fn npus(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
@@ -87,7 +87,7 @@ pub fn load(found: &FoundTraces, name: String, options: &JobOptions) -> Result<J
     Ok(job)
 }
 
-/// Runs `work`, and shows on a terminal how many files it has read.
+/// Runs `work`, and shows on a terminal the number of files that it has read.
 pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {

@@ -116,8 +116,8 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns two lower bounds in cycles: all units multiply all the time, and each word is read from or written to memory
-/// once.
+/// Returns two lower bounds in cycles: one if all units multiply all the time, and one if each word is read from or
+/// written to memory only once.
 fn bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
@@ -236,10 +236,10 @@ type LoopBound = (&'static str, u64);
 #[derive(Serialize)]
 struct LevelRow {
     name: String,
-    /// Loops, outermost first.
+    /// Loops of the mapping, outermost first.
     loops: Vec<LoopBound>,
     bytes: u64,
-    /// Words that each tensor moves.
+    /// Number of words moved for each tensor.
     words: BTreeMap<&'static str, WordCounts>,
 }
 

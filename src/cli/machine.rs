@@ -160,7 +160,7 @@ fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(),
         MachineFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
             if let Some(ratios) = TileRatios::of(&machine) {
-                // Printed as a comment, because the text is a machine file.
+                // The ratios are printed as a comment, because the text is a machine file.
                 write!(out, "\n{}", ratios.comment(machine.name()))?;
             }
         }
@@ -198,7 +198,7 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(code)
 }
 
-/// Formats the number of NPUs: `512`, or `8 x N` if the outermost dimension has no fixed size.
+/// Formats the number of NPUs as `512`, or as `8 x N` if the outermost dimension has no fixed size.
 fn npus(machine: &Machine) -> String {
     let npus = machine.topology().npus();
     match (machine.scalable(), machine.topology().dimensions()) {
@@ -227,7 +227,7 @@ fn dimensions(machine: &Machine) -> Vec<String> {
     dimensions.iter().enumerate().map(words).collect()
 }
 
-/// Formats non-default properties of the network: `, network ports, cut-through by 4096 B`.
+/// Formats non-default properties of the network, as in `, network ports, cut-through by 4096 B`.
 fn network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != NetworkKind::default() {

@@ -157,7 +157,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
     .indented(0);
     for found in models {
         let model = &found.model;
-        // Only authors and year; the model's file has the full reference.
+        // Only authors and year are shown; the model's file has the full reference.
         let source = model
             .source
             .split_once(", ")

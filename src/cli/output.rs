@@ -1,4 +1,4 @@
-//! Arguments of a replay, and output of its report, for all sources of workloads.
+//! Arguments of a replay, and output of the replay's report, for all sources of workloads.
 
 use super::custom_algorithm;
 use super::flags::flag_of;
@@ -43,7 +43,7 @@ pub use timeline_file::{TimelineArgs, TimelineFile};
 /// Help heading of options about the report.
 pub(super) const REPORT: &str = "Report";
 
-/// The options that the times of a replay depend on.
+/// The options on which the times of a replay depend.
 #[derive(Clone, Debug)]
 pub struct TimingOptions;
 
@@ -53,7 +53,7 @@ impl OptionGroup for TimingOptions {
     }
 }
 
-/// The same options as arguments. Every command that replays has all of them.
+/// The options of [`TimingOptions`] as arguments. Every command that replays has all these arguments.
 pub type TimingArgs = OptionArgs<TimingOptions>;
 
 /// Arguments of a replay and of its report.
@@ -106,20 +106,20 @@ pub struct RunArgs {
 /// A job to replay and report.
 #[derive(Clone, Copy)]
 pub struct ReplayedJob<'a> {
-    /// Its traces, groups and instances.
+    /// Traces, groups and instances of the job.
     pub workload: &'a Workload,
-    /// Its name in reports.
+    /// Name of the job in reports.
     pub name: &'a str,
-    /// Makespan with the profiler's cost if this replay leaves it out, otherwise without it; `None` if the profiler has
-    /// no known cost.
+    /// Makespan with the profiler's cost if this replay subtracts the cost, otherwise the makespan without the cost;
+    /// `None` if the profiler has no known cost.
     pub other_profiler: Option<Span>,
     /// Replays of the step with fewer micro-batches, from which the whole step is extrapolated.
     pub shorter: Option<ShorterReplays>,
-    /// What its edits matched and changed.
+    /// Counts of what the job's edits matched and changed.
     pub edits: Option<&'a EditReport>,
-    /// Gains from faster parts, if requested.
+    /// Sensitivities: gains from faster parts, if requested.
     pub sensitivities: Option<&'a SensitivityReport>,
-    /// The stack that was asked for, if one was.
+    /// Software stack that the user chose, if any.
     pub stack: Option<&'a StackReport>,
 }
 
@@ -130,7 +130,7 @@ pub fn parse_price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
-/// A parsed `--map`. A type of its own, because clap treats a `Vec` as a repeated option.
+/// A parsed `--map`. This is a type of its own because clap treats a `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 
@@ -315,7 +315,7 @@ impl RunArgs {
         let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
         let map = map.map(|path| to.outputs().create(&path)).transpose()?;
         let pictures = page.as_ref().map(|_| PictureRecorder::new(&prepared));
-        // If the host is simulated, these nodes include its kernel launches.
+        // If the host is simulated, these nodes include the host's kernel launches.
         let progress = Progress::start("replaying", "nodes", prepared.workload().nodes());
         let observers = ((timeline, pictures), progress.observer());
         let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
@@ -377,7 +377,7 @@ impl RunArgs {
         self.table == Some(ReportTableArg::Nodes)
     }
 
-    /// Adds the cost to `report`, with the price and number of tokens on the command line.
+    /// Adds the cost to `report`, with the price and the number of tokens from the command line.
     pub fn state_cost(&self, report: &mut Report) {
         let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
         report.state_cost(self.price.or(own), self.total_tokens);
@@ -390,7 +390,7 @@ impl RunArgs {
         }
     }
 
-    /// Finds how much `workload` gains from faster parts, if requested.
+    /// Computes the sensitivities of `workload` (its gains from faster parts), if requested.
     pub fn find_sensitivities(
         &self,
         workload: &Workload,
@@ -461,7 +461,7 @@ impl RunArgs {
         Ok(code)
     }
 
-    /// Protects the files that these options read from being overwritten by `outputs`.
+    /// Marks the files that these options read, so that `outputs` cannot overwrite them.
     pub fn reads(&self, outputs: &mut OutputSet) {
         for arg in &self.timing.settings().custom {
             custom_algorithm::mark_read(arg, outputs);
@@ -476,8 +476,8 @@ impl RunArgs {
         })
     }
 
-    /// Returns the engine's options to replay `workload` on each of `machines`. Fails if an option has no effect on one
-    /// of them. Adds the files that the options name to `inputs`, if hashes are requested.
+    /// Returns the engine's options to replay `workload` on each of `machines`. Fails if an option has no effect on
+    /// one of these machines. Adds the files that the options name to `inputs`, if hashes are requested.
     pub fn options(
         &self,
         absent: MissingRankPolicy,
@@ -500,7 +500,7 @@ impl RunArgs {
         Ok(options)
     }
 
-    /// Returns the NPU of each rank, if `--map` gives it.
+    /// Returns the NPU of each rank, if `--map` states it.
     pub fn map(&self) -> Option<&[Npu]> {
         self.timing.settings().replay().map.as_deref()
     }

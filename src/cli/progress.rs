@@ -1,7 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if that is a terminal.
 //!
-//! Work stores its position in an atomic number, and a thread draws it, so loops read no clock. The second counts from
-//! the start of the program: if several short pieces of work take longer together, the later ones are shown.
+//! The work stores its position in an atomic number, and a separate thread draws that position, so the work's loops
+//! read no clock. The second is counted from the start of the program, so if several short pieces of work together
+//! take longer, the later ones are shown.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;
@@ -41,7 +42,7 @@ pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }
 
-/// Counter of finished work. It is shown until it is dropped.
+/// Counter of finished work. The counter is shown until it is dropped.
 pub struct Progress {
     done: Arc<AtomicU64>,
     end: Arc<EndSignal>,
@@ -49,7 +50,7 @@ pub struct Progress {
     drawing: Option<JoinHandle<()>>,
 }
 
-/// Runs `work` and shows only its time.
+/// Runs `work` and shows only the elapsed time.
 pub fn shown<T>(doing: &'static str, work: impl FnOnce() -> T) -> T {
     let _progress = Progress::start(doing, "", 0);
     work()
@@ -67,7 +68,7 @@ impl EndSignal {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits up to `time` and returns whether the work has ended.
+    /// Waits up to `time` for the end of the work; returns whether the work has ended.
     fn wait(&self, time: Duration) -> bool {
         let ended = self.lock();
         let waited = self.woken.wait_timeout_while(ended, time, |ended| !*ended);
@@ -152,7 +153,7 @@ fn draw(
         _ => "{msg} {wide_bar} {human_pos} of {human_len} {prefix}, {rate}, {left}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is constant");
-    // The bar starts hidden but counts from the start, so that rate and time left are about all of the work.
+    // The bar is hidden at first but counts from the start, so that rate and remaining time refer to the whole work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
     bar.set_style(style.with_key("rate", rate).with_key("left", left));
@@ -180,19 +181,19 @@ fn draw(
     DRAWN.store(false, Ordering::Relaxed);
 }
 
-/// Writes the time left. Before anything is finished, it writes the time so far instead.
+/// Writes the remaining time. Before the first thing is finished, writes the elapsed time instead.
 fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
-    // Errors are ignored for the same reason as in `rate`.
+    // Errors are ignored, because a terminal that accepts no output must not stop the work.
     let _ = match state.pos() {
         0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
         _ => write!(out, "{:#} left", HumanDuration(state.eta())),
     };
 }
 
-/// Writes the number of things per second, as a whole number from 10 on.
+/// Writes the number of things per second, without decimals from 10 on.
 fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
-    // A terminal that accepts no output must not stop the work.
+    // Errors are ignored, because a terminal that accepts no output must not stop the work.
     let _ = match rate < 10.0 {
         true => write!(out, "{rate:.1}/s"),
         false => write!(out, "{}/s", HumanCount(rate as u64)),

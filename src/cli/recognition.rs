@@ -1,7 +1,8 @@
 //! Recognizes inputs of other tools, and names the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports an error about its own format. So this runs after a command
-//! has failed: if the error names a path of the command line with another tool's content, a better error replaces it.
+//! Every command accepts any path, and its reader reports an error about its own format. So recognition runs only
+//! after a command has failed. If the error names a path of the command line with another tool's content, a better
+//! error replaces it.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -14,12 +15,12 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command can read; others are foreign to it.
+/// Inputs that a command can read; other inputs are foreign to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
-    /// Traces, machines, tables: chakram's own files.
+    /// chakram's own files: traces, machines, tables.
     Own,
-    /// Also files of ASTRA-sim.
+    /// chakram's own files and files of ASTRA-sim.
     AstraSim,
     /// Files of one trace source.
     Source(TraceSource),
@@ -61,12 +62,12 @@ pub fn explained(
     }
     let inputs = inputs(words);
     let named = inputs.iter().filter(|path| is_named(&text, path));
-    // Choose the longest path, because a folder and a file in it may both be on the command line.
+    // The longest path is chosen, because a folder and a file in the folder may both be on the command line.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     recognized(path, readable)
 }
 
-/// Beginning of the error about an unknown machine.
+/// Text in the error about an unknown machine.
 const MACHINE_UNKNOWN: &str = "no machine is called";
 
 /// Returns whether a word is a comma-separated list of machines.
@@ -97,10 +98,10 @@ fn address(word: &OsStr) -> Option<String> {
     ))
 }
 
-/// Memory in bytes that recognition may need: several times the beginning of a file.
+/// Memory in bytes that recognition may need: several times the size of the part of a file that it reads.
 const NEEDED: u64 = 32 << 20;
 
-/// Returns the kind of `path` and the command that reads it; `None` if it is unknown or `readable`.
+/// Returns the kind of `path` and the command that reads it; `None` if the kind is unknown or `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
@@ -123,7 +124,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     }
     let (noun, hint) = match RecognizedInput::of(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
-        // The Nsight reader reports what is missing in the database.
+        // The Nsight reader itself reports what is missing in the database.
         RecognizedInput::Foreign(_)
             if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
         {
@@ -133,7 +134,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
         RecognizedInput::Source(source) => {
             let is_readable = match readable {
                 ReadableInputs::AnySource => true,
-                // The command also writes traces of messages as GOAL.
+                // The command also converts traces with messages to GOAL.
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::AstraSim => {
@@ -152,7 +153,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
 
 /// Returns the command that converts an input of `source`.
 fn conversion(source: TraceSource, input: &str) -> String {
-    // Options without a default. The user chooses their values.
+    // Options without a default. The user must choose their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),
@@ -193,7 +194,7 @@ fn inputs(words: &[OsString]) -> Vec<PathBuf> {
         }
         is_output = is_output_option(&word.to_string_lossy());
     }
-    // If a file is both, its error is about overwriting it.
+    // If a file is both input and output, the error is about overwriting it.
     inputs.retain(|path| !outputs.contains(path));
     inputs
 }
@@ -218,7 +219,7 @@ fn is_named(text: &str, path: &Path) -> bool {
     if name.is_empty() {
         return false;
     }
-    // Dots also end sentences, so the folders `.` and `..` only count before a slash or colon.
+    // Dots also end sentences, so the folders `.` and `..` count only before a slash or colon.
     let is_dots = name == "." || name == "..";
     let is_of_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     text.match_indices(name).any(|(at, _)| {
@@ -234,7 +235,7 @@ fn is_named(text: &str, path: &Path) -> bool {
     })
 }
 
-/// Maximum size in bytes of an ASTRA-sim input that is recognized. Such files are written by hand.
+/// Maximum size in bytes of an ASTRA-sim input that is recognized; such files are written by hand and are small.
 const MAX_ASTRA_SIM: u64 = 1 << 16;
 
 fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {

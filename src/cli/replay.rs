@@ -121,7 +121,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.run.reads(&mut outputs);
     let found_beside = args.launches.find(loading.verify)?;
     args.launches.reads(&found_beside, &mut outputs);
-    // The output is claimed before the replay, so that an unwritable file costs no time.
+    // The output file is claimed before the replay, so that an unwritable file is detected before the replay takes
+    // time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
@@ -229,14 +230,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let code = args
                 .run
                 .exit_code(comparison.reports().map(|(_, report)| report))?;
-            // Checked after the report, so that completed machines are compared even if others failed.
+            // Failures are checked after the report, so that completed machines are compared even if others failed.
             FailedReplays::check(comparison)?;
             Ok(code)
         }
     }
 }
 
-/// Returns the given options about traces as settings, each with the job in `found` without it.
+/// Returns the given options about traces as settings, each with the job in `found` without that option.
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
@@ -277,7 +278,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes the changes of `job` and its machine, with the makespan before them; `None` without changes.
+/// Describes the changes of `job` and its machine, with the makespan before these changes; `None` if there are no
+/// changes.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -300,8 +302,8 @@ fn edit_report(
     }))
 }
 
-/// Returns the range of makespans of `job` if an edit added ranks without a trace. The added ranks copy the median, the
-/// fastest or the slowest captured ranks of their roles.
+/// Returns the range of makespans of `job` if an edit added ranks without a trace. The range covers the makespan of
+/// `job` itself, and the makespans if the added ranks copy the fastest and the slowest captured ranks of their roles.
 fn completed_interval(
     found: &FoundTraces,
     job: &Job,
@@ -322,7 +324,7 @@ fn completed_interval(
         let other = job::load(found, String::new(), &loading, &mut |_, _| {})?;
         makespans.push(makespan(other.workload(), machine, options)?);
     }
-    // If all captured ranks of each role are equal, the range is unknown.
+    // If all captured ranks of each role are equal, there is no range.
     let interval = CompletedInterval::of(&makespans);
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
@@ -343,7 +345,7 @@ fn load_unedited(
         ..loading.clone()
     };
     match job::load(found, String::new(), &loading, &mut |_, _| {}) {
-        // An edit added the missing ranks, so the job without it cannot run.
+        // An edit added the missing ranks, so the job without the edit cannot run.
         Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
         loaded => loaded.map(Some),
     }
@@ -360,7 +362,7 @@ fn makespan(
     Ok(outcome.makespan)
 }
 
-/// Returns the machine of a case, in the folder of its traces, or the machine that the job was generated for.
+/// Returns the machine file of a case (in the folder of its traces), or the machine for which the job was generated.
 fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(

@@ -62,11 +62,12 @@ struct ScaleDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
-    /// Whether collectives or messages go along the dimension.
+    /// Whether collectives or messages go along the scaled dimension.
     exchanges_along: bool,
 }
 
-/// Returns the machine of the scaled job: the job's machine, with enough nodes for `ranks` if it has several sizes.
+/// Returns the machine of the scaled job: the job's machine, with enough nodes for `ranks` ranks if that machine
+/// exists in several sizes.
 fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     let sized = name_for_ranks(name, ranks);
     match sized.as_deref() {
@@ -125,7 +126,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;
     }
-    // All traces are read before the first is written, so that errors leave no output.
+    // All traces are read before the first trace is written, so that errors leave no output.
     scaling.check()?;
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.along();
@@ -139,7 +140,8 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // Written files by the hash of their contents, and by old rank if its trace is the same in every block.
+    // Written files, by the hash of their contents; and by old rank, for ranks whose trace is the same in every
+    // block.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
     let link = !args.no_links;
@@ -155,7 +157,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let opened = traces.open(file)?;
         let trace = scaling.write(rank, opened.as_slice());
         let trace = trace.map_err(|e| opened.blame(e))?;
-        // Equal contents are found by hash, so that only one trace at a time is in memory.
+        // Equal contents are found by hash, so that only one trace needs to be in memory.
         let hash = *blake3::hash(&trace).as_bytes();
         let known = match written.get(&hash) {
             Some(&known) if outputs.share(rank, known, link)? => known,

@@ -104,7 +104,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// Name and text of a table of runs or a file of columns.
+/// Name and text of a file: a table of runs, or a description of columns.
 struct ScoreFile {
     name: String,
     text: String,
@@ -118,7 +118,7 @@ impl ScoreFile {
     }
 }
 
-/// Tables of runs, each with its file of columns.
+/// Tables of runs, each with its description of columns.
 struct ScoreFiles(Vec<[ScoreFile; 2]>);
 
 impl ScoreFiles {
@@ -161,8 +161,8 @@ impl ScoreFiles {
         Ok(tables.ok_or("there is no table")?)
     }
 
-    /// Returns the settings of `args`, each with the runs without it. A setting is left out if no run can be made
-    /// without it; it clearly has an effect.
+    /// Returns the settings of `args`, each with the runs without that setting. A setting is omitted if no run is
+    /// possible without it, because it clearly has an effect.
     fn settings(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {
@@ -242,7 +242,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Rows are written as runs end. A fit needs all runs first.
+    // Rows are written as soon as runs end, unless a fit needs all runs first.
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty();
     let answers = if grows {
         let (mut rows, mut answers) = (ScoreRows::new(&table), Vec::new());

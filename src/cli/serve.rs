@@ -25,7 +25,8 @@ use llm::{LlmArgs, LlmInput, SloOption};
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
-/// Maximum number of requests for which a run is repeated to find the effect of a setting; takes a second or two.
+/// Maximum number of requests for which a run is repeated to find the effect of a setting; a repetition takes at most
+/// a second or two.
 const MOST_REPEATED: u64 = 200_000;
 
 /// Serve requests over time: waiting, batching, latency percentiles
@@ -230,8 +231,8 @@ impl ServeArgs {
     }
 }
 
-/// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if it has one. `own` is the
-/// scenario without settings, `report` the report of the run.
+/// Returns why the seed of `args` has no effect on this run of `scenario`, or `None` if the seed has an effect.
+/// `own` is the scenario without settings; `report` is the report of the run.
 fn seed_without_effect(
     args: &ServeArgs,
     (own, scenario): (&Scenario, &Scenario),
@@ -260,7 +261,7 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "nothing in this run is drawn")))
 }
 
-/// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have one.
+/// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have an effect.
 fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
     let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
@@ -277,7 +278,7 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
     requests.into_iter().chain(rate).collect()
 }
 
-/// Reason if the scenario itself has the same value.
+/// Reason for a setting whose value the scenario already has.
 const SAME: &str = "the scenario says the same";
 
 fn without_effect(option: &str, why: &str) -> String {
@@ -387,7 +388,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             }
         }
     }
-    // Each platform has its own run, so a setting may affect only some.
+    // Each platform has its own run, so a setting may affect only some of the runs.
     for (i, report) in reports.iter_mut().enumerate() {
         let runs = (&own, &scenario);
         let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
@@ -401,7 +402,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     written(page, &scenario.name, &reports, &[])
 }
 
-/// Returns the platforms to run on; a single `None` if no platform is given.
+/// Returns the platforms on which to run; a single `None` if the command line names no platform.
 fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
     match platforms {
         [] => vec![None],
@@ -430,7 +431,7 @@ fn sweep_rates(
         true => find_capacity(scenario, platform, options, args.attain)?,
         false => sweep(scenario, platform, options, &args.rates)?,
     };
-    // A run draws random numbers at every rate or at none, so the first rate is enough.
+    // Checking the first rate is enough, because a run draws random numbers at every rate or at no rate.
     let mut seed = None;
     if let Some(point) = found.points.first() {
         let at_rate = scenario.at_rate(point.rate_per_s);
@@ -485,7 +486,7 @@ fn rendered(
     }
 }
 
-/// Writes the page, if requested.
+/// Writes the page, if the user requested one.
 fn written(
     page: Option<OutputClaim>,
     title: &str,

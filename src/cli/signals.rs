@@ -1,5 +1,5 @@
-//! Signal handlers. Signals that end the program remove temporary files first; a trace that is truncated while it is
-//! mapped becomes an ordinary error.
+//! Signal handlers. Signals that end the program remove temporary files first; if a trace file is truncated while it
+//! is mapped into memory, the program ends with an ordinary error.
 
 /// Installs the handlers. Signals that the parent process ignores stay ignored.
 #[cfg(unix)]
@@ -8,8 +8,7 @@ pub fn watch() {
         unix::handle(signal, unix::end as *const () as usize);
     }
     // If memory runs out, the allocator ends the program without running destructors, so temporary files are removed
-    // here.
-    // SAFETY: the function only does what is allowed in a signal handler, so it is also allowed at exit.
+    // here. SAFETY: the function does only what a signal handler may do, so it may also run at exit.
     unsafe { libc::atexit(unix::clean) };
     unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
     // Exceeding the limit on file sizes becomes a write error.
@@ -17,7 +16,7 @@ pub fn watch() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Does nothing on other systems.
+/// Does nothing on systems other than Unix.
 #[cfg(not(unix))]
 pub fn watch() {}
 
@@ -32,8 +31,8 @@ mod unix {
     /// Installs `handler` for `signal`, unless the signal is ignored.
     pub fn handle(signal: i32, handler: usize) {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: both structures are valid. The handlers below only read lists without locks and call functions that
-        // POSIX allows in handlers.
+        // SAFETY: both structures are valid. The handlers below read lists only without locks, and call only
+        // functions that POSIX allows in handlers.
         unsafe {
             if libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) != 0
                 || before.assume_init_ref().sa_sigaction == libc::SIG_IGN
@@ -53,13 +52,13 @@ mod unix {
         remove_temporaries();
     }
 
-    /// Removes temporary files, then ends the program by `signal` as without a handler.
+    /// Removes temporary files, then ends the program by `signal`, as it would end without a handler.
     pub extern "C" fn end(signal: i32, _: *const libc::siginfo_t, _: *const libc::c_void) {
         if defer_signal(signal) {
             return;
         }
         remove_temporaries();
-        // Clear the line of a progress bar. Otherwise end the line, in which the terminal shows `^C`.
+        // The line of a progress bar is cleared. Any other line is ended, because the terminal shows `^C` in it.
         say(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
         say(b"interrupted: unfinished files were removed; files that were complete before are left\n");
         die(signal);

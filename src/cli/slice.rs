@@ -1,4 +1,4 @@
-//! `chakram slice`: writes a part of a job as a job.
+//! `chakram slice`: writes a part of a job as a job of its own.
 
 use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
@@ -124,7 +124,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // All ranks have the same start, so their times stay aligned.
+    // All ranks use the same start, so that their times stay aligned.
     let start = parts
         .iter()
         .map(RankSelection::first)

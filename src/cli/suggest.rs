@@ -1,4 +1,4 @@
-//! Suggestions for unknown arguments and commands, if clap has none.
+//! Suggestions for unknown arguments and commands, if clap has no suggestion.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -16,7 +16,8 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
                 Some(ContextValue::String(found)) => near(found, within),
                 _ => Vec::new(),
             };
-            // clap suggests passing the word as a value, which does not help with a misspelling.
+            // The suggestion of clap is removed: it says to pass the word as a value, which does not help with a
+            // misspelling.
             error.remove(ContextKind::Suggested);
             if !near.is_empty() {
                 error.remove(ContextKind::Usage);
@@ -24,7 +25,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
             }
         }
         ErrorKind::InvalidSubcommand => {
-            // The words in `COMMANDS` only apply to the top level.
+            // The words in `COMMANDS` apply only to the top level.
             let known = match within.get_name() == command.get_name() {
                 true => commands_meant(&error),
                 false => None,
@@ -116,7 +117,8 @@ fn commands_meant(error: &Error) -> Option<&'static str> {
     meant.map(|(_, meant)| *meant)
 }
 
-/// Words that users of other tools try as options, and the flag to use instead, with a value if the word implies it.
+/// Words that users of other tools try as options, and the flag to use instead, with a value if the word implies a
+/// value.
 const SYNONYMS: [(&[&str], &str); 10] = [
     (&["fsdp", "fsdp2", "zero3", "zero-3"], "zero 3"),
     (
@@ -153,8 +155,8 @@ const SYNONYMS: [(&[&str], &str); 10] = [
     ),
 ];
 
-/// Returns the flags of `command` that `found` may mean: a synonym, else flags within two edits, else flags that share
-/// a part of the name.
+/// Returns the flags of `command` that `found` may mean: a synonym; otherwise flags within two edits; otherwise flags
+/// that share a part of the name.
 fn near(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')

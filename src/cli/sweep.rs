@@ -194,7 +194,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints on standard error how many bounds and points were computed, and how fast.
+/// Prints on standard error the number of computed bounds and points, and the rate.
 fn detail(start: Instant, done: WorkDone) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
@@ -223,7 +223,7 @@ fn own_command(args: &SweepArgs, number: u64) -> String {
     }
 }
 
-/// Writes the rows, the front and the page into `folder`: all of them or none.
+/// Writes the rows, the front and the page into `folder`: either all of them or none.
 fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     outputs.reads(study);
@@ -266,8 +266,8 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let quiet = |_: &SweepStep<'_>| {};
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
-    // The journal comes after the run, so that a failed merge leaves none. With it the folder can be resumed and its
-    // rows explained.
+    // The journal is written after the run, so that a failed merge leaves no journal. With a journal, the sweep can
+    // be resumed and its rows can be explained.
     let mut table = SweepTable::new(&study, rows, explorer.turns());
     table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create(&args.output, &hash)?;

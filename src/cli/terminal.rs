@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
 use std::time::Instant;
 
-/// Standard output as bytes. Its errors name it.
+/// Standard output as bytes. The errors of this writer name standard output.
 pub struct StandardOutput(io::Stdout);
 
 /// Returns standard output for binary data.
@@ -38,11 +38,11 @@ impl Write for StandardOutput {
 /// How to escape characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
-    /// Escape all of them, as `\u{1b}`.
+    /// Escape all such characters, as in `\u{1b}`.
     All,
-    /// The same, but keep colour changes.
+    /// Escape all such characters except colour changes.
     AllButColours,
-    /// As JSON escapes; in JSON such characters only occur in strings.
+    /// Escape all such characters as JSON does; in JSON, they occur only in strings.
     Json,
 }
 
@@ -56,7 +56,7 @@ pub struct EscapingWriter<W: Write> {
 }
 
 impl EscapingWriter<io::BufWriter<StandardOutput>> {
-    /// Creates a writer to standard output. It keeps colours if that is a terminal.
+    /// Creates a writer to standard output. The writer keeps colours if standard output is a terminal.
     pub fn standard_output() -> Self {
         let escapes = if io::stdout().is_terminal() {
             EscapeStyle::AllButColours
@@ -150,7 +150,7 @@ fn safe(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     }
 }
 
-/// Returns the length of the colour change at the start of `text`, if there is one.
+/// Returns the length of the colour change at the start of `text`, if there is a colour change.
 fn colour(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -158,7 +158,7 @@ fn colour(text: &str) -> Option<usize> {
 }
 
 thread_local! {
-    /// Captured lines of standard error, while a command runs inside another program.
+    /// Lines for standard error, captured while a command runs inside another program.
     static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
@@ -195,7 +195,7 @@ pub fn shell_word(text: &str) -> String {
     }
 }
 
-/// Minimum width; narrower terminals are treated as this wide.
+/// Minimum width; narrower terminals are treated as if they had this width.
 const MIN_COLUMNS: usize = 60;
 
 /// Returns the width of text in columns: `COLUMNS` if it is set, the terminal's width if the text goes to a terminal,
@@ -233,10 +233,10 @@ pub fn plain_style() -> TextStyle {
     }
 }
 
-/// How much is printed to standard error besides errors: below 0 nothing, above 0 details.
+/// Amount of text on standard error in addition to errors: below 0 none, 0 notes and warnings, above 0 also details.
 static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 
-/// Sets how much is printed to standard error besides errors.
+/// Sets the amount of text on standard error in addition to errors.
 pub fn set_verbosity(quiet: bool, verbose: bool) {
     VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
 }
@@ -308,7 +308,7 @@ mod tests {
             "\x1b[1mb\x1b[0m\\u{1b}[2J\\u{7}"
         );
         assert_eq!(through(&["a\u{202e}b".as_bytes()], true), "a\\u{202e}b");
-        // A character in two writes, an incomplete character, and invalid bytes.
+        // The input has a character split over two writes, an incomplete character, and invalid bytes.
         assert_eq!(
             through(
                 &["ü\u{202e}".as_bytes().split_at(3).0, &[0x80, 0xae]],

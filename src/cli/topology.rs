@@ -1,4 +1,4 @@
-//! `chakram topology`: shows graphs of chips, and searches for good ones.
+//! `chakram topology`: shows graphs of chips, and searches for good graphs.
 
 use super::flags::choices;
 use chakram_base::config;
@@ -217,7 +217,8 @@ fn tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Generates random graphs and prints each that is better than all before, by the mean time of 1 GB between two chips.
+/// Generates random graphs and prints each graph that is better than all previous ones, that is, whose mean time to
+/// send 1 GB between two chips is lower.
 fn random(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkTechnology,
@@ -242,7 +243,7 @@ fn random(
         };
         let graph = ChipGraph::random(count, &mut || split_mix(&mut state));
         let summary = graph.summary();
-        // The table has no rate for so many links per chip, so such chips do not exist.
+        // The table of link rates has no rate for so many links per chip, so such chips are assumed not to exist.
         let Some(seconds) = mean_seconds(&summary, technology) else {
             continue;
         };

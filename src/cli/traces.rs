@@ -56,7 +56,7 @@ pub enum SummaryFormatArg {
     Json,
 }
 
-/// File name that means a pipe.
+/// File name that means a pipe (standard input or output).
 pub const PIPE: &str = "-";
 
 /// Finds the files that `args` name, or reads the pipe. Keeps only the requested step.
@@ -94,7 +94,7 @@ pub enum TraceTarget<'o> {
 }
 
 impl<'o> TraceTarget<'o> {
-    /// Creates the output for `ranks` traces. `traces` and `beside` are inputs, which no output may overwrite.
+    /// Creates the output for `ranks` traces. No output may overwrite the inputs `traces` and `beside`.
     pub fn new(
         args: &'o OutputArgs,
         ranks: usize,
@@ -111,7 +111,7 @@ impl<'o> TraceTarget<'o> {
             };
         }
         let mut files = OutputSet::default();
-        // Traces are read again while others are written, so no output may overwrite one.
+        // Traces are read again while other traces are written, so no output may overwrite a trace.
         job::mark_read(&mut files, &traces.found);
         beside
             .iter()
@@ -122,12 +122,12 @@ impl<'o> TraceTarget<'o> {
         Ok(Self::Files(Box::new(outputs)))
     }
 
-    /// Returns whether the trace goes to standard output, where nothing else may be printed.
+    /// Returns whether the trace goes to standard output, to which no other text may be printed.
     pub fn is_pipe(&self) -> bool {
         matches!(self, Self::Pipe(_))
     }
 
-    /// Writes the trace of a rank; returns its handle if it went to a file.
+    /// Writes the trace of a rank; returns the file's handle if the output is files.
     pub fn write(
         &mut self,
         rank: u32,
@@ -145,7 +145,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Uses the `written` trace for `rank` too, as a hard link if `link` is set. Returns whether that was possible.
+    /// Uses the file `written` for `rank` too, as a hard link if `link`, otherwise as a copy. Returns whether sharing
+    /// was possible.
     pub fn share(
         &mut self,
         rank: u32,
@@ -160,8 +161,8 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Writes the groups to a file next to the traces, if there are any, and returns its path. Fails for a pipe if
-    /// groups were `asked` for.
+    /// Writes the groups to a file next to the traces, if there are any, and returns the path of that file. For a
+    /// pipe, fails if the user `asked` for groups.
     pub fn groups(
         &mut self,
         declared: &DeclaredGroups,
@@ -178,7 +179,7 @@ impl<'o> TraceTarget<'o> {
         }
     }
 
-    /// Commits all files, the job file with `about` last, and returns their names for the user.
+    /// Commits all files, the job file with `about` last, and returns the names of the files for the user.
     pub fn commit(self, about: JobFile) -> Result<String, Box<dyn Error>> {
         match self {
             Self::Files(outputs) => saved(&outputs.commit(about)?),
@@ -187,7 +188,8 @@ impl<'o> TraceTarget<'o> {
     }
 }
 
-/// Notes which traces with the job's prefix do not belong to it, and returns the names of its traces.
+/// Prints a note about traces with the job's prefix that do not belong to the job, and returns the names of the job's
+/// traces.
 pub fn saved(job: &SavedJob) -> Result<String, Box<dyn Error>> {
     note_others(&job.prefix, &job.others)?;
     Ok(first_to_last(&job.traces))
@@ -202,7 +204,7 @@ fn first_to_last(names: &[PathBuf]) -> String {
     }
 }
 
-/// Notes which traces with the job's prefix do not belong to it.
+/// Prints a note about traces with the job's prefix that do not belong to the job.
 pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),

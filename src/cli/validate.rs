@@ -115,7 +115,7 @@ impl Error for UnsoundTraces {}
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
-    // All hashes are checked here. A replay only checks the hashes of small jobs.
+    // All hashes are checked here, although a replay checks only the hashes of small jobs.
     let found = job::find(&args.traces, args.verify.thorough())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = options(args, &found, hash, &mut inputs)?;
@@ -195,8 +195,8 @@ fn options(
 /// A trace, and the hash of its contents if requested.
 type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
-/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with several
-/// names is read once, unless each name is another member of it.
+/// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with
+/// several names is read only once, unless each name refers to another member of the file.
 fn read(
     files: &[RankFile],
     options: &ValidateOptions,
@@ -213,7 +213,8 @@ fn read(
         let Some(key) = identity(&file.path) else {
             return new();
         };
-        // Two names of one file may claim different contents, and only one claim can be right, so both are checked.
+        // Two names of one file may state different hashes of the contents. Only one can be right, so both are
+        // checked.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {
@@ -226,7 +227,7 @@ fn read(
             }
         }
     });
-    // Collected before the checks start, because the iterator fills `distinct`.
+    // The list is collected before the checks start, because the iterator also fills `distinct`.
     let of_file = of_file.collect();
     let traces = parallel_map(("checking", "traces"), distinct.len(), threads, |i| {
         check(distinct[i], options.dependencies, options.show, hash)

@@ -332,7 +332,8 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Chooses the pairs that `threads` threads replay within `budget`; records the others and their features in `outcome`.
+/// Chooses the pairs that `threads` threads can replay within `budget`; records the other pairs and their features in
+/// `outcome`.
 fn within<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],
@@ -368,7 +369,7 @@ mod tests {
     use clap::{Command, CommandFactory};
     use std::collections::BTreeSet;
 
-    /// The only other options of `replay` choose the report or repeat the job, and a stored prediction depends on
+    /// All other options of `replay` only choose the report or repeat the job, and a stored prediction depends on
     /// neither.
     #[test]
     fn baselines_take_every_option_of_replays_about_times_and_traces() {

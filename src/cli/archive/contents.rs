@@ -68,7 +68,7 @@ pub fn query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
-/// Renders workloads as CSV. A workload without a key that another has gets an empty cell.
+/// Renders workloads as CSV. A workload has an empty cell for a key that only other workloads have.
 fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
@@ -118,7 +118,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.tail()));
     }
-    // Numbers and the spaces around them take 26 columns, and the metadata needs as much space as the longest name.
+    // Numbers and the spaces around them take 26 columns; the metadata needs as much space as the longest name.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
     let names = found.iter().map(|row| clip(&row.name, longest));
@@ -148,7 +148,8 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
-    // The program ends here. Freeing the memory of ten thousand workloads would take a tenth of the run.
+    // The memory is not freed, because the program ends here and freeing ten thousand workloads would take a tenth of
+    // the run.
     std::mem::forget(all);
     Ok(super::exit_code(listing.tail()))
 }

@@ -104,7 +104,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
-    // `generate` writes a file of groups next to a job, for other programs.
+    // This file of groups is known, because `generate` writes it next to a job for other programs.
     if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let groups = path.with_file_name(format!("{name}.groups.json"));
@@ -157,7 +157,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the name of a workload from its path: the name of the case or folder, otherwise the prefix of its files.
+/// Returns the default name of a workload: the name of the case or folder, otherwise the prefix of its files.
 fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFile]) -> String {
     let name = job::name_of(paths, files);
     let name = name
@@ -179,7 +179,7 @@ fn folder_of(path: &Path) -> PathBuf {
     path.parent().map_or_else(PathBuf::new, Path::to_owned)
 }
 
-/// Removes repeated paths to one file, and fails if two different files have one name.
+/// Removes repeated paths to the same file; fails if two different files have the same name.
 fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
     files.dedup_by(|b, a| {

@@ -1,4 +1,5 @@
-//! Effect of quirks on a result: replays with all quirks, with each one corrected, and with all corrected.
+//! Shows the effect of quirks on a result: replays with all quirks, with each quirk corrected, and with all quirks
+//! corrected.
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;
@@ -23,7 +24,7 @@ enum QuirkVariation {
 }
 
 impl QuirkVariation {
-    /// Returns the replays in the order of the table.
+    /// Returns all variations in the order of the table.
     fn all() -> Vec<Self> {
         let ones = Quirk::all().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);
@@ -43,9 +44,9 @@ impl QuirkVariation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ReplayEnding {
     After(Span),
-    /// The network has no such quirk.
+    /// The quirk does not exist in the chosen network.
     NotApplicable,
-    /// It was rejected, deadlocked or never ends.
+    /// The replay was rejected, deadlocked or never ends.
     Failed {
         how: &'static str,
         why: String,
@@ -112,7 +113,7 @@ pub fn run(
     }
 }
 
-/// Returns the makespan with these quirks, or the kind of failure and its message.
+/// Returns the makespan with the quirks `quirks`, or the kind of failure and its message.
 fn makespan(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
         .job(quirks)

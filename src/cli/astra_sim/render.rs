@@ -1,4 +1,4 @@
-//! Output formats: ASTRA-sim's lines, a table, or the report as JSON.
+//! Renders the output formats: ASTRA-sim's lines, a table, or the report as JSON.
 
 use chakram_astra_sim::{AstraInputs, RankWork};
 use chakram_base::units::Span;
@@ -13,10 +13,10 @@ use std::fmt::Write as _;
 /// Statistics of a rank that finished, with times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct RankStatistics {
-    /// The rank.
+    /// Number of the rank.
     pub rank: u32,
     finish: u64,
-    /// Wall time minus the recorded time of its nodes; negative in a pure replay whose nodes overlap.
+    /// Wall time minus the recorded time of the rank's nodes; negative in a pure replay whose nodes overlap.
     exposed: i64,
     time: RankBusyTime,
     work: RankWork,
@@ -25,7 +25,7 @@ pub struct RankStatistics {
 }
 
 impl RankStatistics {
-    /// Creates the statistics of a rank that was busy for `time` with `work`; `None` if it did not finish.
+    /// Creates the statistics of a rank that was busy for `time` with `work`; `None` if the rank did not finish.
     pub fn new(rank: u32, time: RankBusyTime, work: RankWork) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
@@ -40,8 +40,8 @@ impl RankStatistics {
 }
 
 impl RankStatistics {
-    /// Returns whether ASTRA-sim's statistics throw an exception on the rank: it has nodes that are neither kernels nor
-    /// communication.
+    /// Returns whether ASTRA-sim's statistics throw an exception on the rank: that is, whether it has nodes that are
+    /// neither kernels nor communication.
     pub fn breaks_off(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
@@ -59,7 +59,7 @@ fn ns(span: Span) -> u64 {
     span.0 / 1000
 }
 
-/// Renders ASTRA-sim's lines with its wording, rank by rank.
+/// Renders ASTRA-sim's lines with ASTRA-sim's wording, rank by rank.
 pub fn text(rows: &[RankStatistics]) -> String {
     let mut out = String::new();
     for row in rows {
@@ -78,7 +78,8 @@ pub fn end(row: &RankStatistics) -> String {
     )
 }
 
-/// Renders the lines of a rank's statistics. Without `always`, the line about overlap appears only if there is overlap.
+/// Renders the lines of a rank's statistics. Unless `always`, the line about overlap appears only if there is
+/// overlap.
 pub fn statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     lines(&mut out, row, always).expect("a string grows as needed");
@@ -171,7 +172,7 @@ pub fn csv(rows: &[RankStatistics]) -> String {
     out.text()
 }
 
-/// The report as JSON, with ASTRA-sim's statistics added.
+/// JSON document of a report with ASTRA-sim's statistics.
 #[derive(Debug, Serialize)]
 pub struct OriginalDocument {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! Replay on the chosen network, with the observers that the output requires.
+//! Replays on the chosen network, with the observers that the output needs.
 
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
@@ -42,14 +42,14 @@ pub fn run(
 /// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplayAttempt {
-    /// All output was written.
+    /// All output is written.
     Done,
-    /// Nothing was written, because analytical answers may have changed the order of ASTRA-sim's lines. The caller must
-    /// replay step by step.
+    /// No output was written, because analytical answers may have changed the order of ASTRA-sim's lines. The caller
+    /// must replay step by step.
     LostOrder,
 }
 
-/// Replays `job` with these options and prints the requested output.
+/// Replays `job` with the given options and prints the requested output.
 fn attempt(
     args: &AstraSimArgs,
     job: &AstraSimJob,
@@ -62,7 +62,7 @@ fn attempt(
     let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
-    // `None`: the graph has only kernels where it says compute, so the observer needs no look-up per node.
+    // `None` means that all compute nodes of the graph are kernels, so that the observer needs no look-up per node.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
@@ -82,7 +82,7 @@ fn attempt(
     let full = args.format == ReportFormatArg::Json;
     let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
     let (_, (_, (_, timeline))) = watched;
-    // The observers' records of a rejected replay have no meaning.
+    // After a rejected replay, the observers' records have no meaning.
     let result = match result {
         Err(error @ ReplayError::Refused(_)) => return Err(error.into()),
         result => result,
@@ -121,7 +121,7 @@ fn attempt(
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
-        // ASTRA-sim creates the whole path.
+        // All folders of the path are created, as ASTRA-sim does.
         let parent = folder
             .and_then(Path::parent)
             .filter(|p| !p.as_os_str().is_empty());
@@ -161,10 +161,10 @@ fn attempt(
 /// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A timeline's file can be started only once, so its replay cannot be repeated: simulate from the start, which
-        // always keeps the order of lines.
+        // A timeline's file can be started only once, so a replay with a timeline cannot be repeated. Such a replay
+        // simulates step by step from the start, which always keeps the order of lines.
         stepwise: args.stepwise || (args.transcribes() && args.timeline.path().is_some()),
-        // ASTRA-sim prints the lines of ranks that finish together in this order.
+        // ASTRA-sim prints the lines of ranks that finish together in the order of their ends.
         ordered_ends: args.transcribes(),
         ..ReplayOptions::default()
     }
@@ -179,7 +179,7 @@ pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, 
     Ok(outcome)
 }
 
-/// Yields the nodes of an instance in the order of their completion.
+/// Iterates over the nodes of an instance in the order of their completion.
 fn ran<'a>(
     workload: &'a Workload,
     spans: &'a SpanRecorder,
@@ -207,7 +207,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     }
 }
 
-/// Writes a picture of a rank's memory to its own file.
+/// Writes a picture of a rank's memory to a file of its own.
 fn draw(
     memory: &TensorMemory<'_>,
     rank: u32,

@@ -1,4 +1,4 @@
-//! Rewrites ASTRA-sim's command line as a command line of this program, before it is parsed.
+//! Rewrites ASTRA-sim's command line as a command line of chakram, before parsing.
 
 use super::AstraSimArgs;
 use crate::LimitArgs;
@@ -8,7 +8,7 @@ use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Name of the subcommand.
+/// Name of chakram's subcommand for ASTRA-sim.
 const NAME: &str = "astra-sim";
 
 /// File names of ASTRA-sim's two programs, each with its network model.
@@ -22,15 +22,15 @@ const PROGRAMS: [(&str, &str); 2] = [
 pub struct RewrittenArgs {
     /// Arguments to parse, beginning with the program's name.
     pub kept: Vec<OsString>,
-    /// Arguments that were left out, with the reason.
+    /// Arguments that were left out, each with the reason.
     pub ignored: Vec<InputNote>,
     /// Whether the program was called by a name of ASTRA-sim's programs.
     pub original: bool,
 }
 
-/// Rewrites a command line, whose first word is the program's name. If that is a name of ASTRA-sim's programs, the
-/// subcommand and the network model are added. Arguments that the subcommand does not know are left out, because
-/// ASTRA-sim ignores them; so is a separate word after a flag whose value must follow `=`.
+/// Rewrites a command line, whose first word is the program's name. If that word is a name of ASTRA-sim's programs,
+/// the subcommand and the network model are added. Arguments that the subcommand does not know are left out, because
+/// ASTRA-sim ignores them. A separate word after a flag whose value must follow `=` is also left out.
 pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -58,7 +58,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if its value is optional or must follow `=`. A separate word after it is ignored.
+    // The previous flag, if its value is optional or must follow `=`. A separate word after such a flag is ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -79,7 +79,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     to
 }
 
-/// Moves the general options before the command, and the command itself, from `given` to `kept`.
+/// Moves the general options that precede the command, and the command itself, from `given` to `kept`.
 fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<OsString>) {
     let mut general = None;
     while let Some(argument) = given.next() {
@@ -98,7 +98,8 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
     }
 }
 
-/// Returns the reason for ignoring `argument`. It follows `flag`, if that flag could have a value.
+/// Returns a note with the reason for ignoring `argument`. `flag` is the flag before the argument, if that flag could
+/// have a value.
 fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -115,7 +116,8 @@ fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote
     InputNote::flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Where the value of a known argument is: nowhere, in the next argument, or after an `=` that is missing.
+/// Where the value of a known argument is: the argument has no value, or the value is in the next argument, or it is
+/// missing because there is no `=`.
 enum FlagValue {
     Nothing,
     Behind,
@@ -139,7 +141,7 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
-        // The parser itself adds help, so the command does not list it.
+        // Help is tested separately, because the parser adds it and the command does not list it.
         let help = (name == "help").then_some(FlagValue::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
@@ -150,7 +152,8 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
         });
         return arg.or(help);
     }
-    // `-qofile` is `-q -o file`: the first letter that takes a value takes the rest of the word, or the next word.
+    // `-qofile` is `-q -o file`: the value of the first letter that takes one is the rest of the word or the next
+    // word.
     let mut letters = argument.strip_prefix('-')?.chars();
     let mut last = None;
     while let Some(letter) = letters.next() {
@@ -220,7 +223,8 @@ mod tests {
         assert!(arguments([]).kept.is_empty());
     }
 
-    /// All options of the help are known by both names; before the command, so are the general options.
+    /// All options in the help are known by both of their names; the general options are also known before the
+    /// command.
     #[test]
     fn options_that_the_help_lists_are_kept() {
         let mut cli = crate::whole_command();

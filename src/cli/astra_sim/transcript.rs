@@ -1,4 +1,4 @@
-//! ASTRA-sim's own lines, for scripts that parse its output and its log.
+//! Prints ASTRA-sim's own lines, for scripts that parse its output and its log.
 //!
 //! A line is `[time] [logger] [level] text`, the default format of ASTRA-sim's logging library. Standard output gets
 //! the lines of level `info` and above: the rings of NPU 0 and, when an NPU finishes, its end and its statistics.
@@ -6,7 +6,7 @@
 //! and one when it completes. Times are UTC; `SOURCE_DATE_EPOCH` replaces the current time.
 //!
 //! The statistics of a rank stop after their first line if the rank has nodes of the host, nodes of memory, or nodes
-//! that do nothing.
+//! that do no work.
 
 use super::render::{self, RankStatistics};
 use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
@@ -48,7 +48,8 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns whether ASTRA-sim prints lines for a node. It does not for a node that completes at once.
+    /// Returns whether ASTRA-sim prints lines for a node. ASTRA-sim prints no lines for a node that completes
+    /// immediately.
     fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
@@ -108,9 +109,9 @@ impl Observer for TranscriptRecorder<'_> {
 }
 
 /// Detects whether analytical answers of collectives keep ASTRA-sim's order of lines. Lines of the members of one
-/// collective always keep their order. All lines keep it if nothing else completes between the collective's start and
-/// its end. Otherwise a step of the collective could be due at the same instant as another event, and an NPU handles
-/// the events of one instant in the order in which the first of them was scheduled.
+/// collective always keep their order. All lines keep their order if no other node completes between the start and
+/// the end of the collective. Otherwise a step of the collective could be due at the same instant as another event,
+/// and an NPU handles the events of one instant in the order in which the first of them was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time of the last completion of a node other than a collective.
@@ -121,7 +122,7 @@ pub struct LineOrderObserver {
 }
 
 impl LineOrderObserver {
-    /// Returns whether the lines are in ASTRA-sim's order.
+    /// Returns whether analytical answers kept ASTRA-sim's order of lines.
     pub fn is_kept(&self) -> bool {
         !self.is_lost
     }
@@ -191,7 +192,7 @@ pub fn lines(
         ..TranscriptLines::default()
     };
     for (size, offset) in rings(inputs) {
-        // All ring lines are about NPU 0 and come first.
+        // ASTRA-sim prints all ring lines, which are about NPU 0, first.
         to.info(
             "system::topology::RingTopology",
             &format!(
@@ -258,9 +259,10 @@ fn finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates them. Each
-/// of all-reduce, reduce-scatter, all-gather and all-to-all has a ring per dimension in its list, except dimensions with
-/// a double binary tree. An entry for all dimensions is one ring of all NPUs and ends the list.
+/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates them.
+/// Each of all-reduce, reduce-scatter, all-gather and all-to-all has a ring for each dimension in its list of
+/// algorithms, except for dimensions with a double binary tree. An entry for all dimensions is one ring of all NPUs
+/// and ends the list.
 fn rings(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());
@@ -300,7 +302,7 @@ pub fn clock() -> String {
 }
 
 /// Formats ms since 1970 by the Gregorian calendar. Years begin in March, so that a leap day is the last day of its
-/// year; every fourth year has one, except centuries that 400 does not divide.
+/// year; every fourth year has a leap day, except centuries that 400 does not divide.
 fn date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);

@@ -1,4 +1,4 @@
-//! Collectives that nccl-tests measured, written to `measured_collective` tables of a machine.
+//! Writes collectives that nccl-tests measured to `measured_collective` tables of a machine.
 
 use super::{string, with_section};
 use crate::terminal::plain_style;
@@ -13,11 +13,11 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Returns `text`, the file of `machine`, with the collectives of the logs `paths`, and a summary of them.
+/// Returns `text`, the file of `machine`, with the collectives of the logs `paths`, and a summary of the collectives.
 ///
 /// # Errors
 ///
-/// Fails if a log cannot be read, two logs have one kind and number of members, or a log has more members than a
+/// Fails if a log cannot be read, two logs have the same kind and number of members, or a log has more members than a
 /// dimension.
 pub(super) fn measure(
     text: &str,

@@ -1,4 +1,4 @@
-//! Kernels of captured jobs, written to `measured` tables of a machine's NPU classes.
+//! Measures the kernels of captured jobs, and writes them to `measured` tables of a machine's NPU classes.
 
 use super::{rank_classes, string, with_section};
 use crate::terminal::plain_style;
@@ -16,11 +16,11 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Rows of the summary.
+/// Maximum number of rows of the summary.
 const SHOWN: usize = 12;
 
-/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of them.
-/// With `by_rank` each rank gets an NPU class of its own.
+/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of the
+/// kernels. If `by_rank`, each rank gets an NPU class of its own.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(super) fn measure(
     let summary = summary(&found);
     let mut priced = found;
     if by_rank {
-        // NPUs without a measured rank get the times of all ranks of their class.
+        // NPUs without a measured rank use the times of all ranks of their class.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
         let mut shared_class = vec![0; machine.classes().len()];
         for npu in (0..npus).map(Npu) {

@@ -1,4 +1,4 @@
-//! Measured GEMMs, written to `product` tables of a machine's NPU class.
+//! Writes measured GEMMs to `product` tables of a machine's NPU class.
 
 use super::with_section;
 use crate::terminal::plain_style;
@@ -12,7 +12,7 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-/// Returns `text`, the file of `machine`, with the GEMMs of the table `path`, and a summary of them.
+/// Returns `text`, the file of `machine`, with the GEMMs of the table `path`, and a summary of the GEMMs.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Returns `text`, the file of `machine`, with a new class `CLASS-RANK` for each NPU in `ranks` that shares its class
-/// with others. The new class copies the shared one. Other NPUs keep their class.
+/// with other NPUs. The new class is a copy of the shared class. Other NPUs keep their class.
 pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npus();
     let members = |class: usize| (0..npus).filter(move |npu| machine.class(Npu(*npu)) == class);
@@ -39,14 +39,14 @@ pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> Str
         }
     }
     sections.retain(|section| !section.starts_with("[assign]"));
-    // Sections of an earlier calibration stay at the end of the file.
+    // The new tables precede sections of an earlier calibration, which stay at the end of the file.
     let end = sections.iter().position(|section| is_heading(section));
     let calibrated = sections.split_off(end.unwrap_or(sections.len())).concat();
     let base = sections.concat();
     format!("{}\n\n{assigned}\n{calibrated}", base.trim_end())
 }
 
-/// Splits a file before each table and before each section of an earlier calibration.
+/// Splits a machine file into parts that begin at each table and at each section of an earlier calibration.
 fn sections(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.split_inclusive('\n') {
@@ -58,14 +58,14 @@ fn sections(text: &str) -> Vec<String> {
     all
 }
 
-/// Returns whether a section of an earlier calibration begins with `line`.
+/// Returns whether `line` begins a section of an earlier calibration.
 fn is_heading(line: &str) -> bool {
     SECTIONS
         .iter()
         .any(|title| line.starts_with(heading(title).trim_start()))
 }
 
-/// Returns the text before and after the class's name in the header of `section`, if it is a table of that class.
+/// If `section` is a table of the class `class`, returns the text before and after the class's name in its header.
 fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)> {
     let start = ["[npu.", "[[npu."]
         .iter()

@@ -1,4 +1,4 @@
-//! Tests of the pricing options and of their descriptions in reports.
+//! Tests the options of the compute model and their descriptions in reports.
 
 use super::*;
 use chakram_hardware::compute::RooflineEfficiency;

@@ -51,7 +51,7 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         args.output.clone().into(),
     ];
     words.extend(args.options.iter().cloned());
-    // After `--`, names that begin with a dash are inputs.
+    // The separator `--` is needed because names of inputs may begin with a dash.
     words.push("--".into());
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);

@@ -1,4 +1,4 @@
-//! `chakram convert msccl`: converts MSCCL algorithms to traces that the members of a collective execute.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces whose steps the members of a collective execute.
 
 use super::CompressArg;
 use crate::traces;

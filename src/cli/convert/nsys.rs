@@ -57,7 +57,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
     }
-    // The traces declare their own groups.
+    // The job file needs no groups, because the traces declare their own.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print(&summary, out)?,

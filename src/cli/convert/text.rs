@@ -1,4 +1,4 @@
-//! The summary of a conversion as text.
+//! Prints the summary of a conversion as text.
 
 use chakram_base::ids::ranges;
 use chakram_converters::pytorch::LinkMethod;
@@ -19,7 +19,7 @@ fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Prints `summary`. `input` names the kind of input whose size was read, such as JSON.
+/// Prints `summary`. `input` names the kind of input whose size is printed, such as JSON.
 pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> io::Result<()> {
     let ranks = &summary.ranks;
     let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
@@ -260,7 +260,7 @@ fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     wrapped(out, "  ", &said)
 }
 
-/// Describes which ranks without a capture were inferred, and from which ranks.
+/// Describes the ranks without a capture that were inferred, and the ranks from which they were inferred.
 fn inferred(summary: &ConversionSummary) -> Option<String> {
     let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
@@ -450,7 +450,8 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a line, broken at spaces if it is wider than a table. File names stay whole, so that they can be copied.
+/// Writes a line, broken at spaces if the line is wider than a table. File names stay whole, so that they can be
+/// copied.
 fn prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");
@@ -467,7 +468,7 @@ fn prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(lines.as_bytes())
 }
 
-/// Returns one note for all ranks with `of` above zero: `ranks 0-7: 1,234 kernels …`.
+/// Returns one note for all ranks with a count `of` above zero, as in `ranks 0-7: 1,234 kernels …`.
 fn of_ranks(
     ranks: &[RankConversion],
     of: fn(&RankConversion) -> u64,
@@ -482,7 +483,7 @@ fn of_ranks(
     (!with.is_empty()).then(|| format!("{}: {} {what}", ranks_of(&with), thousands(sum)))
 }
 
-/// Formats ranks: `rank 3`, `ranks 0-7`.
+/// Formats ranks as `rank 3` or `ranks 0-7`.
 fn ranks_of(of: &[u32]) -> String {
     match of {
         [only] => format!("rank {only}"),

@@ -97,7 +97,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
-    // All inputs are declared before the first output starts, so that no output replaces an input that is read later.
+    // All inputs are marked before the first output starts, so that no output replaces an input that is read later.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
@@ -128,8 +128,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Commits the files of a job with a new job file. If the input's job file is at that path, it stays: the outputs are
-/// the same traces in another format.
+/// Commits the files of a job with a new job file. If the input's job file is at that path, it is kept, because the
+/// outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -248,7 +248,7 @@ fn convert<W: Write>(
     while let Some(record) = source.next_record().map_err(hint)? {
         sink.record(record)?;
     }
-    // Checked at the end, because a stream has no length in advance.
+    // The number of records is checked at the end, because a stream has no length in advance.
     if sink.records == 0 {
         return Err(TraceError::empty());
     }
@@ -259,8 +259,8 @@ fn convert<W: Write>(
     Ok((sink.into_inner(), converted))
 }
 
-/// Salvages the intact records of a task's input. Returns its format, the error of its compression, the new file's
-/// contents, and the losses.
+/// Salvages the intact records of a task's input. Returns the format of the input, the error of its compression, the
+/// contents of the new file, and the losses.
 fn salvaged(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -269,7 +269,8 @@ fn salvaged(
     let read;
     let packed = match &job.input {
         Some(file) => {
-            // Opened without decompression: a damaged stream is decompressed here as far as possible.
+            // The file is opened without decompression, so that a damaged stream can be decompressed here as far as
+            // possible.
             held = TraceContents::open_compressed(&file.path)?;
             held.as_slice()
         }
@@ -296,9 +297,9 @@ fn salvaged(
 struct ConvertSink<W: Write> {
     kind: ConvertWriter<W>,
     records: usize,
-    /// Number of nodes that are zero bytes long.
+    /// Number of nodes whose record has zero bytes.
     empty: usize,
-    /// Number of records that are zero bytes long, with the metadata.
+    /// Number of records with zero bytes, including the metadata record.
     blank: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The two traces of a rank: whole files, or with `--salvage` the intact parts of damaged ones.
+//! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged files.
 
 use chakram_analysis::diff::tally::FileFault;
 use chakram_trace::format::error::TraceFault;
@@ -10,11 +10,11 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that are damaged or cannot be read. Each has its first error and the number of further errors.
+/// Traces that are damaged or cannot be read. Each is stored with its first error and the number of further errors.
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
-    /// What to try; may be empty.
+    /// Suggestion of what to try; may be empty.
     hint: &'static str,
 }
 
@@ -90,23 +90,23 @@ impl Error for UnreadableTraces {}
 /// The trace of a rank in one of the two jobs.
 #[derive(Debug)]
 pub enum DiffSide {
-    /// A file.
+    /// A whole file.
     File(TraceContents),
     /// The intact part of a damaged file.
     Salvaged {
-        /// The file.
+        /// Path of the damaged file.
         path: PathBuf,
-        /// The intact records as a valid trace file.
+        /// Contents of a valid trace file with the intact records.
         bytes: Vec<u8>,
-        /// What was lost.
+        /// Report on what was lost.
         report: Box<SalvageReport>,
-        /// Error of its compression, if any.
+        /// Error of the file's compression, if any.
         wrong: Option<String>,
     },
 }
 
 impl DiffSide {
-    /// Opens `file`; with `salvage`, recovers the intact part if it is damaged.
+    /// Opens `file`; if the file is damaged and `salvage` is set, recovers the intact part.
     pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
         let contents = match TraceContents::open_verified(file) {
@@ -156,7 +156,7 @@ impl DiffSide {
         }
     }
 
-    /// Fails if `trace`, read from this side, is damaged.
+    /// Fails if `trace`, which was read from this side, is damaged.
     pub fn check(&self, trace: &mut RawTrace<'_>) -> Result<(), UnreadableTraces> {
         if matches!(self, Self::Salvaged { .. }) || !is_damaged(trace) {
             return Ok(());

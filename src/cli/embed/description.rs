@@ -1,10 +1,10 @@
-//! The commands and their options as data; bindings generate functions from it.
+//! The commands and their options as data; language bindings generate functions from this data.
 
 use crate::whole_command;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
-/// Describes every command: its path, help, and arguments.
+/// Describes every command: path, help, and arguments.
 pub fn describe() -> Value {
     let mut command = whole_command();
     command.build();

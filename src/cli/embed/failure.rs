@@ -1,4 +1,4 @@
-//! Failures of commands as data.
+//! Failures of commands as data, for programs that embed them.
 
 use crate::compare::FailedReplays;
 use crate::error_text;
@@ -42,14 +42,14 @@ pub enum FailureKind {
     Interrupted,
 }
 
-/// The rank, id and name of a node.
+/// Rank, id and name of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainNode {
-    /// Rank.
+    /// Rank of the node.
     pub rank: u32,
-    /// Id in the trace.
+    /// Id of the node in the trace.
     pub node: u64,
-    /// Name.
+    /// Name of the node.
     pub name: String,
 }
 
@@ -58,26 +58,26 @@ pub struct PlainNode {
 pub struct WaitingPlainNode {
     /// The node.
     pub node: PlainNode,
-    /// What it waits for, as text.
+    /// Description of what the node waits for.
     pub why: String,
 }
 
-/// A failed command: its message, and the facts in it as separate fields.
+/// A failed command: its message, and the facts of the message as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
     /// Kind of failure.
     pub kind: FailureKind,
     /// The whole message, with causes and suggestions.
     pub message: String,
-    /// What is wrong, without place and suggestions.
+    /// Description of what is wrong, without place and suggestions.
     pub found: String,
-    /// What was expected, if the message says it separately.
+    /// Description of what was expected, if the message states it separately.
     pub expected: Option<String>,
-    /// What to try.
+    /// Suggestion of what to try.
     pub hint: Option<String>,
-    /// The argument that is wrong.
+    /// Name of the wrong argument.
     pub argument: Option<String>,
-    /// The key that is wrong in a file, such as `dimension[1].bandwidth`.
+    /// Wrong key in a file, such as `dimension[1].bandwidth`.
     pub key: Option<String>,
     /// Path of the file.
     pub file: Option<String>,
@@ -89,19 +89,19 @@ pub struct CommandFailure {
     pub offset: Option<u64>,
     /// Index of the record in the file, from 0.
     pub record: Option<u64>,
-    /// The rank in which the failure is.
+    /// Rank in which the failure is.
     pub rank: Option<u32>,
     /// Id of the node in its trace.
     pub node: Option<u64>,
-    /// Error number of the operating system.
+    /// Error number from the operating system.
     pub os_error: Option<i32>,
-    /// Number of nodes that completed before a deadlock, and of all nodes.
+    /// Number of nodes that completed before a deadlock, and number of all nodes.
     pub completed: Option<(u64, u64)>,
     /// Nodes that wait in a deadlock.
     pub waiting: Vec<WaitingPlainNode>,
     /// Cycle of a deadlock: each node waits for the next one.
     pub cycle: Vec<PlainNode>,
-    /// Bytes needed, and the limit.
+    /// Bytes needed, and the memory limit.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -199,7 +199,7 @@ impl CommandFailure {
         };
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
-        // The usage line and the advice to ask for help only make sense on a command line.
+        // The usage line and the advice to ask for help make sense only on a command line.
         let text = text.split("\n\nUsage:").next().unwrap_or(text);
         let text = text
             .split("\n\nFor more information")
@@ -235,7 +235,7 @@ impl CommandFailure {
         (self.found, self.hint) = (found, hint);
     }
 
-    /// Copies the fields that an error in the chain of causes knows.
+    /// Copies into the fields the facts of one error in the chain of causes.
     fn take(&mut self, error: &(dyn Error + 'static)) {
         if let Some(error) = error.downcast_ref::<JobError>() {
             match error {

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 struct DryRunReport<'r> {
     name: &'r str,
     summary: &'r PlanSummary,
-    /// The machine's name, and the locations of groups on it.
+    /// Name of the machine, and locations of the groups on it.
     on: Option<(&'r str, Vec<GroupLocation>)>,
     room: StageMemory,
     stack: Option<&'r StackReport>,
@@ -54,7 +54,8 @@ fn cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
     }
 }
 
-/// Prints the work, memory and communication of `asked`, and its placement on `machine` if there is one.
+/// Prints the work, memory and communication of the request `asked`, and its placement on `machine`, if there is a
+/// machine.
 pub fn run(
     asked: TrainingRequest,
     machine: Option<&Machine>,

@@ -1,4 +1,4 @@
-//! Edits of a generated job before it is written or replayed, as `chakram edit` does with files.
+//! Edits a generated job before the job is written or replayed, as `chakram edit` does with files.
 
 use super::files::trace_metadata;
 use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits that only repeat an option of the plan, with that option.
+/// Edits that only repeat an option of the plan, each with that option.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -33,7 +33,7 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
 /// Minimum size of a node in a trace, in bytes.
 const NODE_BYTES: u64 = 64;
 
-/// Parses edits, and rejects those that an option of the plan replaces.
+/// Parses edits, and rejects edits for which the plan has an option.
 pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {
@@ -135,7 +135,7 @@ impl EditedGeneration {
         })
     }
 
-    /// Edits the job and writes it. Returns the names of its files, and the edited job.
+    /// Edits the job and writes it. Returns the names of the files, and the edited job.
     pub fn write(
         &self,
         job: &GeneratedJob,

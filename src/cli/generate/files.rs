@@ -17,14 +17,14 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Number of nodes above which a note warns of large files before they are written.
+/// Number of nodes above which a note warns about large files before they are written.
 const MANY: u64 = 20_000_000;
 
-/// Which ranks share a file.
+/// Which ranks may share a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharing {
-    /// Whether identical ranks share one file by hard links. Without it, and on file systems without hard links, they
-    /// get copies.
+    /// Whether identical ranks share one file by hard links. Otherwise, and on file systems without hard links, such
+    /// ranks get copies.
     pub link: bool,
     /// Whether ranks that differ only in their peers, groups and cores also share a file.
     pub members: bool,
@@ -46,8 +46,8 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
     metadata
 }
 
-/// Writes the traces of all ranks, and returns their names for the user. `machine` is the machine that the job was made
-/// for.
+/// Writes the traces of all ranks, and returns the names of the files for the user. `machine` is the machine for
+/// which the job was made.
 pub fn write(
     job: &GeneratedJob,
     output: &Path,
@@ -69,7 +69,7 @@ pub fn write(
         Some(of) => (true, of.ranks[0]),
         None => (false, job.class_of(rank)),
     };
-    // Each class of identical ranks is generated once, if its files can be shared.
+    // Each class of identical ranks is generated only once, if its files can be shared.
     let classes: BTreeMap<_, u32> = (0..job.ranks()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
     job.check_traces()?;
@@ -79,7 +79,7 @@ pub fn write(
             counted(nodes, "node")
         ))?;
     }
-    // Hard links take no time, copies do.
+    // Hard links are immediate, but copies take time.
     let all = match link {
         true => nodes,
         false => (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
@@ -110,7 +110,7 @@ pub fn write(
         let nodes = job.nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;
-        // If files could not be shared, later ranks of the class wrote their own; keep the first.
+        // If files could not be shared, later ranks of the class wrote their own files; the first file is kept.
         written.entry(class).or_insert(done);
     }
     let groups = job.groups();

@@ -16,13 +16,13 @@ pub struct ShortenedStep {
     turn: u32,
 }
 
-/// Number of replays to compare: all simulated micro-batches, one turn fewer, and two turns fewer. A turn is the
-/// smallest number of micro-batches after which the schedule repeats.
+/// Number of replays to compare: with all simulated micro-batches, with one turn fewer, and with two turns fewer. A
+/// turn is the smallest number of micro-batches after which the schedule repeats.
 const TURNS: u32 = 3;
 
 impl ShortenedStep {
-    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if these do not fill the pipeline or are not
-    /// whole turns.
+    /// Shortens the step of `whole` to `simulated` micro-batches. Fails if these micro-batches do not fill the
+    /// pipeline or are not whole turns.
     pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
         let Some((turn, fill)) = plan.schedule.period(plan.pipeline) else {

@@ -53,7 +53,7 @@ pub struct TrainingArgs {
 }
 
 impl TrainingArgs {
-    /// Returns the files that the command may read.
+    /// Returns the files that the command reads.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let model = self.model.as_deref().map(Path::new);
         let plan = [self.plan.plan.as_deref(), self.plan.pass_orders.as_deref()];
@@ -92,7 +92,7 @@ fn orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
 }
 
 impl PlanArgs {
-    /// Returns the plan without the option `left_out`, and its source.
+    /// Returns the plan without the option `left_out`, and the source of the plan.
     fn plan(
         &self,
         left_out: Option<&str>,
@@ -121,7 +121,7 @@ impl PlanArgs {
         Ok((self.flags.over(plan, left_out)?, file))
     }
 
-    /// Returns whether option `key` is given by its flag or in the file, without the option called `left_out`.
+    /// Returns whether a flag or the plan's file sets the option `key`; the option `left_out` counts as not set.
     fn states(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
         let is_flag = self.flags.given().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {

@@ -12,11 +12,11 @@ use std::io::Write;
 pub struct NodeListing {
     /// Nodes to list.
     pub filter: NodeFilter,
-    /// Columns and format.
+    /// Format of the listing.
     pub list: NodeList,
     /// Maximum number of nodes over all ranks.
     pub limit: usize,
-    /// Number of ranks to read at the same time.
+    /// Number of ranks to read in parallel.
     pub threads: usize,
 }
 
@@ -53,7 +53,8 @@ impl NodeListing {
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
-                    // One unreadable rank does not hide the others. Its error is returned only if no rank can be read.
+                    // An unreadable rank does not prevent listing the others. Its error is returned only if no rank
+                    // can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);
@@ -63,7 +64,7 @@ impl NodeListing {
                 read += 1;
                 fit += listed.fit;
                 faults += listed.faults;
-                // Ranks arrive in order, so the limit cuts the same lines with any number of threads.
+                // Ranks arrive in order, so the limit cuts the same lines for any number of threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
                     if self.list == NodeList::Json {
@@ -71,7 +72,7 @@ impl NodeListing {
                     }
                     let end = listed.ends[lines - 1];
                     let text = &listed.text[..end];
-                    // JSON has a comma between nodes and none after the last.
+                    // JSON has a comma between nodes and no comma after the last node.
                     let text = text.strip_suffix(",\n").unwrap_or(text);
                     out.write_all(text.as_bytes())?;
                     written += lines;

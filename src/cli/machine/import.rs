@@ -8,7 +8,8 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the machine of `files` to `output` or `out`. The keys in a file show whether it is network, system or memory.
+/// Writes the machine of `files` to `output` or `out`. The keys in a file show whether it is a network, system or
+/// memory file.
 pub fn run(
     files: &[PathBuf],
     output: Option<&Path>,

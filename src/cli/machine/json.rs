@@ -1,4 +1,4 @@
-//! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
+//! Machines as JSON, in base units: bytes, bytes per second, operations per second, picoseconds.
 
 use super::tile_ratios::TileRatios;
 use chakram_base::ids::Npu;
@@ -41,7 +41,7 @@ pub(super) struct MachineSummary<'a> {
 struct DimensionDocument<'a> {
     name: &'a str,
     shape: String,
-    /// Kind of a topology of individual links: a Clos network or a graph.
+    /// Kind of the topology, if it has individual links: a Clos network or a graph.
     #[serde(skip_serializing_if = "Option::is_none")]
     links: Option<&'a str>,
     size: u32,
@@ -65,7 +65,7 @@ pub(super) struct MachineDetails<'a> {
     tiles: Option<TilesDocument>,
 }
 
-/// Dies and cores of a machine of tiles. A core is given by x and y.
+/// Dies and cores of a machine of tiles. A core is written as x and y.
 #[derive(Serialize)]
 struct TilesDocument {
     dies: [u32; 2],
@@ -77,9 +77,9 @@ struct TilesDocument {
     half_duplex: bool,
     barrier_ps: Option<u64>,
     faulty_cores: Vec<[u32; 2]>,
-    /// Core at the lower end of the link, and the link's dimension.
+    /// For each faulty link, the core at its lower end and its dimension.
     faulty_links: Vec<([u32; 2], usize)>,
-    /// Core at each port of the memory at the edges.
+    /// For each port of the memory at the edges, its core.
     memory_ports: Vec<[u32; 2]>,
     #[serde(flatten)]
     ratios: Option<TileRatios>,
@@ -89,7 +89,7 @@ struct TilesDocument {
 struct ClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// Null if the machine file does not give it.
+    /// Null if the machine file does not state the bandwidth.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -106,7 +106,7 @@ struct ClassRunDocument {
 
 #[derive(Serialize)]
 struct CollectivesDocument {
-    /// Null if each collective chooses the number.
+    /// Number of chunks; null if each collective chooses the number.
     chunks: Option<u32>,
     active: u32,
     schedule: &'static str,
@@ -118,11 +118,11 @@ struct RemoteDocument<'a> {
     attachment: &'static str,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
-    /// Null if unknown.
+    /// Null if the capacity is unknown.
     capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
-    /// NPUs of its ports, if the ports are not at tiles.
+    /// NPUs at the memory's ports, if the ports are not at tiles.
     #[serde(skip_serializing_if = "<[Npu]>::is_empty")]
     at: &'a [Npu],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,7 +252,7 @@ impl<'a> RemoteDocument<'a> {
     }
 }
 
-/// Returns the name of `value` in machine files.
+/// Returns the name of `value` in machine files, from a table of all values.
 fn name_of<T: PartialEq>(all: &[(T, &'static str)], value: &T) -> &'static str {
     let found = all.iter().find(|(known, _)| known == value);
     found.map_or("", |(_, name)| name)
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];
         assert_eq!(design["in_node_bandwidth_bytes_per_s"], 256e9);
-        // A memory pool has its own chunk size; a single channel has it as a value of its dimension.
+        // A memory pool has a chunk size of its own; for a single channel the chunk size is a value of its dimension.
         assert_eq!(design["chunk_bytes"], 64_000);
         assert_eq!(remote.get("chunk_bytes"), None);
         let machine = Machine::preset("hiermem").unwrap();

@@ -1,11 +1,12 @@
-//! The ratios that Table I of PALM uses to compare machines of tiles.
+//! Computes the ratios with which Table I of PALM compares machines of tiles.
 
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::MemoryAttachment;
 use chakram_trace::format::Dtype;
 use serde::Serialize;
 
-/// Table I: SRAM in MB per TFLOP/s of fp16, maximum hops to DRAM, and bandwidth of a link divided by bandwidth of DRAM.
+/// Values of Table I: SRAM in MB per TFLOP/s of fp16, maximum hops to DRAM, and bandwidth of a link divided by
+/// bandwidth of DRAM.
 const PUBLISHED: [(&str, [f64; 3]); 3] = [
     ("grayskull", [1.304, 5.0, 1.9]),
     ("dojo-tile", [1.215, 25.0, 2.275]),
@@ -26,7 +27,7 @@ pub(super) struct TileRatios {
 }
 
 impl TileRatios {
-    /// Computes the ratios of `machine`; `None` if it has no tiles, no edge DRAM or no fp16 peak.
+    /// Computes the ratios of `machine`; `None` if the machine has no tiles, no edge DRAM or no fp16 peak.
     pub(super) fn of(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         topology.tiles()?;
@@ -74,8 +75,8 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// Table VI: 3.75 MB / 16 TFLOP/s = 0.234; a link has 1024 / 256 = 4 times the bandwidth of one of 80 ports. In a
-    /// die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a port.
+    /// From Table VI: 3.75 MB / 16 TFLOP/s = 0.234; a link has 1024 / 256 = 4 times the bandwidth of one of 80 ports.
+    /// In a die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
         let ratios = TileRatios::of(&Machine::preset("wafer-5x4").unwrap()).unwrap();
@@ -85,8 +86,8 @@ mod tests {
         assert_eq!(ratios.link_to_dram, 4.0 / 80.0);
     }
 
-    /// Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB have 40.8 GB / 15 PFLOP/s =
-    /// 2.727; the table has 40 GB.
+    /// From Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB each give 40.8 GB / 15
+    /// PFLOP/s = 2.727; the table states 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| TileRatios::of(&Machine::preset(name).unwrap()).unwrap();

@@ -48,7 +48,7 @@ pub(super) struct ModelDetails<'a> {
     layers: Vec<LayersDocument<'a>>,
 }
 
-/// A run of identical layers. Counts are per layer.
+/// Consecutive identical layers. Counts are per layer.
 #[derive(Serialize)]
 struct LayersDocument<'a> {
     first: &'a str,
@@ -94,7 +94,7 @@ impl<'a> ModelSummary<'a> {
 }
 
 impl<'a> ModelDetails<'a> {
-    /// Describes `found`. A saved activation takes `element` bytes per element.
+    /// Describes `found`. `element` is the number of bytes per element of saved activations.
     pub(super) fn of(found: &'a ModelDefinition, element: u64) -> Self {
         let model = &found.model;
         Self {

@@ -1,4 +1,4 @@
-//! A model as text: one line for each operator of each kind of layer.
+//! Renders a model as text: one line for each operator of each kind of layer.
 
 use super::{blocks, labels};
 use crate::terminal::plain_style;
@@ -7,7 +7,7 @@ use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
 use chakram_workloads::model::{Model, ModelDefinition};
 
-/// Renders `found` as text. A saved activation takes `element` bytes per element.
+/// Renders `found` as text. `element` is the number of bytes per element of saved activations.
 pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.name());
@@ -28,7 +28,7 @@ pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
 fn totals(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let multiplications = model.multiplications();
-    // A multiplication is two FLOPs in the forward pass; the backward pass has twice as many multiplications.
+    // A multiplication counts as two FLOPs. The backward pass has twice as many multiplications as the forward pass.
     let flops = |times: f64| format!("{:.4e}", multiplications as f64 * times);
     let kept = |fused| Bytes(model.saved_bytes(element, fused));
     let mut rows = vec![("parameters", thousands(model.parameters()))];
@@ -123,7 +123,7 @@ fn operators(model: &Model, element: u64) -> String {
     table.text(plain_style())
 }
 
-/// Formats a number, or a dash for 0.
+/// Formats a number; 0 becomes a dash.
 fn count(number: u64) -> String {
     match number {
         0 => "-".to_owned(),

@@ -16,7 +16,7 @@ pub enum ReportFormatArg {
     Csv,
 }
 
-/// Gets the table of nodes, for callers in this process.
+/// Receives the table of nodes for a caller in this process.
 #[derive(Clone, Debug, Default)]
 pub struct NodeSink(Option<Arc<OnceLock<NodeTable>>>);
 
@@ -34,7 +34,7 @@ impl NodeSink {
     /// Stores the table of the first replay.
     pub(super) fn fill(&self, table: NodeTable) {
         if let Some(place) = &self.0 {
-            // A call replays once, so the place is empty.
+            // A call replays only once, so the place is empty.
             let _ = place.set(table);
         }
     }

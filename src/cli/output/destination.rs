@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Destination of a report: standard output or a file. Also has the other outputs of the command.
+/// Destination of a report: standard output or a file. Also keeps the other outputs of the command.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
@@ -28,10 +28,10 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
-    /// Creates a destination that writes to the file `path`, which appears when the report is complete. `-` is standard
-    /// output.
+    /// Creates a destination that writes to the file `path`, which appears when the report is complete. `-` means
+    /// standard output.
     ///
-    /// Fails if no file can be created there, or if the command reads that file.
+    /// Fails if the file cannot be created, or if the command reads that file.
     pub fn claim(
         out: &'a mut dyn Write,
         path: &Path,
@@ -52,8 +52,8 @@ impl<'a> ReportDestination<'a> {
         &mut self.outputs
     }
 
-    /// Returns the path of an additional file, which `option` gives as `path`. `-` is standard output; this fails if
-    /// the report goes there.
+    /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output; this fails
+    /// if the report goes to standard output.
     pub fn beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),
@@ -90,8 +90,8 @@ impl<'a> ReportDestination<'a> {
         self.fill(|out| out.write_all(text.as_bytes()))
     }
 
-    /// Writes the output of `write` at every flush. A file appears with the first flush, and keeps what was flushed if
-    /// the command is interrupted.
+    /// Runs `write` and passes on its output at every flush. A file appears with the first flush. If the command is
+    /// interrupted, the file keeps the flushed part.
     pub fn grow(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -120,7 +120,7 @@ impl<'a> ReportDestination<'a> {
         Ok(file.commit()?)
     }
 
-    /// Writes the output of `write`.
+    /// Runs `write` and writes its output.
     pub fn fill(
         &mut self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -182,7 +182,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let claim = |out| ReportDestination::claim(out, &path, OutputSet::default()).unwrap();
-        // Without a write there is no file.
+        // Without a write no file is created.
         let mut out = Vec::new();
         claim(&mut out).grow(|_| Ok(())).unwrap();
         assert!(!path.exists());

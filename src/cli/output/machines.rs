@@ -17,19 +17,19 @@ use std::path::Path;
 /// A machine with its source and the changes to it.
 #[derive(Debug)]
 pub struct LoadedMachine {
-    /// The machine.
+    /// Parsed machine, with all changes.
     pub machine: Machine,
-    /// Text of its file, with changed keys.
+    /// Text of the machine file, with changed keys.
     pub text: String,
     /// Name of the file in errors.
     pub file: String,
-    /// Name and hash of the input, if requested.
+    /// Name and hash of the machine file, if requested.
     pub input: Option<HashedInput>,
-    /// Differences between its file and the preset of the same name.
+    /// Differences between the machine file and the preset of the same name.
     pub edits: Vec<MachineEdit>,
-    /// The machine without `--fill-domains`: its jobs leave some NPUs of each rack unused.
+    /// The machine as it is without `--fill-domains`, on which jobs leave some NPUs of each rack unused.
     pub unfilled: Option<Machine>,
-    /// The machine of the unchanged file, if keys were changed.
+    /// Machine of the unchanged file, if keys were changed.
     pub unchanged: Option<Machine>,
     /// Keys that were changed.
     pub changes: Vec<EditRow>,
@@ -54,7 +54,7 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 }
 
 impl LoadedMachine {
-    /// Puts the prices of `stack` in place of those of the machines beside the one that runs.
+    /// Applies the kernel times of `stack` to the machines that are kept for comparison (`unfilled` and `unchanged`).
     pub fn price_by(&mut self, stack: &SoftwareStack) -> Result<(), StackError> {
         for other in [&mut self.unfilled, &mut self.unchanged]
             .into_iter()
@@ -65,8 +65,8 @@ impl LoadedMachine {
         Ok(())
     }
 
-    /// Returns the makespan of `workload` on the machine of the file, with `options` but for changes of prices and
-    /// failures.
+    /// Returns the makespan of `workload` on the machine of the file, with `options`, except changes of kernel times
+    /// and failures.
     pub fn unchanged_makespan(
         &self,
         workload: &Workload,
@@ -85,7 +85,7 @@ impl LoadedMachine {
 }
 
 impl RunArgs {
-    /// Loads a machine and applies these arguments to it. Hashes its input if requested.
+    /// Loads a machine and applies these arguments to it. Hashes the machine file if requested.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
         let MachineFile {
             text,
@@ -98,7 +98,7 @@ impl RunArgs {
         let mut loaded = match settings.machine_values() {
             [] => LoadedMachine {
                 input,
-                // An unchanged preset has no edits, so it is not parsed again to find them.
+                // An unchanged preset has no edits, so it is not parsed a second time.
                 edits: match is_named {
                     true => Vec::new(),
                     false => edits_of(&machine, &text, &file),
@@ -140,7 +140,7 @@ impl RunArgs {
     }
 }
 
-/// Loads a machine. With `hash`, also returns its name and hash.
+/// Loads a machine. If `hash`, also returns the name and hash of its file.
 pub fn load_machine(
     name: &str,
     hash: bool,
@@ -154,7 +154,7 @@ pub fn load_machine(
 struct MachineFile {
     text: String,
     file: String,
-    /// Whether it is a preset or a variant of one, and not a file.
+    /// Whether the machine is a preset, or a variant of a preset, instead of a file.
     is_named: bool,
 }
 

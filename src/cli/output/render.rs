@@ -1,4 +1,4 @@
-//! Renders reports in the requested format, with a description of the options that led to them.
+//! Renders reports in the requested format, with a description of the options that influenced them.
 
 use super::RunArgs;
 use super::args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
@@ -53,7 +53,7 @@ impl RunArgs {
             }
             ReportFormatArg::Json => {
                 let mut options = self.options_json(absent);
-                // Options of launches, which only the command knows.
+                // Adds the options of launches, which only the command knows.
                 options.extend(report.provenance.take().unwrap_or_default().options);
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
@@ -90,7 +90,7 @@ impl RunArgs {
         report::html::render(&shown, name, &self.whole_basis(report))
     }
 
-    /// Returns whether each row of operators is a sum over all micro-batches.
+    /// Returns whether operators are summed over all micro-batches, one row each.
     fn sums_micro_batches(&self) -> bool {
         let lists =
             self.format == ReportFormatArg::Json || self.table() == Some(CsvTable::Operators);

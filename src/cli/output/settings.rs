@@ -1,4 +1,4 @@
-//! The given options and machine keys as settings, each with the run without it.
+//! The given options and machine keys as settings, each with the run without that setting.
 
 use super::{LoadedMachine, RunArgs};
 use crate::given::settings_without;
@@ -8,8 +8,8 @@ use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithout};
 use std::borrow::Cow;
 
 impl RunArgs {
-    /// Returns the settings of a replay with `options`: the given options, and the differences of `loaded` from its
-    /// preset.
+    /// Returns the settings of a replay with `options`: the options on the command line, and the differences of the
+    /// machine `loaded` from its preset.
     pub fn settings<'a>(
         &'a self,
         loaded: &'a LoadedMachine,
@@ -43,7 +43,7 @@ impl RunArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`; `None` if another option needs it.
+    /// Returns the run without the option `key`; `None` if another option needs the option.
     fn run_without(
         &self,
         key: SettingKey,
@@ -53,7 +53,7 @@ impl RunArgs {
         let settings = settings_without(self.timing.given(), key)?;
         let (now, other) = (self.timing.settings().replay(), settings.replay());
         let is_default = match key {
-            // Without its rates the machine would be incomplete.
+            // Without bandwidth or latency the machine would be incomplete.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
             // The keys that `--set` changes are settings of the machine already.
             SettingKey::Set => return None,

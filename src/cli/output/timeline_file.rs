@@ -1,4 +1,4 @@
-//! The file of a timeline, and the part of the replay that it shows.
+//! The file of a timeline, and the part of the replay that the timeline shows.
 
 use super::ReportDestination;
 use chakram_base::units::{Span, Time};
@@ -31,7 +31,7 @@ pub struct TimelineArgs {
     timeline_to: Option<Span>,
 }
 
-/// A parsed `--timeline-ranks`. A type of its own, because clap treats a `Vec` as a repeated option.
+/// A parsed `--timeline-ranks`. This is a type of its own because clap treats a `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 struct RankRanges(Vec<RangeInclusive<u32>>);
 
@@ -112,7 +112,7 @@ impl TimelineFile {
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
 
-    /// Completes a timeline. Its file then appears under its name.
+    /// Completes a timeline. The timeline's file then appears under its name.
     pub fn finish(
         timeline: Option<TimelineWriter<'_, TimelineSink>>,
         path: Option<&Path>,
@@ -129,7 +129,7 @@ impl TimelineFile {
 /// Endings of file names in Perfetto's format.
 const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
 
-/// Returns the format for a file name: Perfetto's for [its endings](PERFETTO), Chrome's for all others.
+/// Returns the format for a file name: Perfetto's for [its endings](PERFETTO), Chrome's for all other names.
 fn format_of(path: &Path) -> TimelineFormat {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);

@@ -142,7 +142,7 @@ pub struct ModelSizes {
 }
 
 impl ModelSizes {
-    /// Returns the model with products cut into `parts`.
+    /// Returns the language model with matrix multiplications cut into `parts` parts.
     pub fn model(&self, parts: u64) -> LanguageModel {
         LanguageModel {
             embedding: self.embedding,

@@ -12,7 +12,7 @@ use std::fmt::Display;
 /// JSON document of `schedule`.
 #[derive(Debug, Serialize)]
 struct ScheduleDocument<'r> {
-    /// How products are cut, if a rule chose it.
+    /// Cuts of the matrix multiplications, if a rule chose them.
     partition: Option<&'r CutProducts>,
     /// Number of layers that are missing in the table of cycles and were mapped; `None` without a table.
     mapped_layers: Option<usize>,
@@ -25,7 +25,7 @@ struct TopologyEntry<'r> {
     chips: usize,
     accelerators_per_chip: usize,
     parts: u64,
-    /// Mean distance between two chips; `None` without links.
+    /// Mean distance between two chips; `None` if there are no links.
     mean_distance: Option<f64>,
     #[serde(flatten)]
     times: StageTimes,
@@ -63,21 +63,21 @@ struct SubLayerEntry<'r> {
     duration_ps: u64,
 }
 
-/// A piece of data that a chip needed or evicted.
+/// A log entry about a piece of data that a chip needed or evicted.
 #[derive(Debug, Serialize)]
 struct LogEntry {
     step: u32,
     chip: u32,
-    /// `weights`, `input` or `output`.
+    /// Kind of data: `weights`, `input` or `output`.
     data: &'static str,
-    /// Index of the weights or of the part of the input, or the sub-layer that has this output.
+    /// Index of the weights or of the part of the input, or of the sub-layer that produced the output.
     number: u32,
     /// Index of the piece, if an output is transferred in pieces.
     piece: Option<u32>,
     bytes: u64,
-    /// For needed data `own`, `chip` or `memory`; for evicted data `dropped` or `written`.
+    /// Source of needed data (`own`, `chip` or `memory`), or fate of evicted data (`dropped` or `written`).
     place: &'static str,
-    /// The chip that sends the data.
+    /// Chip that sends the data.
     from_chip: Option<u32>,
     duration_ps: u64,
 }
@@ -87,7 +87,7 @@ fn picoseconds(seconds: f64) -> u64 {
 }
 
 impl StageTimes {
-    /// Adds times, bytes and energy of `steps`.
+    /// Sums the times, bytes and energy of `steps`.
     fn of(steps: &[StepCost]) -> Self {
         let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
         let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);

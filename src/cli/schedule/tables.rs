@@ -1,4 +1,4 @@
-//! Tables of topologies, of cut products, and of steps.
+//! Prints tables of topologies, of cut matrix multiplications, and of steps.
 
 use super::args::ModelSizes;
 use super::work::TopologyRow;
@@ -47,8 +47,8 @@ pub fn line(
     Ok(())
 }
 
-/// How products are cut, and how many bytes that moves, compared with cutting all along columns or all along rows. A
-/// word is a byte here.
+/// The chosen cuts of matrix multiplications and the bytes that they move, compared with cutting all multiplications
+/// along columns or all along rows. A word is one byte here.
 #[derive(Debug, Serialize)]
 pub struct CutProducts {
     products: Vec<CutProduct>,
@@ -57,7 +57,7 @@ pub struct CutProducts {
     along_rows_bytes: Option<u64>,
 }
 
-/// Products with the same name and cut, one in each of `layers`.
+/// Matrix multiplications with the same name and cut, one in each of `layers`.
 #[derive(Debug, Serialize)]
 struct CutProduct {
     name: String,
@@ -66,7 +66,7 @@ struct CutProduct {
 }
 
 impl CutProducts {
-    /// Cuts the products of a model.
+    /// Cuts the matrix multiplications of a model.
     pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
         let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
             let model = LanguageModel {
@@ -76,7 +76,7 @@ impl CutProducts {
             Ok(model.partitioned()?)
         };
         let best = by(PartitionRule::Hierarchical)?;
-        // Most layers have the same cut, so equal ones share an entry.
+        // Equal cuts share an entry, because most layers have the same cut.
         let mut products: Vec<CutProduct> = Vec::new();
         for (name, cut) in &best.products {
             let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
@@ -105,7 +105,7 @@ impl CutProducts {
     }
 }
 
-/// Prints how products are cut, and the bytes moved compared with other cuts.
+/// Prints the cuts of matrix multiplications, and the bytes moved compared with other cuts.
 pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left("PRODUCT", 38),

@@ -1,4 +1,4 @@
-//! Topologies in options: a single one, the best torus of each number of chips, or random graphs.
+//! Topologies from the options: a single topology, the best torus of each number of chips, or random graphs.
 
 use super::args::ScheduleArgs;
 use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
@@ -9,7 +9,7 @@ use chakram_studies::schedule::StepError;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as it is complete.
+/// Schedules `work` on all topologies of `args`. Calls `shown` with each row as soon as the row is complete.
 pub fn rows(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,
@@ -45,7 +45,8 @@ pub fn rows(
                 let chips = 2 + ((u128::from(random()) * u128::from(args.below - 2)) >> 64) as u32;
                 let graph = ChipGraph::random(chips, random);
                 let row = match on(args, work, Some(graph), chips as usize, prices) {
-                    // The table has no rate for so many links per chip, so such chips do not exist.
+                    // The table of link rates has no rate for so many links per chip, so such chips are assumed not
+                    // to exist.
                     Err(error)
                         if error
                             .downcast_ref::<StepError>()
@@ -75,7 +76,7 @@ pub fn rows(
     Ok(rows)
 }
 
-/// Parses the number after `word`, if `name` begins with it. Fails if it is not between 1 and `most`.
+/// If `name` begins with `word`, parses the number after that. Fails if the number is not between 1 and `most`.
 fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, String> {
     let Some(number) = name.strip_prefix(word) else {
         return Ok(None);

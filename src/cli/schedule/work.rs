@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;
 
-/// Sub-layers with their costs, and the schedule if a file gives it.
+/// Sub-layers with their costs, and the schedule if a file states it.
 pub struct ScheduledWork {
     pub graph: TaskGraph,
     pub costs: Vec<TaskCost>,
     pub given: Option<ChipSchedule>,
-    /// Number of parts of each product.
+    /// Number of parts into which each matrix multiplication is cut.
     pub parts: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct TopologyRow {
     pub schedule: ChipSchedule,
     pub totals: StepTotals,
     pub work: Rc<ScheduledWork>,
-    /// Accelerators per chip.
+    /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Whether the host needs time to issue commands.
+    /// Whether the result includes time of the host to issue commands.
     pub has_host: bool,
 }
 
@@ -40,22 +40,22 @@ impl TopologyRow {
         self.schedule.chips.len().div_ceil(self.accelerators)
     }
 
-    /// Returns the mean distance between two chips; `None` without links.
+    /// Returns the mean distance between two chips; `None` if there are no links.
     pub fn mean_distance(&self) -> Option<f64> {
         let links = self.links.as_ref()?;
         Some(links.summary().mean_distance)
     }
 }
 
-/// Sizes, strides and dilations of a layer's loops.
+/// Key of a layer: sizes, strides and dilations of its loops.
 type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 
-/// Costs of layers. Each layer is looked up or mapped once.
+/// Costs of layers, from a table or from a search for a mapping; each layer is looked up or mapped only once.
 pub struct LayerPrices {
     pub model: LoopNestModel,
     pub table: Option<CycleTable>,
     pub known: BTreeMap<LayerKey, TaskCost>,
-    /// Number of layers that the table lacks.
+    /// Number of layers that were mapped because the table lacks them.
     pub mapped: usize,
 }
 
@@ -89,7 +89,7 @@ impl LayerPrices {
     }
 }
 
-/// Returns the sub-layers of the file, or of the model with products cut into `parts`.
+/// Returns the sub-layers of the file, or of the model with matrix multiplications cut into `parts` parts.
 pub fn work(
     args: &ScheduleArgs,
     parts: u64,
@@ -120,8 +120,8 @@ pub fn work(
     })
 }
 
-/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, it doubles the parts of products
-/// and tries again.
+/// Schedules the work on a topology. If a sub-layer does not fit into a chip's memory, the number of parts of matrix
+/// multiplications is doubled, and the work is scheduled again.
 pub fn on(
     args: &ScheduleArgs,
     work: &Rc<ScheduledWork>,

@@ -57,10 +57,10 @@ pub struct LlmArgs {
     plan: bool,
 }
 
-/// Limits on request times, parsed from `--slo`.
+/// A limit on request times, or limits for a language model, parsed from `--slo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SloOption {
-    /// Limit on serve times.
+    /// Limit on the serving time of requests.
     Serve(Span),
     /// Limits for a language model.
     Tokens(LlmLimits),
@@ -101,16 +101,16 @@ impl FromStr for SloOption {
     }
 }
 
-/// The language model or scenario that SCENARIO names.
+/// The language model or scenario that the argument SCENARIO names.
 pub enum LlmInput {
-    /// Name of a model. The options then describe the scenario.
+    /// Name of a model. The options then describe the rest of the scenario.
     Model(String),
     /// Text of a scenario.
     Scenario(String),
 }
 
 impl LlmInput {
-    /// Recognizes `path`; `None` if it is neither a language model nor a scenario of one.
+    /// Recognizes `path`; `None` if `path` names neither a language model nor a scenario with one.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {
@@ -133,7 +133,7 @@ impl LlmInput {
 /// Writes each request when it completes.
 struct RequestRows<'w> {
     out: &'w mut dyn Write,
-    /// Whether each is an object on a line of its own.
+    /// Whether each request is written as a JSON object on a line of its own.
     is_json: bool,
     classes: Vec<&'w str>,
 }
@@ -155,7 +155,7 @@ struct LlmDocument<'r> {
 }
 
 impl LlmArgs {
-    /// Rejects options for language models if none is served.
+    /// Rejects options for language models if no language model is served.
     pub fn refuse_all(&self) -> Result<(), String> {
         let given = [
             ("--input", self.input.is_some()),
@@ -302,7 +302,7 @@ fn scenario_text(
     Ok(text)
 }
 
-/// Splits the values of `--output` into tokens per answer and the file of the report.
+/// Splits the values of `--output` into the number of tokens per answer and the file of the report.
 pub fn split_outputs(
     given: &[PathBuf],
     is_model: bool,

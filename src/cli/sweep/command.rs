@@ -1,12 +1,12 @@
-//! The command that replays one point of a study.
+//! Builds the command that replays one point of a study.
 
 use crate::flags::{flag_of, flag_of_key};
 use crate::terminal::shell_word;
 use chakram_jobs::ReplayOptionSyntax;
 use chakram_studies::sweep::{PointCommand, PointWork, Settings, Study};
 
-/// Returns `chakram generate` or `chakram replay` for `point`, if their options can express it; otherwise `explain`,
-/// which is a `chakram sweep` command.
+/// Returns `chakram generate` or `chakram replay` for `point`, if the options of these commands can express the
+/// point; otherwise `explain`, which is a `chakram sweep` command.
 pub(super) fn command(study: &Study, point: &Settings, explain: &str) -> String {
     let Some(PointCommand {
         work,

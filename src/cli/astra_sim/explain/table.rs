@@ -1,4 +1,4 @@
-//! Table of the effects of quirks: as text, CSV and JSON.
+//! Renders the table of the effects of quirks as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
 use crate::terminal::plain_style;
@@ -68,7 +68,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         left("what is done instead", 0),
     ])
     .indented(0)
-    // Wrap sentences instead of cutting them, as the table does with names.
+    // Sentences must be wrapped; without this, the table would cut them like names.
     .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.makespan() {
@@ -88,7 +88,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
     table.text(plain_style())
 }
 
-/// Renders CSV with a row for each replay. Absent values are empty.
+/// Renders CSV with a row for each replay. Absent values are empty cells.
 pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
@@ -153,7 +153,7 @@ impl<'a> QuirkReplay<'a> {
     }
 }
 
-/// Returns the document, with the options and the hashes of the inputs.
+/// Returns the JSON document, with the options and the hashes of the inputs.
 pub fn document<'a>(
     rows: &'a [QuirkRow],
     before: Span,
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn changes_are_of_the_answer_before() {
-        // From 100 to 125 ps is 25 %; no percentage from 0.
+        // From 100 to 125 ps is 25 %; an increase from 0 has no percentage.
         assert_eq!(change(Span(100), Span(125)), (25, Some(25.0)));
         assert_eq!(change(Span(0), Span(125)), (125, None));
         assert_eq!(ns(change(Span(2000), Span(1999)).0), "-0.001");

@@ -62,7 +62,7 @@ pub(super) fn plan(
     to: Option<OutputFormArg>,
     verify: VerifyLevel,
 ) -> Result<ConvertPlan, Box<dyn Error>> {
-    // If the name ends with a separator, it is a folder, even if that does not exist yet.
+    // If the name ends with a separator, the output is a folder, even if the folder does not exist yet.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = if folder {
         output.join("job")
@@ -76,7 +76,7 @@ pub(super) fn plan(
     let mut finder = TraceFinder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
-        // A file with a rank in its name belongs to a job; any other is a single trace.
+        // A file with a rank in its name belongs to a job; any other file is a single trace.
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
@@ -143,7 +143,7 @@ pub(super) fn plan(
     })
 }
 
-/// Parses the output's name. Fails if `to` contradicts its ending, or if both are missing.
+/// Parses the output's name. Fails if the format `to` contradicts the ending of the name, or if both are missing.
 fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
     let to = to.map(|to| match to {
         OutputFormArg::Et => OutputForm::Et,

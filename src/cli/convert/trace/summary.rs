@@ -1,4 +1,4 @@
-//! Summary of a conversion: the converted traces and what was lost.
+//! Summary of a conversion: the converted traces, and the records that were lost.
 
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
@@ -14,11 +14,11 @@ const SHOWN: usize = 8;
 /// Result of the conversion of one trace.
 pub(super) struct ConvertedTrace {
     pub input: PathBuf,
-    /// `None` for standard output.
+    /// Output file; `None` for standard output.
     pub output: Option<PathBuf>,
     pub form: TraceFormat,
     pub nodes: usize,
-    /// Number of nodes that are zero bytes long.
+    /// Number of nodes whose record has zero bytes.
     pub empty: usize,
     /// Report of the salvage, and the error of the compression, if any.
     pub salvaged: Option<(SalvageReport, Option<String>)>,
@@ -54,7 +54,7 @@ fn say(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Prints the first of `items`, and how many more there are.
+/// Prints the first of `items`, and the number of further items.
 fn each<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         say(out, format!("    {}", words(item)));

@@ -7,7 +7,7 @@ use chakram_hardware::topology::Topology;
 use chakram_workloads::generate::training::PlanSummary;
 use std::collections::BTreeMap;
 
-/// Groups of one family that have the same extent.
+/// Groups of one family with the same extent on the machine.
 pub struct GroupLocation {
     /// Family of the groups, such as tensor or data.
     pub family: &'static str,
@@ -15,7 +15,7 @@ pub struct GroupLocation {
     pub groups: u32,
     /// Extent of each group.
     pub extent: SharedExtent,
-    /// Hops from members to their next members; only on machines of tiles.
+    /// Routes from members to their next members; only on machines of tiles.
     pub neighbours: Option<NeighbourHops>,
 }
 
@@ -50,7 +50,7 @@ impl NeighbourHops {
         }
     }
 
-    /// Mean number of links per route.
+    /// Returns the mean number of links per route.
     pub fn mean(&self) -> f64 {
         f64::from(self.links) / f64::from(self.ways.max(1))
     }
@@ -59,8 +59,8 @@ impl NeighbourHops {
 /// Extent of groups with the same location, up to translation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// Whether the members form a grid: all combinations of their coordinates. A collective of other groups is one ring
-    /// over all members.
+    /// Whether the members form a grid: all combinations of their coordinates. In a group that forms no grid, a
+    /// collective is one ring over all members.
     pub regular: bool,
     /// Dimensions in which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,
@@ -99,7 +99,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(extent(&at, topology)).or_default();
             *count += 1;
-            // A pipeline does not close: its last stage sends nothing to the first.
+            // The routes of a pipeline do not close, because the last stage sends no messages to the first.
             hops.count(&at, family != STAGES, topology);
         }
         let tiled = topology.tiles().is_some();
@@ -157,8 +157,8 @@ mod tests {
         }
     }
 
-    /// The wafer has dies of 4 x 4 tiles. (0,0), (1,0), (1,1), (0,1) form a ring of neighbours. In the order 0, 2, 1, 3
-    /// the routes have 2, 1, 2 and 1 links. (3,0) and (4,0) are on different dies.
+    /// The wafer has dies of 4 x 4 tiles. The tiles (0,0), (1,0), (1,1), (0,1) form a ring of neighbours. In the
+    /// order 0, 2, 1, 3 the routes have 2, 1, 2 and 1 links. The tiles (3,0) and (4,0) are on different dies.
     #[test]
     fn neighbours_on_tiles_are_links_apart() {
         let machine = Machine::preset("wafer-5x4").unwrap();
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(count(&[0, 1, 21, 20], false), (3, 3, 1, 0));
     }
 
-    /// With nodes of 8 NPUs, NPU n has index n % 8 in node n / 8.
+    /// In nodes of 8 NPUs, NPU n has index n % 8 in node n / 8.
     #[test]
     fn members_are_found_along_each_dimension() {
         let machine = Machine::preset("dgx-a100x4").unwrap();
@@ -185,7 +185,7 @@ mod tests {
         };
         assert_eq!(at(&[0, 1, 2, 3]), (true, vec![along(0, 8, 4, Some(1))]));
         assert_eq!(at(&[0, 4, 1, 2]), (true, vec![along(0, 8, 4, None)]));
-        // Indices 0 and 4 of nodes 0 and 2.
+        // The members have the indices 0 and 4 in nodes 0 and 2.
         let both = vec![along(0, 8, 2, Some(4)), along(1, 4, 2, Some(2))];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
         // Three of these four NPUs do not form a grid.

@@ -1,4 +1,4 @@
-//! The plan as JSON.
+//! Renders the plan of a dry run as JSON.
 
 use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
@@ -58,7 +58,7 @@ struct FamilyDocument<'a> {
     neighbours: Option<NeighbourDocument>,
 }
 
-/// Links from a member to the next, on a machine of tiles.
+/// Links from a member of a group to the next member, on a machine of tiles.
 #[derive(Serialize)]
 struct NeighbourDocument {
     mean_links: f64,

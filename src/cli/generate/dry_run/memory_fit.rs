@@ -9,27 +9,29 @@ use chakram_workloads::generate::plan::{RankMemory, RankPeak, RecomputePolicy, Z
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
-/// Memory that stages need, and capacities of their NPUs.
+/// Memory needs of stages, compared with the capacities of their NPUs.
 pub struct StageMemory {
-    /// Capacity of an NPU of each stage in bytes; `None` if unknown. If NPUs differ, the smallest.
+    /// Capacity of an NPU of each stage in bytes; `None` if unknown. If the NPUs of a stage differ, the smallest
+    /// capacity is used.
     pub capacities: Vec<Option<u64>>,
     /// Stages that need more than their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,
-    /// The stage whose need is the largest share of its capacity.
+    /// Index of the stage whose need is the largest share of its capacity.
     pub fullest: Option<usize>,
-    /// What to try if something does not fit.
+    /// Suggestion for a plan that does not fit.
     pub hint: String,
 }
 
 impl StageMemory {
-    /// Compares the needs of stages with `capacity` or, if that is `None`, with the capacities of their ranks' NPUs.
+    /// Compares the needs of stages with `capacity` or, if `capacity` is `None`, with the capacities of their ranks'
+    /// NPUs.
     pub fn new(
         summary: &PlanSummary,
         plan: &ParallelismPlan,
         capacity: Option<u64>,
         on: Option<(&Machine, &[Npu])>,
     ) -> Self {
-        // If the NPUs of a stage differ, the smallest limits it.
+        // If the NPUs of a stage differ, the smallest capacity limits the stage.
         let of_npus = |stage: usize| {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
@@ -48,7 +50,8 @@ impl StageMemory {
             .map(|((_, stage), own)| own.map(|own| memory(own).capacity(stage.streams)))
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // The bytes above a stage's own capacity go to remote memory, so stages with more memory use less of that.
+            // The bytes above a stage's own capacity go to remote memory, so stages with more own memory use less
+            // remote memory.
             let peak = RankPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
@@ -61,7 +64,7 @@ impl StageMemory {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
             (is_beyond && !fits).then(|| (i, needs(i, stage, capacity.unwrap_or(0))))
         });
-        // Compare peak / capacity without division, by multiplying each peak with the other capacity.
+        // The ratios peak / capacity are compared without division: each peak is multiplied by the other capacity.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
@@ -94,7 +97,7 @@ impl StageMemory {
     }
 }
 
-/// Formats ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
+/// Formats the need of a stage, as in ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
 fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);

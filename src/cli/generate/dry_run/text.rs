@@ -1,4 +1,4 @@
-//! The plan as text.
+//! Renders the plan of a dry run as text.
 
 use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
@@ -10,7 +10,7 @@ use chakram_report::text::{TextStyle, paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
-/// Maximum number of lines about stages that do not fit; JSON has all.
+/// Maximum number of lines about stages that do not fit; JSON has all stages.
 const STAGES: usize = 8;
 
 /// Maximum width of a stage's list of layers.
@@ -147,7 +147,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextSt
             };
             format!("; {mean:.2} links to the next member, at most {most}{crossing}")
         });
-        // On tiles every group is one ring, so it is never uneven.
+        // On a machine of tiles every group is one ring, so no group is uneven.
         let uneven = if lies.neighbours.is_some() {
             ""
         } else {
@@ -162,7 +162,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextSt
     )
 }
 
-/// Formats `2 of 8 nvlink, stride 4`.
+/// Formats the members along a dimension, as in `2 of 8 nvlink, stride 4`.
 fn along(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),

@@ -1,4 +1,4 @@
-//! Turns arguments into a pattern.
+//! Converts arguments to a pattern.
 
 use super::super::TargetArgs;
 use super::{PatternArgs, PublishedModelArg, TrafficArg};

@@ -13,7 +13,7 @@ use std::error::Error;
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Returns `plan` with the given options, except `left_out`, instead of its own values.
+    /// Returns `plan` with its values replaced by the options on the command line, except the option `left_out`.
     pub(super) fn over(
         &self,
         plan: ParallelismPlan,
@@ -49,7 +49,7 @@ fn arg(option: &'static PlanOption) -> Arg {
             ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
         }
     };
-    // Clap keeps names until the program ends, so leaking them costs nothing.
+    // Clap keeps these names until the program ends, so leaking them does no harm.
     let flag: &'static str = option.key.replace('_', "-").leak();
     let mut arg = Arg::new(option.key)
         .long(flag)

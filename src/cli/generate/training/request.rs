@@ -1,4 +1,4 @@
-//! Training requests from arguments: a model and its plan, with a machine or without.
+//! Builds training requests from arguments: a model and its plan, with or without a machine.
 
 use super::TrainingArgs;
 use chakram_base::config::nearest;
@@ -13,20 +13,20 @@ use std::error::Error;
 /// Key of the sequence length in the settings of a report.
 pub(super) const TOKENS: &str = "tokens";
 
-/// Key of the software stack.
+/// Key of the software stack in the settings of a report.
 pub(super) const STACK: &str = "stack";
 
 /// Training run that arguments request.
 pub struct TrainingRequest {
-    /// The model and its plan. If the plan has no capacity, it gets the capacity of the machine's NPUs.
+    /// The model and its plan. A plan without a memory capacity gets the capacity of the machine's NPUs.
     pub training: TrainingPattern,
     /// Name of the model on the command line.
     pub name: String,
-    /// Capacity in the plan itself, in bytes.
+    /// Memory capacity that the plan itself states, in bytes.
     pub capacity: Option<u64>,
-    /// Where the plan comes from.
+    /// Source of the plan.
     pub origin: PlanSource,
-    /// Options of the plan that the stack decided, if one was asked for.
+    /// Options of the plan that the software stack decided, if the user chose a stack.
     pub stack: Option<StackReport>,
 }
 
@@ -34,7 +34,7 @@ pub struct TrainingRequest {
 pub struct PlanSource(pub(super) Option<[String; 2]>);
 
 impl PlanSource {
-    /// Adds key and line of the plan's file to `error`, if it is about a value in that file.
+    /// Adds key and line of the plan's file to `error`, if the error is about a value in that file.
     pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::blame(text, name, &error)) {
@@ -54,7 +54,7 @@ impl TrainingArgs {
         self.asked_without(None, machine, patterns)
     }
 
-    /// Does the same without the option `left_out`, which is `tokens` or an option of the plan.
+    /// Resolves the model and the plan without the option `left_out`, which is `tokens` or an option of the plan.
     pub(super) fn asked_without(
         &self,
         left_out: Option<&str>,

@@ -1,4 +1,4 @@
-//! The plan's options as settings, each with the job without it, to find those without effect.
+//! The plan's options as settings, each with the job without that option, to find options without effect.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
@@ -10,7 +10,7 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use std::borrow::Cow;
 
 impl TrainingArgs {
-    /// Returns the given options of the plan as settings. With all of them the job on `machine` is `workload`.
+    /// Returns the given options of the plan as settings. With all these options, the job on `machine` is `workload`.
     pub fn settings<'a>(
         &'a self,
         machine: &'a Machine,
@@ -38,7 +38,8 @@ impl TrainingArgs {
         settings.collect()
     }
 
-    /// Returns the stack that was asked for as a setting, of a run on `machine`, which is without the stack.
+    /// Returns the software stack that the user chose as a setting of a run. `machine` is the machine without the
+    /// stack.
     pub fn stack_setting<'a>(
         &'a self,
         machine: &'a Machine,
@@ -65,13 +66,14 @@ impl TrainingArgs {
         })
     }
 
-    /// Returns `machine` with the prices of the stack that was asked for.
+    /// Returns `machine` with the kernel times of the software stack that the user chose.
     pub fn with_stack(&self, machine: &Machine) -> Option<Machine> {
         let stack = SoftwareStack::load(self.stack.as_deref()?).ok()?;
         Some(stack.price(machine).ok()?.0)
     }
 
-    /// Makes the jobs of `settings` those of their machines, where the plan takes other facts from them than from `machine`.
+    /// For settings with a machine of their own, replaces the job by the one for that machine, if the plan takes
+    /// other facts from it than from `machine`.
     pub fn rebind<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
@@ -105,8 +107,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the ranks and nodes of `workload`; `None` otherwise, since the results
-    /// clearly differ.
+    /// Returns the job of `training` if it has the ranks and nodes of `workload`; `None` otherwise, because otherwise
+    /// the results clearly differ.
     fn job(&self, training: TrainingPattern, workload: &Workload) -> Option<RunWithout<'static>> {
         let job = match self.extrapolate {
             Some(simulated) => ShortenedStep::new(training, simulated).ok()?.job(0),
