@@ -139,7 +139,7 @@ impl Platform {
     ///
     /// # Errors
     ///
-    /// If there is none with this name, or its text is invalid.
+    /// If no preset or file has this name, or the text is invalid.
     pub fn load(name: &str) -> Result<Self, ServeError> {
         if machine::is_inline(name) {
             return Ok(Self::of_machine(Machine::load(name)?));
@@ -170,8 +170,8 @@ impl Platform {
         }
     }
 
-    /// Parses the text of a platform or of a machine; `file` is its name in errors. The path of a machine in it is
-    /// relative to that file.
+    /// Parses the text of a platform or of a machine; `file` is its name in errors. The path of a
+    /// machine in the text is relative to `file`.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl Platform {
         Ok(platform)
     }
 
-    /// Describes its datapath latencies.
+    /// Describes the platform's datapath latencies.
     pub fn datapath_text(&self) -> String {
         if !self.datapath_by_model.is_empty() {
             "by model".to_owned()
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn presets_have_the_printed_figures() {
-        // (name, cores, GHz, ns of datapath without layers or models)
+        // For each platform: (name, cores, GHz, ns of datapath without layers or models).
         let figures = [
             ("a100x", 56_592, 1.41, 344),
             ("brainwave", 96_000, 0.6, 344),
@@ -312,7 +312,7 @@ mod tests {
             assert!((clock.clock.hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
             assert_eq!(platform.datapath, Span::from_ns(datapath), "{name}");
         }
-        // 6912 x 8 + 432 x 3 and 2560 x 8, which is how the thesis counts cores.
+        // The thesis counts cores as 6912 x 8 + 432 x 3 and 2560 x 8.
         assert_eq!(6912 * 8 + 432 * 3, 56_592);
         assert_eq!(2560 * 8, 20_480);
         let successor = Platform::load("lightning-sigcomm23").unwrap();

@@ -1,4 +1,5 @@
-//! Order of service: one policy per file, consulted when a request enters the queue or a processor has a free slot.
+//! Order of service. The policy is consulted when a request enters the queue or a processor has a
+//! free slot; each file has one policy.
 
 mod batching;
 mod keyed;
@@ -16,19 +17,19 @@ use chakram_base::units::{Span, Time};
 pub struct QueuedRequest {
     /// Number of the request, by arrival.
     pub number: u64,
-    /// Index of its state; for a preempted request, that of its batch in flight.
+    /// Index of the request's state; for a preempted request, index of its batch in flight.
     pub slot: u32,
     /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,
     /// Index of its model.
     pub model: u32,
-    /// Instant at which it first entered the queue.
+    /// Instant at which the request first entered the queue.
     pub since: Time,
-    /// Instant at which it should be complete.
+    /// Instant at which the request should be complete.
     pub due: Time,
     /// Priority level of its model, 0 first.
     pub level: u32,
-    /// Its remaining time without load.
+    /// Remaining service time of the request if it were alone.
     pub work: Span,
 }
 
@@ -37,11 +38,12 @@ pub trait ServicePolicy {
     /// Adds a request to the queue.
     fn enqueue(&mut self, request: QueuedRequest);
 
-    /// Moves the requests to serve next into `batch`, which is empty. Moves none if there are none, or if they should
-    /// wait.
+    /// Moves the requests to serve next into `batch`, which is empty. Moves none if the queue is
+    /// empty, or if requests should wait for others.
     fn choose(&mut self, now: Time, batch: &mut Vec<QueuedRequest>);
 
-    /// Returns the instant at which the answer of [`Self::choose`] changes although no request enters the queue.
+    /// Returns the instant at which [`Self::choose`] may choose differently although no request
+    /// enters the queue.
     fn wake_at(&self) -> Option<Time> {
         None
     }

@@ -1,4 +1,5 @@
-//! A scenario prepared for a platform: times of jobs, offered load, and checks of what the platform can serve.
+//! A scenario prepared for a platform: times of jobs, offered load, and checks that the platform
+//! can serve the models.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;
@@ -32,9 +33,9 @@ pub struct PreparedModel<'s> {
     pub datapath: Span,
     /// Duration of one task of each vector job.
     each: Vec<Span>,
-    /// Its vector jobs without load.
+    /// The model's vector jobs on free cores.
     unloaded: Option<UnloadedJobs>,
-    /// Time of one vector request without load, and of the largest batch.
+    /// Time of one vector request without load.
     one: Span,
     largest: Span,
     /// Measured latencies by batch, from the scenario or the platform.
@@ -47,7 +48,8 @@ pub struct PreparedModel<'s> {
 const NO_TOKENS: [u32; 2] = [1, 1];
 
 impl<'s> PreparedScenario<'s> {
-    /// Computes the times of `scenario`'s models on `platform`. Only models with latencies can do without a platform.
+    /// Computes the times of `scenario`'s models on `platform`. Only models with given latencies
+    /// need no platform.
     ///
     /// # Errors
     ///
@@ -67,8 +69,9 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the long-run fraction of the processors' time that requests ask for; `None` if completions determine the
-    /// arrivals, or if arrivals state the work of each request. For a file, `measured` is its arrivals per second.
+    /// Returns the long-run fraction of the processors' time that requests need; `None` if
+    /// completions determine the arrivals, or if arrivals state the work of each request. For a
+    /// file, `measured` is its arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
         let scenario = self.scenario;
         if self.models.iter().any(PreparedModel::depends_on_arrivals) {
@@ -84,9 +87,10 @@ impl<'s> PreparedScenario<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Returns the seconds of a processor that a request occupies, in the largest batches if there are batches. This is
-    /// the larger of two times: its work on all cores, and its time alone divided among the slots. With one slot that
-    /// is the time alone; with all requests at once, the work.
+    /// Returns the seconds of a processor that a request occupies, in the largest batches if there
+    /// are batches. This is the larger of two times: its work on all cores, and its time alone
+    /// divided among the slots. With one slot the result is the time alone; if all requests are
+    /// served at once, it is the work.
     pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
         let work = model.core_seconds(self, together);
@@ -179,7 +183,8 @@ impl<'s> PreparedModel<'s> {
                 let time = |together: u32| {
                     jobs.time(clock.cores.into(), |job| {
                         let tasks = graph.jobs()[job as usize].tasks;
-                        // Only whole tasks are skipped for certain; a fraction depends on the request.
+                        // Every request skips the whole number of tasks; the fraction of a task is
+                        // skipped only in some requests.
                         let kept = tasks - (tasks as f64 * served.sparsity) as u64;
                         (kept.saturating_mul(together.into()), each[job as usize])
                     })
@@ -292,12 +297,12 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the job of traces that its requests launch, if the model is one.
+    /// Returns the job of traces that the model's requests launch, if the model is such a job.
     pub fn trace(&self) -> Option<&TracedModel<'s>> {
         self.traced.as_ref()
     }
 
-    /// Returns the jobs of vector products, if the model has some.
+    /// Returns the model's jobs of vector products, if it has such jobs.
     pub fn vectors(&self) -> Option<&'s JobGraph> {
         match &self.served.work {
             ModelWork::Vectors(graph) => Some(graph),
@@ -314,7 +319,8 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the lengths of the jobs of requests that are served together, if they are no vector products.
+    /// Returns the lengths of the jobs of requests that are served together, if the jobs are not
+    /// vector products.
     pub(super) fn lengths(
         &self,
         of: &PreparedScenario<'_>,
@@ -400,7 +406,7 @@ impl<'s> PreparedModel<'s> {
             Some(true) => (0, Span::ZERO),
             _ => self.size(of, job, numbers(), &lengths),
         };
-        // A part of a run that fits simulated time also fits.
+        // If a whole run fits simulated time, a part of it also fits.
         jobs.time(of.cores, size).unwrap_or(Span::MAX)
     }
 
@@ -409,8 +415,8 @@ impl<'s> PreparedModel<'s> {
         self.unloaded.as_ref().is_none_or(UnloadedJobs::is_chain)
     }
 
-    /// Returns the mean time without load of one request, or of a batch of `together` requests. If sparsity would skip
-    /// a fractional number of tasks of a job, the fraction counts as not skipped.
+    /// Returns the mean time without load of one request, or of a batch of `together` requests. If
+    /// sparsity skips a fractional number of tasks of a job, the fraction counts as not skipped.
     pub fn typical(&self, together: u32) -> Span {
         match &self.served.work {
             ModelWork::Vectors(_) if together == 1 => self.one,
@@ -451,7 +457,7 @@ impl<'s> PreparedModel<'s> {
         }
     }
 
-    /// Returns the time of a launch of its trace alone.
+    /// Returns the time of a launch of the model's trace alone.
     fn trace_latency(&self) -> Span {
         self.traced
             .as_ref()

@@ -11,8 +11,8 @@ pub struct PlatformPreset {
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every platform: those of the thesis, those of its successor, and others that were
-        /// published.
+        /// Every platform: the platforms of the thesis, of its successor, and of other
+        /// publications.
         pub const PRESETS: &[PlatformPreset] = &[$(PlatformPreset {
             name: $name,
             text: include_str!(concat!("platforms/", $name, ".toml")),

@@ -1,4 +1,4 @@
-//! Programs of jobs that a processor answers: one rank, with a node for each job.
+//! Programs whose jobs a processor model answers with times: one rank, with a node for each job.
 
 use super::error::ServeError;
 use chakram_base::ids::Rank;
@@ -8,7 +8,7 @@ use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// Options for programs whose jobs are answered: no other cost of the machine applies.
+/// Options for programs whose jobs the server answers: no other cost of the machine applies.
 pub fn bare_options() -> ReplayOptions {
     ReplayOptions::with(|options| {
         options.launch = LaunchMode::None;
@@ -32,7 +32,8 @@ pub fn of_jobs(
     };
     for job in 0..jobs {
         let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // Kernels without a duration have no price; the server's answer replaces this duration.
+        // A kernel needs some duration, because kernels without one are rejected; the server's
+        // answer replaces this duration.
         node.recorded = Span::from_us(1);
         node.micros = 1;
         let after = after(job).into_iter().map(|other| u64::from(other) + 1);

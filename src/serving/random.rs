@@ -1,4 +1,5 @@
-//! Random numbers of a scenario: a counter through a mixing function, so they are equal on every platform.
+//! Random numbers of a scenario. A mixing function is applied to a counter, so that the numbers are
+//! equal on every platform.
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
@@ -71,8 +72,8 @@ impl RandomStream {
     }
 }
 
-/// Returns the number of such a distribution that is `normal` standard deviations from the middle: the mean of exp(m +
-/// s z) is exp(m + s^2 / 2).
+/// Returns the number of a log-normal distribution that is `normal` standard deviations from the
+/// median: the mean of exp(m + s z) is exp(m + s^2 / 2).
 pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
     let middle = libm::log(mean) - deviation * deviation / 2.0;
     libm::exp(middle + deviation * normal)
@@ -99,7 +100,8 @@ mod tests {
 
     #[test]
     fn means_and_shares_are_those_asked_for() {
-        // 10^5 draws: the mean of an exponential has a deviation of 0.3 %, a fraction of a third one of 0.4 %.
+        // For 10^5 draws, the mean of an exponential has a standard deviation of 0.3 %, and a
+        // fraction of a third has one of 0.4 %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
         let sum: f64 = (0..100_000).map(|_| stream.exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");

@@ -10,11 +10,11 @@ use chakram_base::units::{Span, Time};
 pub struct RowRecorder {
     /// Requests that arrived and are counted.
     pub arrived: u64,
-    /// Serve times of these that are complete.
+    /// Serve times of counted requests that are complete.
     pub serve: DurationSamples,
-    /// Sums of their parts: datapath, queue, compute, preempted, in picoseconds.
+    /// Sums of the parts of serve times: datapath, queue, compute, preempted, in picoseconds.
     pub parts_ps: [u128; 4],
-    /// Number of these within their limit.
+    /// Number of counted requests within their limit.
     pub met: u64,
     /// Maximum number of requests that were served together.
     pub together: u32,
@@ -23,9 +23,9 @@ pub struct RowRecorder {
 /// Records of a run.
 pub struct ServeRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
-    /// Limit on serve times for all models; `None` if the deadline of each applies.
+    /// Limit on serve times for all models; `None` if each model's deadline applies.
     pub slo: Option<Span>,
-    /// Models in order, then classes, then all.
+    /// Rows of models in order, then of classes, then of all requests.
     pub rows: Vec<RowRecorder>,
     /// Names of classes, in the order of their first models.
     pub classes: Vec<&'s str>,
@@ -39,7 +39,7 @@ pub struct ServeRecorder<'s> {
     pub completed_core_ps: u128,
     /// Core time within the window, by processor.
     pub busy_ps: Vec<u128>,
-    /// Arrival of the first counted request, and of the first and last of all requests.
+    /// Arrival of the first counted request.
     pub counted_from: Option<Time>,
     pub arrivals: Option<(Time, Time)>,
     pub arrived_in_all: u64,
@@ -87,7 +87,8 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Indices of the rows of a model: its own, its class's, and that of all.
+    /// Returns the indices of the rows of a model: its own, its class's, and the row of all
+    /// requests.
     fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
         let models = self.prepared.models.len();
         let class = self.class_of[model as usize].map(|class| models + class);
@@ -142,8 +143,8 @@ impl<'s> ServeRecorder<'s> {
         }
     }
 
-    /// Checks Little's law: the total time that requests spent in the system equals the number of requests in it over
-    /// time; `waiting_ps` is the time of requests that are still in it.
+    /// Checks Little's law: the total time that requests spent in the system equals the number of
+    /// requests in it over time; `waiting_ps` is the time of requests that are still in the system.
     pub fn check_little(&mut self, waiting_ps: u128) {
         let over_requests = self.served_ps + waiting_ps;
         let over_time = self.active.area_until(self.end.max(self.active.since()));

@@ -1,4 +1,4 @@
-//! The report of a scenario: one value, which the text, JSON, CSV and HTML renderings only read.
+//! The report of a scenario: one value from which the text, JSON, CSV and HTML renderings are made.
 
 use super::platform::Platform;
 use super::recorder::{RowRecorder, ServeRecorder};
@@ -42,10 +42,10 @@ pub struct ServeReport {
     pub arrived: u64,
     /// Requests that are complete, counted or not.
     pub completed: u64,
-    /// Fraction of the processors' time that requests ask for, rho; absent if users wait for answers, or if arrivals
-    /// state the work of each request.
+    /// Fraction of the processors' time that requests need, rho; absent if users wait for answers,
+    /// or if arrivals state the work of each request.
     pub offered_load: Option<f64>,
-    /// Number of preemptions at a job border.
+    /// Number of preemptions between two jobs of a request.
     pub preemptions: u64,
     /// Rows of models, then of classes, then of all requests.
     pub rows: Vec<ServeRow>,
@@ -69,7 +69,7 @@ pub struct ServeReport {
 pub struct PlatformFacts {
     /// Name.
     pub name: String,
-    /// Publication or measurement that its numbers come from.
+    /// Publication or measurement from which the platform's numbers are taken.
     pub source: String,
     /// Number of cores, if stated.
     pub cores: Option<u32>,
@@ -77,7 +77,7 @@ pub struct PlatformFacts {
     pub clock_hz: Option<f64>,
     /// Name of the machine on which traces are replayed.
     pub machine: Option<String>,
-    /// Number of its NPUs.
+    /// Number of NPUs of the machine.
     pub npus: Option<u32>,
 }
 
@@ -91,7 +91,7 @@ pub struct ServeRow {
     pub kind: ServeRowKind,
     /// Requests that arrived and are counted.
     pub arrived: u64,
-    /// Number of these that are complete; all other fields describe these.
+    /// Number of counted requests that are complete; all other fields describe these requests.
     pub completed: u64,
     /// Requests completed per second, from the first counted arrival to the end of the window.
     pub throughput_per_s: f64,
@@ -136,7 +136,7 @@ pub enum ServeRowKind {
 pub struct ServeParts {
     /// Datapath latency.
     pub datapath_ps: TimeSum,
-    /// All remaining time.
+    /// Time in the queue: all time that the other parts do not include.
     pub queue_ps: TimeSum,
     /// Time in which a job of the request ran.
     pub compute_ps: TimeSum,

@@ -1,27 +1,30 @@
-//! Scenarios: the models that requests ask for, the arrivals of requests, and the order of service.
+//! Scenarios: the models for requests, the arrivals of requests, and the order of service.
 //!
 //! A scenario's file has
 //!
 //! - `name`, and optionally `seed` (1) and `processors` (1): the number of the platform's processors;
 //! - `[[model]]`, each with a `name`, one source of work (below) and optionally a `class`, a `weight` in the mix (1), a
 //!   `priority` from 0, the most urgent (0), a `deadline` after arrival, and the `bytes` of a request;
-//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second, or a `bandwidth`
-//!   that requests fill with their `bytes`), `bursts` (`burst` requests at intervals of `every`), `closed` (`users`
-//!   that each ask again after thinking for `think`, exponentially distributed if `think_exponential`) or `file` (a
-//!   `file` of arrivals, played `repeat` times in a row, at `speed` times its speed);
-//! - `[stop]`: the number of `requests`, and optionally `first`, to stop when the first so many requests are complete,
-//!   and a `duration` after which nothing arrives;
+//! - `[stream]`: `arrivals` is `poisson` or `periodic` (both with a `rate` in requests per second,
+//!   or a `bandwidth` that requests fill with their `bytes`), `bursts` (`burst` requests at
+//!   intervals of `every`), `closed` (`users` that each send the next request after thinking for
+//!   `think`, exponentially distributed if `think_exponential`) or `file` (a `file` of arrivals,
+//!   played `repeat` times in a row, at `speed` times its speed);
+//! - `[stop]`: the number of `requests`, and optionally `first`, to stop when this number of first
+//!   requests is complete, and a `duration` after which nothing arrives;
 //! - `[measure]`, optionally: `warmup`, the number of requests at the beginning that are not counted (0);
-//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with `aging`),
-//!   `earliest-deadline` or `batching` (with `batch`, the maximum number of requests, and `wait`, the longest time that
-//!   a request waits for others); `slots`, the number of requests that a processor serves at once (1; all with
-//!   round-robin); `preemption`, the cost of preempting a request at a job border.
+//! - `[policy]`: `kind` is `round-robin`, `first-come`, `shortest-job-first`, `priority` (with
+//!   `aging`), `earliest-deadline` or `batching` (with `batch`, the maximum number of requests, and
+//!   `wait`, the longest time that a request waits for others); `slots`, the number of requests
+//!   that a processor serves at once (1; all with round-robin); `preemption`, the cost of
+//!   preempting a request between two of its jobs.
 //!
 //! Work of a model is one of
 //!
 //! - `preset`, a model's preset or file, with `tokens`, `convolution` (outputs or kernels), `attention` (layer or
 //!   heads), `merge`, `tables` and `sparsity`;
-//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of the jobs that it depends on (the previous one);
+//! - `jobs`, each with `tasks`, `length` and `after`, the numbers of the jobs on which it depends
+//!   (the previous job);
 //! - `latency`, constant or, with `distribution = "exponential"`, random;
 //! - `latencies`, a table of measured latencies with a column `latency` and optionally a column `batch`: looked up by
 //!   batch, or drawn at random;
@@ -66,7 +69,7 @@ pub struct Scenario {
     pub policy: PolicyChoice,
 }
 
-/// A model that requests ask for.
+/// A model for which requests arrive.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedModel {
     /// Name in reports, and in files of arrivals.
@@ -77,11 +80,11 @@ pub struct ServedModel {
     pub weight: f64,
     /// Priority level, from 0, the most urgent.
     pub level: u32,
-    /// Time after its arrival by which a request should be complete.
+    /// Time from its arrival in which a request should be complete.
     pub deadline: Option<Span>,
     /// Payload of a request in bytes; needed for arrivals by bandwidth.
     pub bytes: Option<u64>,
-    /// Name by which platforms list its datapath latency and measurements.
+    /// Name by which platforms list the model's datapath latency and measurements.
     pub known_as: String,
     /// Fraction of the tasks that is skipped.
     pub sparsity: f64,
@@ -89,7 +92,7 @@ pub struct ServedModel {
     pub tokens: Option<[u32; 2]>,
     /// Computation of a request.
     pub work: ModelWork,
-    /// Location in its file, for errors.
+    /// Location of the model in its file, for errors.
     pub place: ModelPlace,
 }
 
@@ -98,7 +101,7 @@ pub struct ServedModel {
 pub struct ModelPlace {
     /// Location of the source of work.
     pub work: String,
-    /// Location of the deadline, if it has one.
+    /// Location of the deadline, if the model has one.
     pub deadline: Option<String>,
 }
 
@@ -118,7 +121,8 @@ pub enum ModelWork {
     ByBatch(LatencyCurve),
     /// Measured latencies of single requests; each request draws one.
     Drawn(Vec<Span>),
-    /// Measured steps: the prompt's time depends on its tokens, each further token's on the batch.
+    /// Measured steps: the time of the prompt depends on its tokens, and the time of each further
+    /// token on the batch.
     Steps {
         /// Time of a prompt by its number of tokens.
         prefill: LatencyCurve,
@@ -134,27 +138,27 @@ pub enum ModelWork {
 /// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ArrivalStream {
-    /// Independent of one another, at a mean rate.
+    /// Requests arrive independently of one another, at a mean rate.
     Poisson(ArrivalRate),
-    /// At equal intervals.
+    /// Requests arrive at equal intervals.
     Periodic(ArrivalRate),
-    /// Several requests at once, at equal intervals.
+    /// Several requests arrive together, at equal intervals.
     Bursts {
         /// Requests that arrive together.
         burst: u32,
         /// Time from one burst to the next.
         every: Span,
     },
-    /// Users that ask again after each answer.
+    /// Users send a request, wait for the answer, and then send the next request.
     Closed {
         /// Number of users.
         users: u32,
         /// Mean time from an answer to the next request.
         think: Span,
-        /// True if that time is exponentially distributed.
+        /// True if the time is exponentially distributed.
         exponential: bool,
     },
-    /// Taken from a file.
+    /// Arrivals are read from a file.
     File {
         /// Path of the file.
         path: PathBuf,
@@ -179,7 +183,7 @@ pub enum ArrivalRate {
 pub struct StopRule {
     /// Number of requests that arrive.
     pub requests: Option<u64>,
-    /// Stops when the first so many requests are complete.
+    /// Stops when this number of first requests is complete.
     pub first: Option<u64>,
     /// Instant after which nothing arrives.
     pub duration: Option<Span>,
@@ -192,7 +196,7 @@ pub struct PolicyChoice {
     pub kind: PolicyKind,
     /// Number of requests that a processor serves at once; `None` for all.
     pub slots: Option<u32>,
-    /// Cost of preempting a request at a job border; `None` for no preemption.
+    /// Cost of preempting a request between two of its jobs; `None` for no preemption.
     pub preemption: Option<Span>,
 }
 
@@ -243,7 +247,8 @@ impl PolicyKind {
     }
 }
 
-/// Returns an error if `name` is a model, a preset or one on a hub, and no file of that name exists.
+/// Returns an error if `name` is a model's preset or a model on a hub, and no file of that name
+/// exists.
 fn model_instead(name: &str) -> Option<ServeError> {
     if Path::new(name).exists() {
         return None;
@@ -266,7 +271,8 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, its text is invalid, or a model or table that it names is.
+    /// If the file cannot be read, its text is invalid, or a model or table that it names is
+    /// invalid.
     pub fn load(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let text = chakram_base::config::read(path).map_err(|source| {
@@ -283,7 +289,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or a model or table that it names is.
+    /// If the text is invalid, or a model or table that it names is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         build::scenario(&ConfigDocument::parse(text, file)?, folder)
     }

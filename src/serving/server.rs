@@ -1,10 +1,11 @@
 //! The serving system: requests that arrive, wait, are served together or alone, and end.
 //!
-//! The order at one instant: first jobs end, each followed by the jobs that take its place; then requests whose
-//! datapath latency has ended and requests that arrive enter the queue; then processors with free slots take requests
-//! from it, lowest processor first. A request's time consists of four parts: its datapath latency; *compute*, while one
-//! of its jobs runs on some core, or from the launch of its trace to the end; *preempted*, from a preemption until a
-//! job runs again; and *queue*, all other time.
+//! The order at one instant: first jobs end, each followed by the jobs that take its place; then
+//! requests whose datapath latency has ended and requests that arrive enter the queue; then
+//! processors with free slots take requests from the queue, lowest processor first. A request's
+//! time consists of four parts: its datapath latency; *compute*, while one of its jobs runs on some
+//! core, or from the launch of its trace to the end; *preempted*, from a preemption until a job
+//! runs again; and *queue*, all other time.
 //!
 //! Submodules: `admission`, from an arrival to the queue; `dispatch`, assignment of queued requests to processors, and
 //! preemption; `service`, times of jobs and ends of batches; `closing`, the records of a run and their checks.
@@ -37,10 +38,9 @@ use flight::{RequestInFlight, Slab};
 #[derive(Debug)]
 struct ProcessorState {
     cores: CoreArray,
-    /// Number of additional batches that it can take.
+    /// Number of additional batches that the processor can take.
     free_slots: u32,
-    /// Number of trace launches in service, the instant since when there are any, and the earlier time with some, in
-    /// picoseconds.
+    /// Number of trace launches in service.
     traces: u32,
     traced_since: Time,
     traced_ps: u128,
@@ -78,12 +78,12 @@ pub(super) struct Server<'s> {
     timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
     requests: Slab<RequestState>,
     flights: Slab<RequestInFlight>,
-    /// Batches that ended; kept to reuse their allocations.
+    /// Batches that ended; reused to keep their allocations.
     ended_flights: Vec<RequestInFlight>,
     processors: Vec<ProcessorState>,
     /// The processor that gets the next request under a policy without slots.
     turn: usize,
-    /// Requests that a policy chose, and their states; kept to reuse allocations.
+    /// Requests that the policy chose; reused to keep the allocation.
     batch: Vec<QueuedRequest>,
     states: Vec<RequestState>,
     /// Batches that begin, until the loop launches them.
@@ -153,8 +153,8 @@ impl<'s> Server<'s> {
         }
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let arrival = self.next_arrival.map(|arrival| arrival.at);
-        // A queue that waits for more requests has to be asked again. While no slot is free, the end of a job triggers
-        // this.
+        // A queue that waits for more requests must be consulted again. While no slot is free, the
+        // end of a job does this.
         let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
         let queue = self.policy.wake_at().filter(|_| has_slot());
         [timer, arrival, queue].into_iter().flatten().min()
@@ -165,7 +165,7 @@ impl<'s> Server<'s> {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Returns the batches that begin now; each is returned once.
+    /// Returns the batches that begin now. Each batch is returned only once.
     pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }
@@ -183,7 +183,8 @@ impl<'s> Server<'s> {
         self.take_requests();
     }
 
-    /// Answers a job of a batch whose dependencies are complete, or holds it back.
+    /// Answers a job of a batch whose dependencies are complete with its times, or holds the job
+    /// back.
     pub fn submit(
         &mut self,
         now: Time,

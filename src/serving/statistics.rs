@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Maximum number of samples that are kept exactly.
 const EXACT: usize = 1 << 16;
-/// Number of parts into which a sketch divides each power of two, as a power of two: 2^-8 is 0.4 %.
+/// A sketch divides each power of two into 2^`FINE` parts; 2^-8 is 0.4 %.
 const FINE: u32 = 8;
 /// Number of batches at which neighbours are merged.
 const MOST_BATCHES: usize = 64;
@@ -117,8 +117,8 @@ pub struct IntervalEstimate {
     /// The value.
     #[serde(rename = "value_ps")]
     pub value: Span,
-    /// Half of the width of the interval that contains the true value with 95 % probability, by batch means; absent if
-    /// the run is too short for one.
+    /// Half of the width of the interval that contains the true value with 95 % probability, by
+    /// batch means; absent if the run is too short for an interval.
     #[serde(rename = "plus_minus_ps")]
     pub plus_minus: Option<Span>,
 }
@@ -126,7 +126,7 @@ pub struct IntervalEstimate {
 /// Durations of one kind, such as serve times of a model, in the order in which they ended.
 #[derive(Clone, Debug, Default)]
 pub struct DurationSamples {
-    /// All samples, while there are few.
+    /// All samples, while their number is at most [`EXACT`].
     exact: Vec<Span>,
     all: SampleBatch,
     batches: Vec<SampleBatch>,
@@ -177,8 +177,9 @@ impl DurationSamples {
         })
     }
 
-    /// Returns a percentile with its interval; `None` without samples. Between two samples it is interpolated linearly
-    /// (position (n - 1) q); with more than 65,536 samples it is accurate to one part in 256.
+    /// Returns a percentile with its interval; `None` without samples. Between two samples the
+    /// percentile is interpolated linearly (position (n - 1) q); with more than 65,536 samples it
+    /// is accurate to one part in 256.
     pub fn percentile(&self, percent: f64) -> Option<IntervalEstimate> {
         let value = if self.exact.len() as u64 == self.count() {
             let mut sorted = self.exact.clone();
@@ -191,7 +192,7 @@ impl DurationSamples {
             let value = batch.sketch.percentile(percent);
             value.unwrap_or_default().0 as f64
         };
-        // A batch of fewer samples says little about a high percentile.
+        // A batch of fewer samples does not determine a high percentile.
         let rare = 1.0 / (1.0 - percent / 100.0);
         let plus_minus = self.interval(of);
         Some(IntervalEstimate {
@@ -212,8 +213,9 @@ impl DurationSamples {
             let off = |v: &f64| v - mean;
             let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
             let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
-            // Similar neighbours mean that batches are shorter than the correlation of samples. By chance alone the
-            // correlation has a deviation of one over the square root of the number of batches.
+            // If neighbouring batches are correlated, batches are shorter than the correlation of
+            // samples. The correlation of independent batches has a standard deviation of one over
+            // the square root of their number.
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
@@ -226,7 +228,7 @@ impl DurationSamples {
     }
 }
 
-/// Merges neighbouring batches in pairs; a remaining one is dropped.
+/// Merges neighbouring batches in pairs; an odd last batch is dropped.
 fn joined(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
@@ -246,8 +248,8 @@ fn interpolated(sorted: &[Span], percent: f64) -> Option<Span> {
     Some(Span(a.0 + ((b.0 - a.0) as f64 * part).round() as u64))
 }
 
-/// The 97.5 % quantile of Student's distribution, to 0.2 %: the normal quantile and two terms of its expansion in
-/// 1 / degrees (Abramowitz and Stegun, 26.7.5).
+/// Returns the 97.5 % quantile of Student's distribution, to 0.2 %: the normal quantile and two
+/// terms of its expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5).
 fn student_95(degrees: usize) -> f64 {
     let z: f64 = 1.959_964;
     let n = degrees.max(1) as f64;
@@ -256,7 +258,8 @@ fn student_95(degrees: usize) -> f64 {
     z + first / n + second / (n * n)
 }
 
-/// A whole number over time, in intervals of equal length; their length doubles when there are too many.
+/// A whole number over time, in intervals of equal length. If there are too many intervals, their
+/// length is doubled.
 #[derive(Clone, Debug)]
 pub struct LevelCurve {
     level: u64,
@@ -406,7 +409,8 @@ mod tests {
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
                 "{percent}"
             );
-            // An interval of independent samples contains the true value: -ln(1 - q) times the mean.
+            // The interval from independent samples contains the true value, -ln(1 - q) times the
+            // mean.
             let truth = -(1.0 - percent / 100.0_f64).ln() * 1e9;
             let off = (found.value.0 as f64 - truth).abs();
             assert!(off < 2.0 * found.plus_minus.unwrap().0 as f64, "{percent}");
@@ -416,8 +420,9 @@ mod tests {
 
     #[test]
     fn intervals_hold_the_mean_and_want_enough_samples() {
-        // 4096 uniform samples from 0 to 2e6: deviation 2e6 / sqrt(12), so 2.0 x that / 64 = 18,000 is half an
-        // interval; nineteen of twenty intervals contain the mean.
+        // 4096 uniform samples from 0 to 2e6 have a standard deviation of 2e6 / sqrt(12), so half
+        // an interval is 2.0 times this value / 64 = 18,000; nineteen of twenty intervals contain
+        // the mean.
         let mut holds = 0;
         for seed in 0..40 {
             let mut random = RandomStream::new(seed, RandomPurpose::Service);
@@ -434,7 +439,7 @@ mod tests {
         let mut few = DurationSamples::default();
         (0..50).for_each(|n| few.add(Span(n)));
         assert_eq!(few.mean().unwrap().plus_minus, None);
-        // Growing values are no steady state.
+        // Growing values are not a steady state, so they have no interval.
         let mut growing = DurationSamples::default();
         (0..100_000).for_each(|n| growing.add(Span(n)));
         assert_eq!(growing.mean().unwrap().plus_minus, None);
@@ -453,7 +458,8 @@ mod tests {
     #[test]
     fn levels_keep_their_area() {
         let mut curve = LevelCurve::default();
-        // 2 from 10 to 30 us, 1 to 2 s, 0 to 4 s: areas 40 us and 1,999,970 us.
+        // The level is 2 from 10 to 30 us, then 1 until 2 s, and 0 until 4 s: the areas are 40 us
+        // and 1,999,970 us.
         curve.change(Time(10_000_000), 2);
         curve.change(Time(30_000_000), -1);
         curve.change(Time(2_000_000_000_000), -1);

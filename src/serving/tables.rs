@@ -12,7 +12,7 @@ pub struct TableReader {
     headings: Vec<String>,
     rows: csv::Reader<DecompressedStream<'static>>,
     record: csv::StringRecord,
-    /// (column, value) pairs that a row must match to be read.
+    /// Pairs (column, value) that a row must match to be read.
     filters: Vec<(usize, String)>,
 }
 
@@ -23,7 +23,7 @@ pub struct ColumnUnit {
 }
 
 impl ColumnUnit {
-    /// Returns the unit in the suffix of a column's name; `None` if it has none.
+    /// Returns the unit in the suffix of a column's name; `None` if the name has no unit.
     pub fn of(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
@@ -78,14 +78,14 @@ impl TableReader {
         &self.headings
     }
 
-    /// Restricts rows to those with `value` in column `name`.
+    /// Restricts reading to rows with `value` in column `name`.
     pub fn filter(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
         let column = self.column(name)?;
         self.filters.push((column, value.to_owned()));
         Ok(())
     }
 
-    /// Returns the index of the first of `names` that exists.
+    /// Returns the index of the first of `names` that is a column.
     pub fn any(&self, names: &[&str]) -> Option<usize> {
         let place = |name: &&str| {
             self.headings
@@ -180,7 +180,7 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
 /// Durations at ascending positions, with linear interpolation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LatencyCurve {
-    /// (position, mean duration), ascending.
+    /// Points (position, mean duration), ascending.
     points: Vec<(f64, Span)>,
 }
 
@@ -207,8 +207,8 @@ impl LatencyCurve {
         self.points.last().map_or(0.0, |(x, _)| *x)
     }
 
-    /// Returns the duration at `x`: interpolated linearly between two positions, constant before the first, and along
-    /// the line of the last two after the last.
+    /// Returns the duration at `x`: interpolated linearly between two positions, constant before
+    /// the first, and on the line through the last two positions after the last.
     pub fn at(&self, x: f64) -> Span {
         let behind = self.points.partition_point(|(place, _)| *place < x);
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
@@ -234,7 +234,7 @@ mod tests {
         let us = Span::from_us;
         let curve =
             LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
-        // The mean at 1 is 10; at 2, 10 + 30 / 3; after 4 along the same line.
+        // The mean at 1 is 10; at 2 it is 10 + 30 / 3; after 4 the same line continues.
         assert_eq!(
             [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.at(x)),
             [10, 10, 20, 40, 50].map(us)

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 /// Maximum number of requests and jobs in a timeline.
 const MOST_EVENTS: u64 = 1_000_000;
 
-/// Writes requests and jobs as they are served.
+/// Writes requests and jobs of a run when they end.
 pub struct RequestTimeline<'m, W> {
     out: W,
     models: Vec<&'m str>,
@@ -26,7 +26,7 @@ struct RequestEvent<'e, A> {
     pid: u32,
     tid: u32,
     name: &'e str,
-    /// Microseconds.
+    /// Start of the event, in microseconds.
     ts: f64,
     args: &'e A,
 }

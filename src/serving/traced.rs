@@ -1,9 +1,10 @@
 //! Models that are jobs of traces: a request is a launch of the job on the platform's machine.
 //!
-//! Its kernels use the lanes of NPUs and its messages the network, as in a replay with default options. A lane serves
-//! launches in the order in which they began, so requests follow one another through the stages of a pipeline if the
-//! policy admits several into service. A job of several ranks uses the NPUs of its ranks; a job of a single rank is
-//! launched on NPU p for processor p.
+//! The launch's kernels use the lanes of NPUs, and its messages use the network, as in a replay
+//! with default options. A lane serves launches in the order in which they began, so requests
+//! follow one another through the stages of a pipeline if the policy admits several into service. A
+//! job of several ranks uses the NPUs of its ranks; a job of a single rank is launched on NPU p for
+//! processor p.
 
 use super::scenario::{PolicyChoice, Scenario};
 use super::trace_job::TraceJob;
@@ -22,13 +23,15 @@ pub struct TracedModel<'s> {
     pub machine: &'s Machine,
     /// Time of a launch alone.
     pub latency: Span,
-    /// Time between the ends of launches that follow one another as closely as the policy allows.
+    /// Time between the ends of successive launches, if the policy's maximum number of launches is
+    /// always in service.
     pub interval: Span,
     /// True if a launch runs on the NPU of its processor.
     anywhere: bool,
 }
 
-/// Number of launches in service at once that suffices to measure their interval.
+/// Maximum number of launches in service for the measurement of their interval; more would not
+/// change the result.
 const MOST_AT_ONCE: u32 = 6;
 
 impl<'s> TracedModel<'s> {
@@ -36,7 +39,8 @@ impl<'s> TracedModel<'s> {
     ///
     /// # Errors
     ///
-    /// What was found and what was expected, if the machine cannot run it or has too few NPUs for the processors.
+    /// Describes the finding and the expectation, if the machine cannot run the job or has too few
+    /// NPUs for the processors.
     pub fn new(
         trace: &'s TraceJob,
         machine: &'s Machine,
@@ -87,12 +91,12 @@ impl<'s> TracedModel<'s> {
     }
 }
 
-/// Returns the options of its replays: all defaults.
+/// Returns the options of the job's replays: all defaults.
 pub(super) fn options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
-/// Launches of one program, `at_once` at a time; each starts when another one ends.
+/// Feed that keeps `at_once` launches of one program in service: each starts when another ends.
 struct CloseLaunches {
     at_once: u32,
     left: u32,

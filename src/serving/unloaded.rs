@@ -1,4 +1,4 @@
-//! Time of a request alone: one simulation of its jobs on cores that are all free.
+//! Time of a request alone, by one simulation of its jobs on free cores.
 
 use super::cores::CoreArray;
 use super::error::ServeError;
@@ -15,7 +15,8 @@ use chakram_trace::workload::Workload;
 /// Jobs of a request that a processor runs alone.
 #[derive(Debug)]
 pub struct UnloadedJobs {
-    /// The program; `None` if jobs form a chain, where each job finds all cores free and times add up.
+    /// The program; `None` if jobs form a chain, because then each job finds all cores free and
+    /// times add up.
     program: Option<(Workload, Machine)>,
     count: u32,
 }
@@ -25,7 +26,7 @@ impl UnloadedJobs {
     ///
     /// # Errors
     ///
-    /// If there are too many.
+    /// If there are too many jobs.
     pub fn new(graph: &JobGraph, model: &str) -> Result<Self, ServeError> {
         let count = graph.jobs().len() as u32;
         let program = match graph.is_chain() {
@@ -48,7 +49,7 @@ impl UnloadedJobs {
     ///
     /// # Errors
     ///
-    /// If it exceeds simulated time.
+    /// If the time exceeds simulated time.
     pub fn time(&self, cores: u64, size: impl Fn(u32) -> (u64, Span)) -> Result<Span, ServeError> {
         let Some((workload, machine)) = &self.program else {
             let times = (0..self.count).map(|job| {

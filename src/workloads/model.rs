@@ -1,21 +1,24 @@
 //! Models: networks of layers, independent of the number of NPUs that run them.
 //!
-//! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes are per *sample*: a
-//! sequence of tokens, an image, a row of features. This module knows nothing of batches, ranks or time.
+//! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes
+//! are per *sample*: a sequence of tokens, an image, a row of features. This module does not depend
+//! on batches, ranks or time.
 //!
 //! A model comes from a TOML file, from a preset, or from a few numbers ([`TransformerModel`], [`VisionTransformer`]).
 //!
 //! Counting rules:
 //!
-//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights shared by two operators
-//!   count once, at the operator that looks them up ([`OperatorKind::Embedding`]).
+//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights shared
+//!   by two operators count once, for the operator that looks them up
+//!   ([`OperatorKind::Embedding`]).
 //! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample;
 //!   each is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not counted, as in most papers.
 //!   Attention counts the whole square of tokens even under a causal mask, as Megatron's formulas do;
 //!   [`OperatorKind::skippable_multiplications`] is the part that causal kernels skip.
 //! - *Kept bytes* are the bytes that the backward pass needs ([`OperatorKind::saved_bytes`]).
 //!
-//! Counts are 64-bit integers that saturate at [`u64::MAX`]; a model file that reaches it is rejected.
+//! Counts are 64-bit integers that saturate at [`u64::MAX`]; a model file with a saturated count is
+//! rejected.
 
 mod architecture;
 mod build;
@@ -51,38 +54,39 @@ pub struct Model {
     pub name: String,
     /// Publication that gives its sizes.
     pub source: String,
-    /// Tokens of a sample; 1 where a sample is not a sequence.
+    /// Tokens of a sample; 1 if a sample is not a sequence.
     pub sequence: u64,
-    /// In execution order: the output of each layer is the input of the next.
+    /// Layers in execution order: the output of each layer is the input of the next.
     pub layers: Vec<ModelLayer>,
 }
 
 /// A part of a model that is never split: the unit of pipelining, recomputation and sharding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelLayer {
-    /// `embedding`, `layer17`, `head`, `conv3_1`.
+    /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
     /// Position of the layer in the model, because plans treat input, blocks and output differently.
     pub role: LayerRole,
-    /// In execution order.
+    /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
 }
 
 /// Position of a layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerRole {
-    /// Before the blocks: token and position embeddings, the stem of a network on images, embedding bags.
+    /// A layer before the blocks: token and position embeddings, the stem of a network on images,
+    /// embedding bags.
     Input,
-    /// One of the blocks, which a pipeline distributes evenly over its stages.
+    /// A block. A pipeline distributes blocks evenly over its stages.
     Block,
-    /// After the blocks: the last norm, logits or classifier, and the loss.
+    /// A layer after the blocks: the last norm, logits or classifier, and the loss.
     Output,
 }
 
 /// One operation with its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerOperator {
-    /// `attention.qkv`, `mlp.up`, `norm1`: unique within its layer.
+    /// Name of the operator, such as `attention.qkv`, `mlp.up` or `norm1`; unique within its layer.
     pub name: String,
     /// Kind of operator and its sizes.
     pub work: OperatorKind,
@@ -102,8 +106,8 @@ pub enum TensorSplit {
     ColumnParallel,
     /// Split by inputs: each member has some rows of the weights, and the outputs are summed over members.
     RowParallel,
-    /// Between an operator sharded by outputs and one sharded by inputs: each member computes its heads, or its columns
-    /// of an activation.
+    /// Between an operator sharded by outputs and an operator sharded by inputs: each member
+    /// computes its heads, or its columns of an activation.
     InsideRegion,
 }
 
@@ -126,7 +130,7 @@ pub enum OperatorKind {
     },
     /// Products of queries and keys, softmax, and products with values.
     Attention {
-        /// Tokens of a sample: the number of keys and values that each query meets.
+        /// Tokens of a sample: the number of keys and values to which each query attends.
         tokens: u64,
         /// Tokens whose queries, keys and values are inputs: all of a sample, except in a shard of context parallelism.
         queries: u64,
@@ -142,14 +146,15 @@ pub enum OperatorKind {
         dropout: bool,
         /// True if queries and keys are first rotated by their positions (rotary position embedding).
         rotary: bool,
-        /// True if each query head and key head is first normalised to length 1, then scaled by a gain. All query heads
-        /// share one gain, and all key heads another.
+        /// True if each query head and key head is first normalised to length 1, then scaled by a
+        /// gain. All query heads share one gain, and all key heads share another gain.
         qk_norm: bool,
     },
-    /// Attention that differs from the plain form: value heads have another width than query and key heads, tokens
-    /// attend to only some of the others, or heads have an additional score (a sink).
+    /// Attention that differs from the plain form: value heads have another width than query and
+    /// key heads, tokens attend to only some other tokens, or heads have an additional score (a
+    /// sink).
     ShapedAttention {
-        /// Tokens of a sample: the number of keys and values that a query can meet.
+        /// Tokens of a sample: the number of keys and values to which a query can attend.
         tokens: u64,
         /// Tokens whose queries, keys and values are inputs: all of a sample, except in a shard of context parallelism.
         queries: u64,
@@ -163,7 +168,8 @@ pub enum OperatorKind {
         value_width: u64,
         /// Columns of a head that rotary embedding rotates; with latent vectors all key heads share one set of them.
         turned: u64,
-        /// Elements of the latent vector from which a token's keys and values are computed; 0 without one.
+        /// Elements of the latent vector from which a token's keys and values are computed; 0
+        /// without a latent vector.
         latent: u64,
         /// Earlier tokens that a token attends to.
         span: AttentionSpan,
@@ -176,8 +182,9 @@ pub enum OperatorKind {
         /// True if query heads and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to the query heads,
-    /// and from one of `kv_rank` elements to the heads of keys and values.
+    /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to
+    /// the query heads, and from a latent vector of `kv_rank` elements to the heads of keys and
+    /// values.
     LatentUp {
         /// Tokens of a sample.
         rows: u64,
@@ -185,7 +192,7 @@ pub enum OperatorKind {
         query_rank: u64,
         /// Elements of the latent vector of keys and values.
         kv_rank: u64,
-        /// Number of heads; queries, keys and values have equally many.
+        /// Number of heads; queries, keys and values have the same number.
         heads: u64,
         /// Query columns per head.
         query_width: u64,
@@ -201,9 +208,9 @@ pub enum OperatorKind {
         width: u64,
         /// Experts of the layer.
         experts: u64,
-        /// Experts that each token is sent to.
+        /// Number of experts to which each token is sent.
         chosen: u64,
-        /// How the router turns scores into a choice.
+        /// Rule by which the router chooses experts from scores.
         form: RouterForm,
     },
     /// One product per expert: `rows` copies of tokens, divided evenly among the experts, by the expert's `inputs x
@@ -211,7 +218,7 @@ pub enum OperatorKind {
     ExpertLinear {
         /// Copies of tokens, summed over experts.
         rows: u64,
-        /// Experts, each with weights of its own.
+        /// Number of experts; each has separate weights.
         experts: u64,
         /// Columns of the input.
         inputs: u64,
@@ -334,14 +341,15 @@ pub enum AttentionSpan {
     /// All earlier tokens.
     #[default]
     All,
-    /// The last so many tokens.
+    /// This number of last tokens.
     Window(u64),
-    /// The tokens of its own chunk of the sequence; all chunks have this length.
+    /// The tokens of the token's own chunk of the sequence; all chunks have this length.
     Piece(u64),
 }
 
 impl AttentionSpan {
-    /// Pairs of tokens that attend to each other in a sequence of `tokens`, under a causal mask.
+    /// Returns the number of pairs of tokens that attend to each other in a sequence of `tokens`,
+    /// under a causal mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {
@@ -358,7 +366,7 @@ impl AttentionSpan {
     }
 }
 
-/// How a router turns scores into a choice of experts.
+/// Rule by which a router chooses experts from scores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RouterForm {
     /// True if scores have a trained bias.
@@ -369,7 +377,7 @@ pub struct RouterForm {
     pub sigmoid: bool,
     /// Groups of experts, of which the best are chosen first; 0 or 1 without groups.
     pub groups: u64,
-    /// Groups that a token may choose from.
+    /// Number of groups from which a token may choose.
     pub chosen_groups: u64,
 }
 
@@ -420,7 +428,7 @@ impl ModelLayer {
 }
 
 impl LayerOperator {
-    /// An operator on the branch.
+    /// Creates an operator on the branch.
     pub fn new(name: impl Into<String>, work: OperatorKind, cut: TensorSplit) -> Self {
         Self {
             name: name.into(),

@@ -1,4 +1,5 @@
-//! Batches of queued requests of one model: served when there are enough of them, or when one has waited long enough.
+//! Batches of queued requests of one model. A batch is served when it has enough requests, or when
+//! a request has waited long enough.
 //!
 //! If several models have such a batch, the one whose oldest request arrived first is served.
 

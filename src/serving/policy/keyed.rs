@@ -1,4 +1,5 @@
-//! Policies that serve the request with the smallest key, one at a time; the first to arrive among equals.
+//! Policies that serve the request with the smallest key, one at a time; among equal keys, the
+//! first to arrive.
 //!
 //! | policy | key |
 //! |---|---|
@@ -8,9 +9,10 @@
 //! | priority with aging a | instant at which it entered the queue + level x a |
 //! | earliest deadline | instant at which it should be complete |
 //!
-//! With aging, waiting for a counts as one level: at t, a request of level l that arrived at s has level l - (t - s) /
-//! a, and the smallest of these has the smallest s + l a. A request of level l is therefore overtaken only by requests
-//! that arrived less than l a after it, which bounds its starvation. Without aging there is no bound.
+//! With aging, a wait of length a counts as one level: at t, a request of level l that arrived at s
+//! has level l - (t - s) / a, and the request with the smallest level is the one with the smallest
+//! s + l a. So a request of level l is overtaken only by requests that arrived less than l a after
+//! it, which bounds its wait. Without aging there is no bound.
 
 use super::{QueuedRequest, ServicePolicy};
 use crate::scenario::PolicyKind;

@@ -14,7 +14,8 @@ use std::fmt::Write as _;
 pub struct RateSweep {
     /// Rates in ascending order with their results.
     pub points: Vec<RatePoint>,
-    /// The highest rate at which enough requests are within their limit, if it was searched.
+    /// The highest rate at which enough requests are within their limit, if the caller requested
+    /// it.
     pub capacity: Option<ServeCapacity>,
 }
 
@@ -24,7 +25,7 @@ pub struct RateSweep {
 pub struct RatePoint {
     /// Arrivals per second.
     pub rate_per_s: f64,
-    /// The run.
+    /// Results of the run at this rate.
     pub report: ServeReport,
 }
 
@@ -32,9 +33,9 @@ pub struct RatePoint {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeCapacity {
-    /// The highest rate that was found to be sufficient.
+    /// The highest tried rate at which enough requests were within their limit.
     pub rate_per_s: f64,
-    /// A higher rate that was found to be too high.
+    /// The lowest tried rate that was too high.
     pub too_much_per_s: f64,
     /// Fraction of the requests that must be within their limit.
     pub attain: f64,
@@ -227,7 +228,7 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
     out
 }
 
-/// Returns true if a row is that of a model.
+/// Returns true if a row describes a model.
 pub(super) fn is_model(kind: ServeRowKind) -> bool {
     kind == ServeRowKind::Model
 }

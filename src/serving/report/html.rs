@@ -17,7 +17,7 @@ const PARTS: [(usize, &str); 4] = [
     (6, "preempted"),
 ];
 
-/// Renders `reports`, both side by side and one after another, and sweeps over rates.
+/// Renders `reports`, side by side and one after another, and sweeps over rates.
 pub fn render(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", text(title));
     body += &section("Latency against load", "rates", &rates(sweeps));

@@ -120,7 +120,7 @@ pub(super) fn name(row: &ServeRow) -> String {
     }
 }
 
-/// Returns the maximum width of a name: the columns that the widest table leaves.
+/// Returns the maximum width of a name: the columns that the widest table leaves for names.
 pub(super) fn longest_name(style: TextStyle) -> usize {
     16 + style.width.saturating_sub(WIDTH)
 }

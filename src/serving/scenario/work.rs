@@ -111,7 +111,7 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
     })
 }
 
-/// Rejects keys that other sources of work use, and `source` does not.
+/// Rejects keys that other sources of work use but `source` does not.
 fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result<(), ConfigError> {
     let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
     for key in others.filter(|key| !used.contains(key)) {
@@ -123,7 +123,7 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
     Ok(())
 }
 
-/// Parses the work of a model, and the name by which platforms know it.
+/// Parses the work of a model, and the name by which platforms list it.
 fn work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,

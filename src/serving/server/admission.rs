@@ -1,4 +1,5 @@
-//! From an arrival to the queue: files and random numbers, users that ask again, and the datapath latency.
+//! Admission of requests to the queue: arrivals from files and random numbers, users' next
+//! requests, and the datapath latency.
 
 use super::{RequestState, Server};
 use crate::arrivals::RequestArrival;
@@ -44,7 +45,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Schedules the next request of a user, unless there were enough requests.
+    /// Schedules the next request of a user, unless the scenario's number of requests is reached.
     pub(super) fn ask_at(&mut self, at: Time) {
         let stop = &self.prepared.scenario.stop;
         let over = stop.requests.is_some_and(|most| self.asked >= most)

@@ -1,4 +1,4 @@
-//! Assignment of queued requests to processors, and preemption of requests at the border of a job.
+//! Assignment of queued requests to processors, and preemption of requests between two jobs.
 
 use super::{AnsweredJob, FlightLaunch, Server};
 use crate::policy::QueuedRequest;
@@ -26,9 +26,10 @@ impl Server<'_> {
         }
     }
 
-    /// Makes a processor fill its free slots. Preempted batches continue, and their answered jobs are appended to
-    /// `answered`; without `answered` there are none, because a processor with a free slot would have taken them
-    /// before. Returns false if the queue had too few requests.
+    /// Makes a processor fill its free slots. Preempted batches continue, and their answered jobs
+    /// are appended to `answered`. Without `answered` no batch is preempted at this point, because
+    /// a processor with a free slot would already have continued it. Returns false if the queue had
+    /// too few requests.
     pub(super) fn take_for(
         &mut self,
         processor: u32,
@@ -111,7 +112,8 @@ impl Server<'_> {
         self.flights[flight].preempted += start.since(since);
     }
 
-    /// Holds a job back if its batch is preempted or is preempted now; the batch that takes its place may begin.
+    /// Holds a job back if its batch is already preempted, or preempts the batch now; then the
+    /// batch that takes its place may begin.
     pub(super) fn keeps_back(
         &mut self,
         flight: u32,
@@ -123,7 +125,7 @@ impl Server<'_> {
             return false;
         };
         let state = &mut self.flights[flight];
-        // The border of a job: the batch has begun, and none of its jobs runs.
+        // A batch is between two jobs if it has begun and none of its jobs runs.
         if state.running > 0 || state.dealt == 0 {
             return false;
         }

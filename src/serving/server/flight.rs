@@ -67,37 +67,38 @@ impl<T> IndexMut<u32> for Slab<T> {
 pub(super) struct RequestInFlight {
     /// The request that arrived first, as it was queued.
     pub first: QueuedRequest,
-    /// Indices of its requests.
+    /// Indices of the batch's requests.
     pub requests: Vec<u32>,
     pub processor: u32,
     /// Number of jobs that are not complete.
     pub left: u32,
-    /// Number of jobs that have their times and are not complete.
+    /// Number of jobs that have been assigned times and are not complete.
     pub running: u32,
-    /// Number of jobs that have had their times so far.
+    /// Number of jobs that have been assigned times so far.
     pub dealt: u64,
-    /// Core time of these jobs.
+    /// Total core time of the jobs that have been assigned times.
     pub core_ps: u128,
     /// Time without load of the incomplete jobs, if jobs form a chain.
     pub work_left: Span,
-    /// Which jobs are complete, if they form no chain; empty until the first is.
+    /// For each job, whether it is complete, if jobs do not form a chain; empty until the first job
+    /// is complete.
     pub ended: Vec<bool>,
-    /// Lengths of its jobs, if they are no vector products.
+    /// Lengths of the batch's jobs, if they are not vector products.
     pub lengths: [Span; 2],
     /// Instant of its preemption, while it is preempted.
     pub put_back: Option<Time>,
     /// Ready jobs that were held back, with their tokens for the loop.
     pub kept: Vec<(u32, u64)>,
-    /// Total time from preemptions until it continued.
+    /// Total time from preemptions until the batch continued.
     pub preempted: Span,
-    /// Instant at which its processor took it.
+    /// Instant at which a processor took the batch.
     pub began: Time,
     pub run: RunningTime,
 }
 
 impl RequestInFlight {
-    /// Begins at `now` with no requests and `jobs` jobs, reusing the allocations of a batch that
-    /// ended.
+    /// Makes a batch that ended a new batch, which begins at `now` with no requests and `jobs`
+    /// jobs; allocations are reused.
     pub fn begin(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
         let mut room = std::mem::take(self);
         room.requests.clear();
@@ -153,7 +154,7 @@ impl RunningTime {
         self.open.insert(from, (start, end));
     }
 
-    /// Clears everything but keeps allocations.
+    /// Clears all fields, but keeps allocations.
     fn clear(&mut self) {
         self.open.clear();
         (self.done, self.first) = (Span::ZERO, None);
@@ -180,11 +181,11 @@ mod tests {
         let mut time = RunningTime::default();
         time.add(Time(0), job(5, 10));
         time.add(Time(0), job(20, 30));
-        // Joins both intervals: 5 to 30.
+        // The job joins both intervals to one from 5 to 30.
         time.add(Time(2), job(8, 22));
-        // Begins before the open interval: 3 to 4.
+        // The job from 3 to 4 begins before the open interval.
         time.add(Time(3), job(3, 4));
-        // Everything that ended by 40 is done; 50 to 60 touches nothing.
+        // All intervals that ended by 40 are closed; the job from 50 to 60 is separate from them.
         time.add(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.finish(), Span(25 + 1 + 10));

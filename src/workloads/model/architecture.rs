@@ -1,5 +1,5 @@
-//! Transformers with blocks that differ, or with more parts in attention and experts than a [`TransformerBlock`] can
-//! describe.
+//! Transformers with different blocks, or with more parts in attention and experts than a
+//! [`TransformerBlock`] can describe.
 //!
 //! | part | operators |
 //! |---|---|
@@ -23,23 +23,25 @@ pub struct TransformerArchitecture {
     pub base: TransformerModel,
     /// Latent attention instead of heads of keys and values.
     pub latent: Option<LatentAttention>,
-    /// True if the products before attention have biases, whatever other products have.
+    /// True if the products before attention have biases, independent of other products.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
-    /// Earlier tokens that a token attends to, in layers without full attention.
+    /// Earlier tokens to which a token attends, in layers without full attention.
     pub span: AttentionSpan,
-    /// The last of each such number of layers has full attention; 0 if none has.
+    /// Period of layers with full attention: the last layer of each period has it; 0 if no layer
+    /// has.
     pub full_every: u64,
     /// True if attention and perceptron each have a norm before and after them.
     pub sandwich_norm: bool,
     /// Columns of the shared experts' perceptron; 0 without shared experts.
     pub shared_ffn: u64,
-    /// How the router chooses experts.
+    /// Rule by which the router chooses experts.
     pub router: RouterForm,
     /// Number of first layers that are dense.
     pub dense_layers: u64,
-    /// The last of each such number of layers has experts; the others are dense.
+    /// Period of layers with experts: the last layer of each period has experts; the others are
+    /// dense.
     pub experts_every: u64,
     /// Columns of the perceptron of dense layers.
     pub dense_ffn: u64,
@@ -63,7 +65,7 @@ pub struct LatentAttention {
 }
 
 impl TransformerArchitecture {
-    /// `base` without further parts.
+    /// Creates `base` without further parts.
     pub fn plain(base: TransformerModel) -> Self {
         Self {
             base,
@@ -82,8 +84,8 @@ impl TransformerArchitecture {
         }
     }
 
-    /// The model's layers: `embedding`, `layer0`, `layer1`, …, the blocks that predict further tokens, `predict0`, …,
-    /// and `head`.
+    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, the blocks that predict
+    /// further tokens, `predict0`, …, and `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let mut layers = self.base.layers();
         let blocks = layers
@@ -119,7 +121,7 @@ impl TransformerArchitecture {
         at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
     }
 
-    /// Earlier tokens that the tokens of block `index` attend to.
+    /// Returns the earlier tokens to which the tokens of block `index` attend.
     fn span_of(&self, index: u64) -> AttentionSpan {
         match self.full_every {
             0 => self.span,
@@ -160,7 +162,7 @@ impl TransformerArchitecture {
         operators
     }
 
-    /// Products before attention: `qkv`, or the products of latent attention.
+    /// Returns the products before attention: `qkv`, or the products of latent attention.
     fn before_attention(
         &self,
         block: &TransformerBlock,
@@ -265,7 +267,8 @@ impl TransformerArchitecture {
         dispatch
     }
 
-    /// The perceptron of the shared experts, on the skip path of the routed experts.
+    /// Returns the perceptron of the shared experts, which is on the skip path of the routed
+    /// experts.
     fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
@@ -284,8 +287,9 @@ impl TransformerArchitecture {
         perceptron.collect()
     }
 
-    /// A block that predicts a further token: norms of the state and of the token's embedding, a product of both, and a
-    /// block like the last, with a norm before the model's logits.
+    /// Returns a block that predicts a further token: norms of the state and of the token's
+    /// embedding, a product of both, and a block like the last block, with a norm before the
+    /// model's logits.
     fn prediction(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

@@ -19,12 +19,12 @@ const MOST_LAYERS: u64 = 20_000;
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
-    /// Parses a model file, called `file` in errors. With `tokens`, samples have that many tokens instead of the file's
-    /// number.
+    /// Parses a model file, called `file` in errors. If `tokens` is given, it replaces the file's
+    /// number of tokens of a sample.
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or the model's samples cannot have that many tokens.
+    /// If the text is invalid, or the model's samples cannot have this number of tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
         Self::of_sizes(
             text,
@@ -119,7 +119,7 @@ fn check(model: &Model, file: &str) -> Result<(), ModelError> {
     }
 }
 
-/// The number of blocks, from the caller or from the file.
+/// Returns the number of blocks, from the caller or from the file.
 fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.need("layers", "how many blocks there are")?;
     let own = field.between(1, MOST_LAYERS)?;
@@ -132,13 +132,13 @@ fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError
     }
 }
 
-/// The integer at `key`, at least 1.
+/// Reads the integer at `key`, at least 1.
 fn size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
     table.need(key, expected)?.between(1, MOST)
 }
 
-/// The integer at `key`, at least `least`; `default` without the key.
+/// Reads the integer at `key`, at least `least`; `default` without the key.
 fn size_or(
     table: &ConfigTable<'_>,
     key: &str,
@@ -148,12 +148,12 @@ fn size_or(
     table.or(key, default, |field| field.between(least, MOST))
 }
 
-/// The boolean at `key`, or `default` without the key.
+/// Reads the boolean at `key`; `default` without the key.
 fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
     table.or(key, default, |field| field.flag())
 }
 
-/// Height and width at `key`, given as one number for both or as two.
+/// Reads height and width at `key`, given as one number for both or as two numbers.
 fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     if field.whole().is_some() {
         let side = field.between(1, MOST)?;
@@ -163,7 +163,8 @@ fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     Ok([height.between(1, MOST)?, width.between(1, MOST)?])
 }
 
-/// Rejects another number of tokens for a model whose sizes do not follow from it.
+/// Rejects another number of tokens for a model whose sizes do not follow from the number of
+/// tokens.
 fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

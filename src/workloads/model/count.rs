@@ -9,7 +9,7 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl OperatorKind {
-    /// Number of weights; 0 if they are tied to another operator's.
+    /// Number of weights; 0 if the weights are tied to another operator's.
     pub fn parameters(&self) -> u64 {
         amount(total(self.spec().gradients(false)))
     }
@@ -79,9 +79,10 @@ impl OperatorKind {
 
     /// Weights of tables whose rows are looked up.
     ///
-    /// LIGHTSPEED's Table 5.2 and the simulator after it count each of them as a multiplication, once per sample, as if
-    /// a look-up were a product with a one-hot vector. Add them to [`multiplications`](Self::multiplications) to get
-    /// its counts of GPT-2, BERT and DLRM. The table's values for MegatronBERT (3.57e9) and DLRM (3.14e9) do not follow
+    /// LIGHTSPEED's Table 5.2, and the simulator for it, count each of these weights as a
+    /// multiplication, once per sample, as if a look-up were a product with a one-hot vector. These
+    /// weights plus [`multiplications`](Self::multiplications) give the table's counts of GPT-2,
+    /// BERT and DLRM. The table's values for MegatronBERT (3.57e9) and DLRM (3.14e9) do not follow
     /// from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.spec().looks_up() {
@@ -91,7 +92,7 @@ impl OperatorKind {
         }
     }
 
-    /// Elements read from the layer before, per sample: token ids for a look-up.
+    /// Elements read from the previous layer, per sample; token ids for a look-up.
     pub fn input_elements(&self) -> u64 {
         let spec = self.spec();
         amount(spec.volumes(&spec.inputs))
@@ -127,7 +128,7 @@ impl LayerOperator {
 }
 
 impl ModelLayer {
-    /// Number of weights of its operators.
+    /// Number of weights of the layer's operators.
     pub fn parameters(&self) -> u64 {
         sum(self.operators.iter().map(LayerOperator::parameters))
     }
@@ -148,7 +149,7 @@ impl ModelLayer {
         sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
-    /// Elements of the input from the layer before, per sample.
+    /// Elements of the input from the previous layer, per sample.
     pub fn input_elements(&self) -> u64 {
         let first = self.operators.first();
         first.map_or(0, |operator| operator.work.input_elements())
@@ -162,7 +163,7 @@ impl ModelLayer {
 }
 
 impl Model {
-    /// Runs of consecutive identical layers, in order.
+    /// Returns the runs of consecutive identical layers, in order.
     pub fn runs(&self) -> impl Iterator<Item = &[ModelLayer]> {
         self.layers
             .chunk_by(|one, other| (one.role, &one.operators) == (other.role, &other.operators))

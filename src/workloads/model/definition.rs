@@ -2,11 +2,12 @@
 //!
 //! Every file has `name`, `source` and `kind`; unknown keys are rejected. Defaults are in parentheses.
 //!
-//! - `kind = "transformer"`: `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads` (heads), `head_width`
-//!   (hidden / heads), `ffn` (4 hidden), `experts` of `ffn` columns each instead of one perceptron and
-//!   `experts_per_token`; `activation` gelu, relu, swiglu or geglu; `norm` layernorm or rmsnorm, `norm_after` (false),
-//!   `embedding_norm` (false), `final_norm` (unless norm_after); `positions` learned, rotary or none, `qk_norm`
-//!   (false), `position_rows` (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
+//! - `kind = "transformer"`: `layers`, `hidden`, `heads`, `vocabulary`, `sequence`; `kv_heads`
+//!   (heads), `head_width` (hidden / heads), `ffn` (4 hidden), `experts` of `ffn` columns each (in
+//!   place of one perceptron) and `experts_per_token`; `activation` gelu, relu, swiglu or geglu;
+//!   `norm` layernorm or rmsnorm, `norm_after` (false), `embedding_norm` (false), `final_norm`
+//!   (unless norm_after); `positions` learned, rotary or none, `qk_norm` (false), `position_rows`
+//!   (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
 //!   masked or pooler (logits), `tied` for logits. More keys, of a
 //!   [`TransformerArchitecture`](super::TransformerArchitecture):
 //!   - `kv_rank`, `plain_width`, `turned_width`, `value_width` and `query_rank` (0) for latent attention;
@@ -58,14 +59,14 @@ pub struct ModelSizes {
     pub layers: Option<u64>,
 }
 
-/// How a file describes a model.
+/// Kind of description in a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionKind {
-    /// With the parameters of a transformer over tokens.
+    /// The parameters of a transformer over tokens.
     Transformer,
-    /// With the parameters of a transformer over the patches of an image.
+    /// The parameters of a transformer over the patches of an image.
     Vit,
-    /// Layer by layer and operator by operator.
+    /// A list of layers and their operators.
     Layers,
 }
 
@@ -77,7 +78,7 @@ impl DefinitionKind {
         (Self::Layers, "layers"),
     ];
 
-    /// Its name in files.
+    /// Name of the kind in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Transformer => "transformer",

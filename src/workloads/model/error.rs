@@ -1,4 +1,4 @@
-//! Errors about models; every message gives the place, the found value and the allowed values.
+//! Errors about models. Every message states the place, the found value and the allowed values.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
@@ -47,7 +47,7 @@ pub enum ModelError {
     /// The file cannot be read.
     #[error("cannot read model file {file}")]
     Read {
-        /// Its path as given.
+        /// The file's path as given.
         file: String,
         /// Error of the operating system.
         source: io::Error,

@@ -18,9 +18,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset of `all` whose family, generation and size all occur in `name`, and of several the one with the
-/// most parts. Otherwise returns the first preset that begins with the parts of `name`, and otherwise the preset with
-/// the nearest spelling.
+/// Returns the preset of `all` whose family, generation and size all occur in `name`; of several
+/// such presets, the preset with the most parts. Otherwise returns the first preset that begins
+/// with the parts of `name`, and otherwise the preset with the nearest spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -39,7 +39,7 @@ pub(super) fn nearest_preset<'n>(
     }
     let begins = |preset: &&&str| !parts.is_empty() && self::parts(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
-    // `mixtral` alone is a valid beginning, but so would be a single letter.
+    // `mixtral` alone is a valid beginning; a single letter must not be.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
     found.or_else(|| nearest(model, all))
 }

@@ -11,7 +11,7 @@ use std::io::ErrorKind;
 pub struct ModelPreset {
     /// Name of the preset.
     pub name: &'static str,
-    /// Its file; comments give the source of every number.
+    /// Text of the model's file; comments in it state the source of every number.
     pub text: &'static str,
 }
 
@@ -95,7 +95,7 @@ presets!(
     "dlrm",
 );
 
-/// Text of a model's file, with its name in errors.
+/// Text of a model's file, with the file's name for errors.
 #[derive(Clone, Debug)]
 pub struct ModelSource {
     /// The preset's name, or the path as given.
@@ -109,7 +109,7 @@ impl ModelSource {
     ///
     /// # Errors
     ///
-    /// If the preset does not exist, or the file cannot be read.
+    /// Fails if the preset does not exist, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
         let is_file = name.ends_with(".toml") || name.ends_with(".json");
         if name.contains('/') || is_file || name == STANDARD_INPUT {
@@ -146,7 +146,7 @@ impl ModelSource {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or the model's samples cannot have that many tokens.
+    /// Fails if the text is invalid, or the model's samples cannot have this number of tokens.
     pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse(&self.text, &self.file, tokens)
     }
@@ -188,12 +188,12 @@ impl Model {
         Ok(ModelSource::find(name)?.definition(None)?.model)
     }
 
-    /// As [`Model::named`], with samples of `tokens` tokens. A position table keeps its size, and must have at least
-    /// that many rows.
+    /// As [`Model::named`], with samples of `tokens` tokens. A position table keeps its size, and
+    /// must have at least `tokens` rows.
     ///
     /// # Errors
     ///
-    /// As [`Model::named`], and if the model's samples cannot have that many tokens.
+    /// As [`Model::named`], and if the model's samples cannot have this number of tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
     }
@@ -233,7 +233,7 @@ mod tests {
         let text = known.text.replace("layers = 32", "layers = 3");
         assert_ne!(text, known.text);
         std::fs::write(&path, text).unwrap();
-        // 2 x 128256 x 4096 + 3 x 218,112,000 + 4096.
+        // Parameters: 2 x 128256 x 4096 + 3 x 218,112,000 + 4096.
         let mine = Model::named(path.to_str().unwrap()).unwrap();
         assert_eq!(mine.parameters(), 1_050_673_152 + 3 * 218_112_000 + 4_096);
     }

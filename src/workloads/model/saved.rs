@@ -1,22 +1,24 @@
 //! Activations that operators save for the backward pass.
 //!
-//! Each operator saves the data for its own gradients that no other operator saves: its input (its output is the next
-//! operator's input) and data that only it has, such as dropout masks. Saved bytes can therefore be summed over
-//! operators.
+//! Each operator saves the data for its gradients that no other operator saves: its input (its
+//! output is the next operator's input) and data of its own, such as dropout masks. So saved bytes
+//! can be summed over operators.
 //!
-//! For a transformer block with h columns, a heads, s tokens and 2 bytes per element, the sum is `s h (34 + 5 a s / h)`
-//! of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022), equation 1, operator
-//! by operator as in their section 4.1. As there, means and variances of norms are left out, and so are token ids,
-//! which are the sample itself.
+//! For a transformer block with h columns, a heads, s tokens and 2 bytes per element, the sum is
+//! `s h (34 + 5 a s / h)` of Korthikanti et al., "Reducing Activation Recomputation in Large
+//! Transformer Models" (2022), equation 1, operator by operator as in their section 4.1. As in the
+//! paper, means and variances of norms do not count, and token ids do not count, because they are
+//! the sample itself.
 //!
-//! One tensor is counted twice: a ResNet block that changes the number of channels has two convolutions on one input,
-//! and both count it.
+//! One tensor is counted twice: a ResNet block that changes the number of channels has two
+//! convolutions on one input, and both count this input.
 
 use super::count::sum;
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 impl OperatorKind {
-    /// Bytes kept from the forward pass of one sample for its backward pass, with `element` bytes per element.
+    /// Returns the bytes kept from the forward pass of one sample for its backward pass, with
+    /// `element` bytes per element.
     ///
     /// `fused` attention never writes scores to memory (FlashAttention): it keeps a number of 4 bytes per row of scores
     /// instead.

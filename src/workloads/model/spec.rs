@@ -23,10 +23,11 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output has the sample axis `b` in front of the letters shown. Letters other than `b`, `m`, `n` and
-//! `k` are sizes that no degree cuts, or sizes cut together with one of these: rows `h` of an image's output and `i` of
-//! its input with m, copies `c` of tokens with m, heads `g` of keys and values with n. In a grouped convolution a
-//! filter sees `c` channels instead of `k`.
+//! Every input and output has the sample axis `b` before the letters shown. Letters other than `b`,
+//! `m`, `n` and `k` are sizes that no degree cuts, or sizes that are cut together with one of these
+//! letters: rows `h` of an image's output and `i` of its input with m, copies `c` of tokens with m,
+//! heads `g` of keys and values with n. In a grouped convolution a filter processes `c` channels
+//! instead of `k`.
 
 mod kernels;
 mod operators;
@@ -54,7 +55,7 @@ impl OperatorAxis {
 /// An axis of an operator's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisSpec {
-    /// Letter by which tensors name it.
+    /// Letter by which tensors name the axis.
     pub letter: char,
     /// Size for one sample.
     pub extent: u64,
@@ -87,7 +88,7 @@ pub struct WeightSpec {
 pub struct ProductSpec {
     /// Axes of the result.
     pub result: &'static str,
-    /// Axes that are summed over.
+    /// Axes over which the products are summed.
     pub over: &'static str,
     /// Axes of the multiplications that a causal kernel skips; empty if none.
     pub skipped: &'static str,
@@ -102,18 +103,18 @@ pub struct KeptTensor {
     pub axes: &'static str,
     /// Bytes of an element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
-    /// Attention kernels that keep it.
+    /// Attention kernels that keep the tensor.
     pub with: KeptWith,
 }
 
 /// Attention kernels that keep a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptWith {
-    /// All of them.
+    /// All attention kernels.
     Any,
     /// Only fused attention.
     Fused,
-    /// Only unfused attention; selective recomputation recomputes it.
+    /// Only unfused attention; selective recomputation recomputes the tensor.
     Unfused,
 }
 
@@ -128,25 +129,26 @@ pub struct WindowSpec {
     pub padding: u64,
 }
 
-/// How an operator takes its inputs from the chain of its layer.
+/// Source of an operator's inputs in the chain of its layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainRole {
-    /// Takes the output of the operator before it.
+    /// Uses the output of the previous operator.
     Next,
-    /// Also takes the skip path, or tables outside the chain.
+    /// Also uses the skip path, or tables outside the chain.
     Join,
-    /// Takes all results outside the chain.
+    /// Uses all results outside the chain.
     Collect,
-    /// Starts a new chain; the result of the previous chain waits outside.
+    /// Starts a new chain; the result of the previous chain is stored outside the chain until it is
+    /// used.
     Table,
     /// Produces a result outside the chain.
     Beside,
 }
 
-/// On which side of an operator tokens are exchanged between the ranks that have a layer's experts.
+/// Side of an operator on which the ranks that have a layer's experts exchange tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
-    /// After the operator: copies go to their experts.
+    /// After the operator: copies are sent to their experts.
     Dispatch,
     /// Before the operator: results return.
     Combine,
@@ -159,7 +161,7 @@ pub struct OperatorSpec {
     pub name: &'static str,
     /// All axes of its tensors.
     pub axes: Vec<AxisSpec>,
-    /// Inputs, which are outputs of earlier operators or of the layer before.
+    /// Inputs, which are outputs of earlier operators or of the previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, as letters of axes.
     pub outputs: Vec<&'static str>,
@@ -173,7 +175,7 @@ pub struct OperatorSpec {
     pub rows: &'static str,
     /// Sliding windows over an image, if any.
     pub windows: Option<WindowSpec>,
-    /// How it takes its inputs from the chain of its layer.
+    /// Source of the operator's inputs in the chain of its layer.
     pub role: ChainRole,
     /// Kernels of the forward and backward pass.
     pub kernels: KernelSpec,
@@ -213,7 +215,7 @@ impl OperatorSpec {
         all.any(|one| axes.contains(one.letter))
     }
 
-    /// Sizes that a degree of `axis` must divide, each with the noun of its units.
+    /// Returns the sizes that a degree of `axis` must divide, each with the noun of its units.
     pub fn sizes(&self, axis: OperatorAxis) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
             AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
@@ -294,7 +296,8 @@ impl OperatorSpec {
             .map(|(size, _)| size)
     }
 
-    /// Makes columns cuttable where each is computed separately, as in a norm over the channels of images.
+    /// Allows columns to be cut, because each is computed separately, as in a norm over the
+    /// channels of images.
     pub fn free_columns(mut self) -> Self {
         let alone = self.is_by_column();
         for axis in &mut self.axes {
@@ -305,13 +308,15 @@ impl OperatorSpec {
         self
     }
 
-    /// Elements of each gradient, with the weights of other operators if `tied`.
+    /// Returns the number of elements of each gradient, including the weights of other operators if
+    /// `tied`.
     pub fn gradients(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
         own.map(|one| self.volume(one.axes))
     }
 
-    /// Kept bytes of one sample: of all tensors, and of the tensors that selective recomputation recomputes.
+    /// Returns the kept bytes of one sample: of all tensors, and of the tensors that selective
+    /// recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
             let each = one.bytes.unwrap_or(element);
@@ -334,7 +339,8 @@ impl OperatorSpec {
 pub(in crate::model) fn windows(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
-        // The stride of a parsed model is at least 1; max() protects hand-built ones from a division by zero.
+        // The stride of a parsed model is at least 1; max() avoids a division by zero for models
+        // built in code.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }

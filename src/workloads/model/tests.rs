@@ -1,4 +1,4 @@
-//! Counts of presets compared with formulas and published numbers, and rejected files.
+//! Compares counts of presets with formulas and published numbers, and tests rejected files.
 
 use super::{LayerRole, Model};
 
@@ -15,7 +15,7 @@ fn preset(name: &str) -> Model {
     Model::named(name).unwrap()
 }
 
-/// The sum of `count` over layers with `role`.
+/// Returns the sum of `count` over layers with `role`.
 fn over(model: &Model, role: LayerRole, count: impl Fn(&super::ModelLayer) -> u64) -> u64 {
     let layers = model.layers.iter().filter(|layer| layer.role == role);
     layers.map(count).sum()

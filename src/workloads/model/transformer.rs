@@ -13,9 +13,9 @@ pub struct TransformerModel {
     pub block: TransformerBlock,
     /// Rows of the token table.
     pub vocabulary: u64,
-    /// How tokens get their positions.
+    /// Position encoding of tokens.
     pub positions: PositionEncoding,
-    /// Rows of the table of token types (BERT's sentences A and B); 0 without one.
+    /// Rows of the table of token types (BERT's sentences A and B); 0 without a table.
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
@@ -28,7 +28,7 @@ pub struct TransformerModel {
 /// A block: attention and a perceptron, each with a norm and a skip path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerBlock {
-    /// Rows: tokens of a sample.
+    /// Number of tokens of a sample, which are the rows of activations.
     pub tokens: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
@@ -67,7 +67,7 @@ pub struct TransformerBlock {
 pub struct ExpertRouting {
     /// Number of experts.
     pub experts: u64,
-    /// Experts that each token is sent to.
+    /// Number of experts to which each token is sent.
     pub chosen: u64,
 }
 
@@ -78,7 +78,7 @@ pub enum PositionEncoding {
     Learned(u64),
     /// Rotary embedding of queries and keys, without weights.
     Rotary,
-    /// None, or a fixed function that is added.
+    /// No encoding, or a fixed function that is added.
     None,
 }
 
@@ -97,7 +97,7 @@ pub enum OutputHead {
 }
 
 impl TransformerBlock {
-    /// The operators of one block in execution order.
+    /// Returns the operators of one block in execution order.
     pub fn operators(&self) -> Vec<LayerOperator> {
         let attention = vec![
             self.linear(
@@ -150,7 +150,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Operators of the experts, including dispatch and combine.
+    /// Returns the operators of the experts, including dispatch and combine.
     fn experts(&self, routing: ExpertRouting) -> Vec<LayerOperator> {
         let (tokens, width) = (self.tokens, self.hidden);
         let ExpertRouting { experts, chosen } = routing;
@@ -192,7 +192,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Inputs and outputs of each product of a perceptron.
+    /// Returns the inputs and outputs of each matrix product of a perceptron.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);
@@ -244,7 +244,7 @@ impl TransformerBlock {
         LayerOperator::new(name, work, cut)
     }
 
-    /// A norm over the hidden size of all tokens.
+    /// Returns a norm over the hidden size of all tokens.
     pub(super) fn norm(&self, name: &str) -> LayerOperator {
         let work = OperatorKind::Norm {
             rows: self.tokens,
@@ -254,7 +254,7 @@ impl TransformerBlock {
         LayerOperator::new(name, work, TensorSplit::Replicated)
     }
 
-    /// A residual sum over all tokens.
+    /// Returns a residual sum over all tokens.
     pub(super) fn residual(&self, name: &str) -> LayerOperator {
         let work = OperatorKind::Residual {
             rows: self.tokens,
@@ -266,7 +266,7 @@ impl TransformerBlock {
 }
 
 impl TransformerModel {
-    /// The model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let operators = self.block.operators();
         let block = |index| {
@@ -292,7 +292,8 @@ impl TransformerModel {
             };
             LayerOperator::new(name, work, cut)
         };
-        // Sharded by words: each member looks up its own words, and rows are summed over members.
+        // The table is sharded by words: each member looks up its own words, and rows are summed
+        // over members.
         let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
         if let PositionEncoding::Learned(rows) = self.positions {
             operators.push(table("positions", rows, TensorSplit::Replicated));

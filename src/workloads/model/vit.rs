@@ -23,7 +23,7 @@ pub struct VisionTransformer {
     pub image: [u64; 2],
     /// Color channels of a pixel.
     pub channels: u64,
-    /// Pixels of a patch's side.
+    /// Number of pixels along a patch's side.
     pub patch: u64,
     /// Number of classes of the classifier.
     pub classes: u64,
@@ -38,7 +38,7 @@ impl VisionTransformer {
         height.saturating_mul(width).saturating_add(1)
     }
 
-    /// The model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
+    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let block = TransformerBlock {
             tokens: self.tokens(),

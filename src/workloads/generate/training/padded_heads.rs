@@ -1,16 +1,18 @@
-//! Attention heads padded to a multiple of the tensor degree, so that each member has equally many whole heads.
+//! Attention heads padded to a multiple of the tensor degree, so that each member has the same
+//! number of whole heads.
 //!
-//! With `v` heads of keys and values and `a` query heads, `t` members have `v' = t ⌈v / t⌉` and `a' = v' ⌈a / v'⌉`. The
-//! products before and after attention grow accordingly: `(a' + 2 v') w` outputs and `a' w` inputs for heads of `w`
-//! columns. Padding is computed and communicated like everything else. Each member takes as long as the fullest member
-//! would if heads were distributed unevenly.
+//! With `v` heads of keys and values and `a` query heads, `t` members have `v' = t ⌈v / t⌉` and
+//! `a' = v' ⌈a / v'⌉`. The products before and after attention grow accordingly: `(a' + 2 v') w`
+//! outputs and `a' w` inputs for heads of `w` columns. Padding is computed and communicated like
+//! other heads. Each member takes the time that the fullest member would take if heads were
+//! distributed unevenly.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, refused};
 use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
 use std::borrow::Cow;
 
-/// `model` with padded heads if `plan` asks for it.
+/// Returns `model` with padded heads if `plan` requests padding.
 pub(super) fn padded<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
@@ -69,7 +71,7 @@ fn pad(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
     Ok(())
 }
 
-/// The outputs or inputs of a linear operator.
+/// Returns the number of outputs or inputs of a linear operator, to be changed.
 fn columns_of(work: &mut OperatorKind, axis: OperatorAxis) -> Option<&mut u64> {
     if !work.spec().is_linear() {
         return None;

@@ -23,11 +23,11 @@ use crate::generate::plan::{Optimizer, ZeroStage};
 pub struct ParameterState {
     /// Bytes of a weight.
     pub weight: u64,
-    /// Bytes of its gradient.
+    /// Bytes of a weight's gradient.
     pub gradient: u64,
     /// Optimizer, which determines the kept state and the step.
     pub optimizer: Optimizer,
-    /// True if there is a master copy in single precision.
+    /// True if the optimizer keeps a master copy in single precision.
     pub mixed: bool,
     /// Sharding of state among replicas.
     pub zero: ZeroStage,
@@ -49,7 +49,7 @@ pub struct ResidentBytes {
 }
 
 impl ResidentBytes {
-    /// Saturating sum of all three.
+    /// Saturating sum of weights, gradients and optimizer state.
     pub fn total(self) -> u64 {
         let state = self.weights.saturating_add(self.gradients);
         state.saturating_add(self.optimizer)
@@ -57,7 +57,7 @@ impl ResidentBytes {
 }
 
 impl ParameterState {
-    /// Bytes that an NPU keeps for `parameters`.
+    /// Returns the bytes that an NPU keeps for `parameters` parameters.
     pub fn resident(&self, parameters: u64) -> ResidentBytes {
         let bytes = |each: u64, shared| {
             let all = u128::from(each) * u128::from(parameters);
@@ -75,7 +75,7 @@ impl ParameterState {
         }
     }
 
-    /// Number of parameters that one NPU's optimizer updates.
+    /// Returns the number of parameters that one NPU's optimizer updates.
     pub fn stepped(&self, parameters: u64) -> u64 {
         match self.zero {
             ZeroStage::None => parameters,
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // Weights, gradients, kept state; and bytes moved by a step.
+        // Expected bytes: weights, gradients, kept state; and bytes moved by a step.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

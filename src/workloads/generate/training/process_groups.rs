@@ -14,7 +14,7 @@ impl TrainingGenerator {
         families.map(|family| (family, self.placement.word(family)))
     }
 
-    /// The groups of each used kind.
+    /// Returns the groups of each used kind.
     pub(super) fn families(&self) -> Vec<ParallelGroups> {
         let placement = &self.placement;
         let groups = self.used().map(|(family, name)| {
@@ -23,7 +23,7 @@ impl TrainingGenerator {
             let places = places.filter(|place| placement.has(family, *place));
             let first = |place: &RankCoordinates| match placement.name(family, *place) {
                 GroupName::Number(number) => seen.insert(number),
-                // 0 is the group of all ranks, which has no number.
+                // 0 stands for the group of all ranks, which has no number.
                 _ => seen.insert(0),
             };
             let firsts = places.filter(first);
@@ -35,7 +35,7 @@ impl TrainingGenerator {
         groups.collect()
     }
 
-    /// The kind of each numbered group.
+    /// Returns the kind of each numbered group.
     pub(super) fn families_by_number(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
         for (family, name) in self.used() {
@@ -56,7 +56,7 @@ impl TrainingGenerator {
         roles
     }
 
-    /// The ranks through which activations pass, in stage order.
+    /// Returns the ranks through which activations pass, in stage order.
     pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
         let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
         let uneven = self.plan.is_uneven();

@@ -1,4 +1,5 @@
-//! Program of a layer in a pass for one member of its tensor group: nodes without ids, which each pass instantiates.
+//! Program of a layer in a pass for one member of its tensor group: a list of nodes without ids.
+//! Each pass creates nodes with ids from it.
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
@@ -32,8 +33,8 @@ pub(super) enum ProgramTask {
         bytes: u64,
         family: ParallelGroupKind,
     },
-    /// A message to or from the tensor group's member `peer`; `slot` distinguishes it from other messages between the
-    /// same two members for the same layer.
+    /// A message to or from the tensor group's member `peer`; `slot` distinguishes the message from
+    /// other messages between the same two members for the same layer.
     Message {
         receive: bool,
         peer: u32,
@@ -45,7 +46,7 @@ pub(super) enum ProgramTask {
 /// Dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// Everything that the program waits for.
+    /// The dependencies of the whole program.
     Entry,
     /// The node with this index in the program.
     Node(u32),
@@ -58,12 +59,13 @@ pub(super) struct ProgramNode {
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
-    /// Index of the lane of its kernels; the chain's lane is 0.
+    /// Index of the lane of the node's kernel; the chain's lane is 0.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
-    /// True for a node that computes weight gradients, and for nodes that only these need.
+    /// True for a node that computes weight gradients, and for nodes that only such nodes need.
     pub of_weights: bool,
-    /// Bytes of output gradients that it needs; they are kept for it if it runs in a separate pass.
+    /// Bytes of output gradients that the node needs. If the node runs in a separate pass, these
+    /// bytes stay allocated until then.
     pub holds: u64,
     pub memory: MemoryChanges,
     pub inputs: String,
@@ -85,9 +87,9 @@ pub(super) struct LayerProgram {
 /// Weight gradients that an operator produces.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProducedGradients {
-    /// The nodes that produce them.
+    /// The nodes that produce these gradients.
     pub nodes: Vec<u32>,
-    /// Number of the program's nodes up to the last of these.
+    /// Number of the program's nodes up to the last node that produces these gradients.
     pub until: u32,
     /// Elements of weights, in the order in which their gradients are produced.
     pub weights: [u64; 2],
@@ -96,12 +98,14 @@ pub(super) struct ProducedGradients {
 }
 
 impl LayerProgram {
-    /// Splits the program into two: without the nodes for weight gradients, and only these nodes. If a node of the
-    /// first depends on a node of the second, it depends on that node's own dependencies instead. The kernels of the
-    /// second run one after another.
+    /// Splits the program into two: a program without the nodes for weight gradients, and a program
+    /// of only these nodes. If a node of the first program depends on a node of the second, it
+    /// depends on that node's own dependencies instead. The kernels of the second program run one
+    /// after another.
     pub fn in_two(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // For each node: its index in its own program, and the dependencies that represent it in the first program.
+        // For each node: its index in the program to which it belongs, and the dependencies that
+        // represent it in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
@@ -187,7 +191,8 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of a class, saturating: layers without nodes accumulate over passes without bound.
+/// Adds `bytes` of a class. The sum saturates, because layers without nodes accumulate bytes over
+/// passes without bound.
 pub(super) fn add(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -313,7 +318,7 @@ impl ProgramBuilder {
         add(&mut self.program.rest.allocates, class, bytes);
     }
 
-    /// Makes the last node free `bytes`, or the next one if the program is still empty.
+    /// Makes the last node free `bytes`, or the next node if the program is still empty.
     pub fn free(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,
@@ -324,7 +329,7 @@ impl ProgramBuilder {
 
     pub fn finish(mut self) -> LayerProgram {
         self.program.exit = self.front;
-        // Allocations after the last node move into it.
+        // Allocations after the last node become allocations of the last node.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
             merge(&mut last.memory, &rest);

@@ -1,4 +1,4 @@
-//! Parameters of a rank, and the state that it stores and updates for them.
+//! Parameters of a rank, and the state that the rank stores and updates for its parameters.
 //!
 //! ZeRO shards the state of common weights among all replicas, and the state of experts among replicas with the same
 //! experts.
@@ -10,7 +10,7 @@ use crate::generate::training::{ParameterState, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
-    /// Weights of a rank on `stage`, including a copy of tied ones.
+    /// Returns the number of weights of a rank on `stage`, including a copy of tied weights.
     pub(super) fn stage_parameters(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum, layer| {
@@ -18,7 +18,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// The part of these weights that belongs to experts, which fewer replicas have.
+    /// Returns the number of a rank's weights that belong to experts, which fewer replicas have.
     fn stage_experts(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum: u64, layer| {
@@ -26,7 +26,8 @@ impl TrainingGenerator {
         })
     }
 
-    /// The state of weights that all replicas have, and of experts, each with its number of weights on `stage`.
+    /// Returns the state of weights that all replicas have, and of experts, each with its number of
+    /// weights on `stage`.
     fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
@@ -53,7 +54,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Bytes per parameter that passes over gradients and weights move in addition to the optimizer's kernel.
+    /// Returns the bytes per parameter that passes over gradients and weights move in addition to
+    /// the optimizer's kernel.
     fn optimizer_passes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
@@ -62,7 +64,8 @@ impl TrainingGenerator {
             if self.plan.dtype == Dtype::Fp16 {
                 bytes += 16;
             }
-            // The norm of the gradients, and the product with the clipping factor.
+            // Clipping computes the norm of the gradients, and multiplies them with the clipping
+            // factor.
             if self.plan.clip {
                 bytes += 12;
             }
@@ -78,7 +81,7 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.quantizes() {
-            // Weights are read, and written as operands in original and transposed order.
+            // The casts read weights, and write them as operands in original and transposed order.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
             bytes += self.sizes.number + linears;
         }
@@ -108,7 +111,7 @@ impl TrainingGenerator {
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Bytes of a layer's gradients on a rank that replicas sum.
+    /// Returns the bytes of a layer's gradients on a rank that replicas sum.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered(layer).expert_parameters;
         let common = self.parts.weights(layer) - experts;
@@ -120,7 +123,7 @@ impl TrainingGenerator {
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
     }
 
-    /// Bytes that the optimizer step of a rank moves.
+    /// Returns the bytes that the optimizer step of a rank moves.
     pub(super) fn step_bytes(&self, stage: u32) -> u64 {
         let of = |(state, parameters): (ParameterState, u64)| {
             let stepped = state.stepped(parameters);

@@ -1,4 +1,4 @@
-//! A lowered plan as a generator: classes of equal ranks, and node counts.
+//! A lowered plan as a generator of nodes, with classes of equal ranks and node counts.
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
@@ -15,7 +15,8 @@ use chakram_trace::graph::SlotBinding;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
-    /// Maximum bytes in use on a rank of `stage`, if nodes run in the order of their ids.
+    /// Returns the maximum bytes in use on a rank of `stage`, if nodes run in the order of their
+    /// ids.
     pub(super) fn peak(&self, stage: u32) -> RankPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
@@ -40,9 +41,9 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Coordinates of the rank whose nodes represent the rank at `place`. Ranks of a stage usually differ only in peers
-    /// and groups; with adapters, adapters and other ranks have separate representatives; with messages in the tensor
-    /// group, each member has its own.
+    /// Returns the coordinates of the rank whose nodes represent the rank at `place`. Ranks of a
+    /// stage usually differ only in peers and groups. With adapters, adapters and other ranks have
+    /// separate representatives; with messages in the tensor group, each member represents itself.
     fn representative(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
@@ -55,8 +56,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Index of a representative's counts. Without messages in tensor groups and adapters its member is 0, so there is
-    /// one per stage.
+    /// Returns the index of a representative's counts. Without adapters and messages in tensor
+    /// groups, the representative is always member 0, so there is one per stage.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
@@ -65,7 +66,7 @@ impl TrainingGenerator {
 /// Node counts of identical ranks, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct NodeCounts {
-    /// The exact count, which needs a walk over the nodes.
+    /// The exact count, which requires generating the nodes.
     all: OnceLock<u64>,
     /// A lower bound from the lengths of programs, without messages, reductions, loads and stores.
     least: OnceLock<u64>,
@@ -125,7 +126,8 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn copies(&self) -> Vec<Vec<u32>> {
-        // Stages differ in their members, so only whole replicas are copies of one another.
+        // Stages have different numbers of members, so only whole replicas are copies of one
+        // another.
         if self.plan.is_uneven() {
             let of = |data| RankCoordinates {
                 tensor: 0,
@@ -189,7 +191,7 @@ impl TraceGenerator for TrainingGenerator {
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.representative(self.placement.place(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
-            // Counting needs no names, and formatting them would take most of the time.
+            // Counting needs no names, and formatting names would take most of the time.
             let mut meter = MemoryMeter::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::nameless(&mut meter)).run();
@@ -211,7 +213,8 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // The first node allocates the resident state, and ensures that a rank without work has a node.
+            // The added node allocates the resident state, and ensures that a rank without work has
+            // a node.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

@@ -11,11 +11,12 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! and if it could keep either, the one with less traffic. "Neither" means that one operand is cut into parts that fit
-//! (at least one), and the other is loaded once for each part. This is Algorithm 1 of Fang et al. (PALM), corrected. As
-//! printed, its second branch (ΣWSG ≤ C) is never taken, because it comes after ΣW ≤ C; ΣI is computed but not used;
-//! ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is never loaded; and no branch keeps both.
-//! [`ResidencyRule::AsPrinted`] is the printed algorithm.
+//! and if it could keep either weights or activations, the stage keeps the one with less traffic.
+//! "Neither" means that one operand is cut into parts that fit (at least one), and the other
+//! operand is loaded once for each part. This is Algorithm 1 of Fang et al. (PALM), corrected. As
+//! printed, its second branch (ΣWSG ≤ C) is never taken, because it comes after ΣW ≤ C; ΣI is
+//! computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is never
+//! loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the printed algorithm.
 //!
 //! A larger SRAM never causes more traffic: keeping only weights or only activations costs at most W + I + O, which is
 //! the minimum when neither is kept.
@@ -45,12 +46,12 @@ impl SramResidency {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,
-    /// Bytes; at least 1.
+    /// Capacity in bytes; at least 1.
     pub capacity: u64,
 }
 
 impl SramPolicy {
-    /// Bytes that an operator loads, and bytes that it stores.
+    /// Returns the bytes that an operator loads, and the bytes that it stores.
     pub fn traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
         let OperandBytes {
             input: i,
@@ -86,7 +87,7 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
-                // Never happens: the state includes the weights.
+                // This case never occurs, because the state includes the weights.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -109,7 +110,7 @@ impl SramPolicy {
 }
 
 impl TrainingGenerator {
-    /// The SRAM and its rule, if the plan has a rule.
+    /// Returns the SRAM and its rule, if the plan has a rule.
     pub(super) fn sram(&self) -> Option<SramPolicy> {
         (self.plan.residency != ResidencyRule::None).then(|| SramPolicy {
             rule: self.plan.residency,
@@ -158,7 +159,8 @@ mod tests {
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
-            // Either alone would fit, and traffic is equal: I + O = 50 B per operator, and W = 50 B; weights are kept.
+            // Weights or activations alone would fit, and the traffic is equal: I + O = 50 B per
+            // operator, and W = 50 B. Weights are kept.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
             // Loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores the result.
@@ -175,7 +177,8 @@ mod tests {
         }
     }
 
-    /// An operator without weights still loads its input, and a look-up, which has only weights, its rows.
+    /// An operator without weights still loads its input, and a look-up, which has only weights,
+    /// loads its rows.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperandBytes {

@@ -8,9 +8,9 @@ use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};
 pub(super) struct ShardSpec {
     pub samples: MeshAxis,
     pub rows: MeshAxis,
-    /// Columns of the output.
+    /// Digit that shards the columns of the output.
     pub outputs: MeshAxis,
-    /// Columns of the input, over which products sum.
+    /// Digit that shards the columns of the input, over which products sum.
     pub inputs: MeshAxis,
 }
 
@@ -22,7 +22,7 @@ impl ShardSpec {
         inputs: MeshAxis::WHOLE,
     };
 
-    /// The digit that cuts `axis`.
+    /// Returns the digit that shards `axis`.
     pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
         match axis {
             OperatorAxis::B => self.samples,
@@ -32,7 +32,7 @@ impl ShardSpec {
         }
     }
 
-    /// Layout in which an operator needs its input.
+    /// Returns the layout in which the operator needs its input.
     pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
@@ -45,7 +45,7 @@ impl ShardSpec {
         }
     }
 
-    /// Layout of its output.
+    /// Returns the layout of the operator's output.
     pub fn output_layout(&self) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
@@ -54,14 +54,14 @@ impl ShardSpec {
         }
     }
 
-    /// The digit over which members have partial sums of the output, if any.
+    /// Returns the digit over which members have partial sums of the output, if any.
     pub fn partial_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// A member's shard of `work`, per sample. Rows of an image are split so that windows are divided evenly: the shard
-    /// is a separate image with the same padding. Sizes that do not divide are rounded up, as in Megatron-LM's padding
-    /// of the vocabulary.
+    /// Returns a member's shard of `work`, per sample. Rows of an image are split so that windows
+    /// are divided evenly: the shard is a separate image with the same padding. Sizes that do not
+    /// divide are rounded up, as in Megatron-LM's padding of the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.spec();
@@ -83,14 +83,14 @@ impl ShardSpec {
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Rows of an image that give a member its share of `all` rows of windows: `(share - 1) stride + kernel - 2
-    /// padding`.
+    /// Returns the rows of an image that give a member its share of `all` rows of windows:
+    /// `(share - 1) stride + kernel - 2 padding`.
     fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;
         }
         let own = all.div_ceil(self.rows.parts.into()).max(1);
-        // Rows from the first to the last window, halo included.
+        // Rows from the first to the last window, including the halo.
         let between = (own - 1).saturating_mul(windows.stride);
         let reached = between.saturating_add(windows.kernel);
         reached

@@ -1,10 +1,10 @@
-//! Layers as the members of a tensor group run them.
+//! Layers as sequences of kernels and collectives for the members of a tensor group.
 //!
 //! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine computation and communication:
 //!
 //! | | forward | backward |
 //! |---|---|---|
-//! | into an operator | an input in another layout than the needed one is redistributed | the gradient of the input is redistributed back |
+//! | into an operator | an input whose layout is not the needed layout is redistributed | the gradient of the input is redistributed back |
 //! | its products | terms over `k` are summed after it, with an all-reduce | terms of the input's gradient are summed over `n` |
 //! | … | the sum is a reduce-scatter if each member needs only its shard | the same |
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
@@ -22,28 +22,31 @@
 //!
 //! (PALM, Table III.) Communication is minimal: an all-gather or an all-to-all where possible, messages otherwise.
 //!
-//! With Megatron-LM's cut these are its sums (Shoeybi et al., 2019): an all-reduce after a product cut by inputs, and
-//! an all-reduce of the gradient before a product cut by outputs. With sequence parallelism (Korthikanti et al., 2022,
-//! section 4.2.2), where uncut operators have shards of the tokens, both become an all-gather and a reduce-scatter:
+//! With Megatron-LM's split the sums are Megatron-LM's (Shoeybi et al., 2019): an all-reduce after
+//! a product cut by inputs, and an all-reduce of the gradient before a product cut by outputs. With
+//! sequence parallelism (Korthikanti et al., 2022, section 4.2.2), in which uncut operators have
+//! shards of the tokens, each all-reduce becomes an all-gather and a reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
 //! | before a product cut by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
 //! | after a product cut by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
-//! The sum of the input's gradient overlaps the product that computes the gradient of the weights, and the second
-//! all-gather of the input overlaps the product before. DTensor, which torchtitan uses, keeps the gathered input
-//! instead.
+//! The sum of the input's gradient overlaps the product that computes the gradient of the weights,
+//! and the second all-gather of the input overlaps the previous product. DTensor, which torchtitan
+//! uses, keeps the gathered input instead.
 //!
-//! Under expert parallelism, ranks of different tensor groups exchange copies of tokens, each rank all of its copies in
-//! one collective: `d` bytes per element, with one copy for each expert of a token, or for each rank that has such an
-//! expert. The forward all-to-alls come after the operator that makes the copies and before the operator that combines
-//! their results; backward, each comes on the other side of its operator.
+//! Under expert parallelism, ranks of different tensor groups exchange copies of tokens, and each
+//! rank sends all of its copies in one collective: `d` bytes per element, with one copy for each
+//! expert of a token, or for each rank that has such an expert. The forward all-to-alls come after
+//! the operator that makes the copies and before the operator that combines their results. In the
+//! backward pass, each all-to-all comes on the other side of its operator.
 //!
 //! Under context parallelism ranks exchange keys and values, or heads, around attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A matrix tied to a table is sharded like the table. On one stage both share one gradient, which is summed once.
+//! A matrix tied to a table is sharded like the table. On one stage, matrix and table share one
+//! gradient, which is summed once.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -70,7 +73,8 @@ mod tests;
 
 use redistribution_cache::RedistributionCache;
 
-/// Nodes of all distinct members and layers, where members send each other messages: about 200 bytes each.
+/// Maximum number of nodes of all distinct members and layers, if members send each other messages.
+/// A node takes about 200 bytes.
 const MOST_ITEMS: u64 = 1 << 23;
 
 /// Builds the programs of one member.
@@ -106,7 +110,7 @@ struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
     spec: OperatorSpec,
     kernels: OperatorKernels,
-    /// The recomputed part, where it is chosen per operator.
+    /// The recomputed part, if recomputation is chosen per operator.
     again: RecomputedPart,
     /// True if the member keeps only its shard of the gathered input and gathers it again in the backward pass.
     regathers: bool,
@@ -115,15 +119,15 @@ struct MemberOperator<'s> {
     found: [u64; 2],
     /// True if the weights belong to experts that other ranks do not have.
     of_experts: bool,
-    /// Bytes of its output.
+    /// Bytes of the operator's output.
     output_bytes: u64,
     /// Elements exchanged with ranks that have other experts.
     exchanged: u64,
     /// Bytes exchanged with ranks that have other tokens: of queries, and of keys and values.
     context_bytes: [u64; 2],
-    /// True if the gradient of its input is needed.
+    /// True if the gradient of the operator's input is needed.
     wanted: bool,
-    /// True if the plan leaves the operator out entirely, communication included.
+    /// True if the plan leaves the operator out entirely, including communication.
     idle: bool,
 }
 
@@ -159,9 +163,10 @@ impl ShardedLowering {
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Elements of the input of a product cut by outputs, if members gather it from shards and gather it again in the
-    /// backward pass: with sequence parallelism each member keeps only its own tokens (Korthikanti et al., 2022,
-    /// section 4.2.2). Token copies for experts are kept gathered, as Megatron-LM's dispatcher does.
+    /// Returns the elements of the input of a product cut by outputs, if members gather the input
+    /// from shards and gather it again in the backward pass. With sequence parallelism they do,
+    /// because each member keeps only its own tokens (Korthikanti et al., 2022, section 4.2.2).
+    /// Token copies for experts are kept gathered, as in Megatron-LM's dispatcher.
     fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
@@ -172,8 +177,8 @@ impl ShardedLowering {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Elements of tokens, or of their copies, that a member with the shard `spec` of an operator exchanges with other
-    /// ranks.
+    /// Returns the elements of tokens, or of their copies, that a member with the shard `spec` of
+    /// an operator exchanges with other ranks.
     fn exchanged(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
@@ -188,7 +193,7 @@ impl ShardedLowering {
             return 0;
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // This exchange gathers each token once, however many experts it chooses.
+        // This exchange gathers each token once, for any number of chosen experts.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent('c') / spec.extent('m').max(1);
@@ -205,8 +210,8 @@ impl ShardedLowering {
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of queries, and of keys and values, that a member with the shard `spec` of an operator exchanges with
-    /// ranks that have other tokens.
+    /// Returns the bytes of queries, and of keys and values, that a member with the shard `spec` of
+    /// an operator exchanges with ranks that have other tokens.
     fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let silent = self
             .context
@@ -218,7 +223,8 @@ impl ShardedLowering {
         context_shards::exchanged(spec, u128::from(sizes.samples) * u128::from(sizes.number))
     }
 
-    /// Bytes that an operator keeps after the forward pass, unless its whole layer is recomputed.
+    /// Returns the bytes that an operator keeps after the forward pass, unless its whole layer is
+    /// recomputed.
     fn kept(&self, one: &MemberOperator<'_>) -> u64 {
         self.context.keeps(&one.kernels) - one.again.dropped
     }
@@ -253,7 +259,8 @@ impl ShardedLowering {
             // On one stage both operators share one gradient, which is summed with the table.
             let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
-            // Heads that share a gain add to its gradient, just as samples and rows add to every weight's gradient.
+            // Heads that share a gain add to the gain's gradient, just as samples and rows add to
+            // every weight's gradient.
             let shared = spec
                 .weights
                 .iter()
@@ -264,7 +271,7 @@ impl ShardedLowering {
             };
             let digits = [cutting.samples, cutting.rows, outputs];
             let apart = MemberPartition::over(&digits, self.members());
-            // Gradients of experts are summed later, with the expert's other replicas.
+            // Gradients of experts are summed later, over the expert's replicas.
             if gradient > 0 && apart.size() > 1 && !of_experts {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
@@ -338,7 +345,8 @@ impl ShardedLowering {
                 }
             }
             backward.push(programs.1);
-            // Without messages all members run the same program, so the first one represents all.
+            // Without messages all members run the same program, so the first member represents
+            // all.
             if slots == 0 {
                 alike = true;
                 break;

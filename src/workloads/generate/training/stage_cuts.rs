@@ -4,8 +4,9 @@ use crate::generate::plan::{ParallelismPlan, SplitUnit};
 use crate::generate::schedule::PipelineSchedule;
 use crate::model::{LayerRole, Model, ModelLayer};
 
-/// First layer of each part, and the end of the last part. With [`SplitUnit::Blocks`], layers before the blocks go to
-/// the first part and layers after them to the last; with [`SplitUnit::Layers`] all layers count equally.
+/// Returns the first layer of each part, and the end of the last part. With [`SplitUnit::Blocks`],
+/// layers before the blocks go to the first part and layers after them to the last; with
+/// [`SplitUnit::Layers`] all layers count equally.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.parts(plan.pipeline) as usize;
@@ -38,8 +39,9 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     }
 }
 
-/// Starts of `parts` runs of `counts`, and the end of the last run, such that the largest sum of a run is minimal.
-/// Later runs are filled first, and the first run, which has the most micro-batches in flight, has the rest.
+/// Returns the starts of `parts` runs of `counts`, and the end of the last run, such that the
+/// largest sum of a run is minimal. Later runs are filled first, and the first run, which has the
+/// most micro-batches in flight, has the rest.
 fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -86,7 +88,7 @@ fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The minimal largest sum, by trying all cuts.
+    /// Returns the minimal largest sum, by trying all cuts.
     fn by_trial(counts: &[u64], parts: usize) -> u64 {
         if parts == 1 {
             return counts.iter().sum();
@@ -136,8 +138,9 @@ mod tests {
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // Splitting 30 into three parts gives one part either three blocks, 12, or two and the head, 14. With a limit
-        // of 12 the last part has the head and one block, the second three blocks, and the first the other two.
+        // If 30 is split into three parts, one part has either three blocks, 12, or two blocks and
+        // the head, 14. With a limit of 12 the last part has the head and one block, the second
+        // three blocks, and the first the other two.
         assert_eq!(least_largest(&counts, 3), [0, 3, 6, 8]);
     }
 }

@@ -31,7 +31,7 @@ pub struct PlanSummary {
     /// Idle time of a stage divided by its working time, if passes are equal and messages take no time. `None` without
     /// a formula.
     pub bubble: Option<f64>,
-    /// Groups by kind.
+    /// Groups of ranks, by kind.
     pub groups: Vec<ParallelGroups>,
     /// For every member of a tensor group and every replica, the ranks through which its activations pass, one on each
     /// stage.
@@ -62,12 +62,13 @@ pub struct StageSummary {
     pub flops: u128,
     /// Maximum bytes in use at once, if nodes run in the order of their ids.
     pub peak: u64,
-    /// True if the rank streams from or to remote memory, which then keeps the state that does not fit in the NPU.
+    /// True if the rank loads from or stores to remote memory, which then stores the state that
+    /// does not fit in the NPU.
     pub streams: bool,
     /// Bytes at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Maximum number of passes whose activations are stored, and the bytes of one pass: their product is the
-    /// schedule's prediction of activation memory.
+    /// Maximum number of passes whose activations are stored, and the bytes of one pass; the
+    /// product is the schedule's prediction of activation memory.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,
@@ -93,7 +94,7 @@ impl TrainingPattern {
     ///
     /// # Errors
     ///
-    /// If the model cannot be distributed as the plan requires.
+    /// Fails if the model cannot be distributed as the plan requires.
     pub fn summary(self) -> Result<PlanSummary, GenerateError> {
         Ok(self.prepare()?.summary())
     }
@@ -115,7 +116,8 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the kind of a group; `None` for the group of all ranks if no kind comprises them.
+    /// Returns the kind of a group; `None` for the group of all ranks if no kind includes all
+    /// ranks.
     fn family(
         &self,
         group: GroupName<'_>,
@@ -204,7 +206,7 @@ impl Sink for RankTally<'_> {
             .used
             .iter()
             .fold(0, |sum: u64, one| sum.saturating_add(*one));
-        // Strictly greater, so that the first of equal peaks is reported.
+        // The comparison is strict, so that the first of equal peaks is reported.
         if total > self.peak {
             self.peak = total;
             self.at_peak = self.used;
@@ -217,7 +219,7 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
-    /// Samples, tokens and FLOPs of all steps, in the model's counting.
+    /// Returns the samples, tokens and FLOPs of all steps, counted by the model's rules.
     pub(super) fn work_amounts(&self) -> WorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());

@@ -1,4 +1,4 @@
-//! Checks whether an operator can be cut among the members of a tensor group.
+//! Checks whether an operator can be split among the members of a tensor group.
 
 use crate::generate::{GenerateError, refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};

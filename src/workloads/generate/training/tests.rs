@@ -1,4 +1,4 @@
-//! Invariants of all plans, and dependencies of nodes.
+//! Tests of invariants of all plans, and of dependencies of nodes.
 
 use super::super::testing::{EmittedNode, every_rank, why_not};
 use super::super::{WorkloadPattern, plan};
@@ -60,7 +60,7 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, members of a tensor group have two kinds of traces, however many members there are.
+/// With adapters, members of a tensor group have two kinds of traces, for any number of members.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -83,7 +83,7 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
             let job = super::super::GeneratedJob::new(pattern).unwrap();
             let shapes: Vec<u32> = (0..job.ranks()).map(|rank| job.shape_of(rank)).collect();
             let distinct: std::collections::BTreeSet<u32> = shapes.into_iter().collect();
-            // Only one kind if every member is an adapter.
+            // There is only one kind if every member is an adapter.
             let kinds = stages.map(|tensor| if tensor == adapters { 1 } else { 2 });
             let kinds = kinds.into_iter().sum::<usize>();
             assert_eq!(distinct.len(), kinds, "{stages:?} {adapters} {sums:?}");
@@ -91,8 +91,9 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     }
 }
 
-/// With SRAM and accesses limited to one tile, nearly every load and store is split into the maximum number of pieces.
-/// This gives more than the 80 nodes per operator that unsplit accesses never reach.
+/// With SRAM and accesses limited to one tile, nearly every load and store is split into the
+/// maximum number of pieces. So operators have more than 80 nodes, which they never have with
+/// unsplit accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // 2 x 3072 + 1 numbers of 2 B: the widest tile, of GPT-2.
@@ -198,7 +199,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     assert_eq!(nodes.last().unwrap().name, "step1/optimizer");
 }
 
-/// Buckets of one byte: each gradient has its own bucket.
+/// With buckets of one byte, each gradient has a separate bucket.
 #[test]
 fn a_bucket_can_end_within_an_operator() {
     let mut plan = ParallelismPlan::new();
@@ -303,7 +304,8 @@ fn what_does_not_divide_is_refused() {
             "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is in front of and 13 is \
              behind the 12 blocks",
         ),
-        // Stages written for the blocks alone are reported first, whatever else is wrong.
+        // Stages written for the blocks alone are reported first, even if other options are also
+        // wrong.
         (
             |p| {
                 p.stages = vec![[0, 11]];

@@ -5,7 +5,7 @@ use super::shard_spec::ShardSpec;
 use crate::generate::{GenerateError, refused};
 use crate::model::ChainRole;
 
-/// The table that provides shared weights: the first one of an embedding.
+/// The table that provides shared weights: the first table of an embedding.
 #[derive(Debug, Default)]
 pub(super) struct TiedEmbedding {
     table: Option<(String, ShardSpec)>,

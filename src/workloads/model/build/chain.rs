@@ -1,4 +1,5 @@
-//! Parses `kind = "layers"`: every operator by name. Sizes of inputs follow from the operators before.
+//! Parses `kind = "layers"`, which lists every operator. Sizes of inputs follow from the previous
+//! operators.
 
 use super::operator::{self, ActivationShape, LayerCursor};
 use super::{MOST, MOST_LAYERS, no_sequence, size};
@@ -20,7 +21,7 @@ const ROLES: [(LayerRole, &str); 3] = [
     (LayerRole::Output, "output"),
 ];
 
-/// Tokens of a sample, no hidden size, and layers.
+/// Returns the tokens of a sample, no hidden size, and the layers.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
@@ -53,7 +54,7 @@ pub(super) fn layers(
         let items = table.need("operators", "an array of operators")?;
         let items =
             items.items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
-        // No overflow: both factors are bounded by the file's size and MOST_LAYERS.
+        // This cannot overflow, because the factors are bounded by the file's size and MOST_LAYERS.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators up to here");
@@ -77,7 +78,7 @@ pub(super) fn layers(
     Ok((sequence, None, layers))
 }
 
-/// The operators of one layer.
+/// Parses the operators of one layer.
 fn chain(
     items: &[ConfigField<'_>],
     shape: &mut ActivationShape,
@@ -99,7 +100,7 @@ fn chain(
     Ok(operators)
 }
 
-/// Tokens of a sample, and the shape of the first layer's input.
+/// Parses the tokens of a sample, and the shape of the first layer's input.
 fn input(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,

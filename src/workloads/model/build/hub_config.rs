@@ -30,7 +30,8 @@ const KINDS: [&str; 12] = [
     "llama4_text",
 ];
 
-/// Keys that affect no size: meanings of tokens, scaling factors, and how the file was made or the model is run.
+/// Keys that affect no size: meanings of tokens, scaling factors, and settings for making the file
+/// or running the model.
 const NO_SIZES: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -79,7 +80,7 @@ struct HubConfig<'t> {
     text: &'t str,
     file: &'t str,
     keys: Map<String, Value>,
-    /// Keys that were read.
+    /// Keys that were read so far.
     known: RefCell<BTreeSet<String>>,
 }
 
@@ -96,7 +97,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// The value of `key`; `None` if it is missing or null.
+    /// Returns the value of `key`; `None` if it is missing or null.
     fn value(&self, key: &str) -> Option<&Value> {
         self.known.borrow_mut().insert(key.to_owned());
         self.keys.get(key).filter(|value| !value.is_null())
@@ -158,7 +159,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// The size at the first of `keys` that is present.
+    /// Returns the size at the first of `keys` that is present.
     fn any(&self, keys: &[&str]) -> Read<Option<u64>> {
         let found: Read<Vec<_>> = keys.iter().map(|key| self.size(key)).collect();
         Ok(found?.into_iter().flatten().next())
@@ -217,7 +218,7 @@ pub(super) fn model(text: &str, file: &str, sizes: ModelSizes) -> Result<(u64, M
     Ok((base.block.hidden, model))
 }
 
-/// The text transformer's part of a multimodal model's file.
+/// Returns the text transformer's part of a multimodal model's file.
 fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
@@ -239,7 +240,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     Ok(HubConfig { keys, ..config })
 }
 
-/// Name of a model: the folder of its file, or else its model type.
+/// Returns the name of a model: the folder of its file, or otherwise its model type.
 fn name(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
@@ -363,7 +364,7 @@ fn latent(config: &HubConfig<'_>) -> Read<Option<LatentAttention>> {
     }))
 }
 
-/// Returns whether products before attention have biases, and whether all products have.
+/// Returns whether products before attention have biases, and whether all products have biases.
 fn biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
     let attention = config.flag("attention_bias", false)?;
     if config.flag("mlp_bias", false)? && !attention {
@@ -425,7 +426,7 @@ fn router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
     })
 }
 
-/// The last of each such number of layers has experts.
+/// Returns the period of layers with experts: the last layer of each period has experts.
 fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -455,8 +456,8 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     Ok(every)
 }
 
-/// The attention span of layers without full attention, and the period of layers with it: the last layer of each
-/// period has full attention.
+/// Returns the attention span of layers without full attention, and the period of layers with full
+/// attention: the last layer of each period has it.
 fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan, u64)> {
     let window = config.size("sliding_window")?;
     let piece = config.size("attention_chunk_size")?;

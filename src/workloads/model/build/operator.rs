@@ -26,7 +26,7 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Rows and columns; for an image, pixels and channels.
+    /// Returns the rows and columns; for an image, pixels and channels.
     fn pixels(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -34,7 +34,7 @@ impl ActivationShape {
         }
     }
 
-    /// The same shape with other columns or channels.
+    /// Returns the same shape with other columns or channels.
     fn with_columns(self, columns: u64) -> Self {
         match self {
             Self::Image { size, .. } => Self::Image {
@@ -65,7 +65,7 @@ pub(super) struct LayerCursor {
 }
 
 impl LayerCursor {
-    /// The state at the beginning of a layer with input `shape`.
+    /// Creates the state at the beginning of a layer with input `shape`.
     pub(super) fn new(shape: ActivationShape) -> Self {
         Self {
             main: shape,
@@ -93,7 +93,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Each operator with its keyword and the keys that it has in addition to the common ones.
+/// Each operator with its keyword and its keys in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
@@ -260,7 +260,7 @@ fn work(
                 width: size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
-            // Tables stay outside the chain until an interaction takes their rows.
+            // Tables stay outside the chain until an interaction uses their rows.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -275,7 +275,7 @@ fn work(
     })
 }
 
-/// A product flattens an image to one row.
+/// Parses a product, which flattens an image to one row.
 fn linear(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
@@ -396,7 +396,7 @@ fn convolution(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (inputs, size_before) = image(table, shape)?;
-    // The stride defaults to 1 here and to the kernel in pools, as in PyTorch.
+    // By default the stride is 1 in convolutions and the kernel size in pools, as in PyTorch.
     let window = WindowSpec::read(table, size_before, None)?;
     let groups = size_or(table, "groups", 1, 1)?;
     let outputs = size(table, "outputs")?;
@@ -475,7 +475,7 @@ impl WindowSpec {
     }
 }
 
-/// Channels and size of an image; other shapes are errors.
+/// Returns the channels and size of an image; other shapes are errors.
 fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 2]), ConfigError> {
     match shape {
         ActivationShape::Image { channels, size } => Ok((channels, size)),
@@ -485,7 +485,7 @@ fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 
     }
 }
 
-/// Rows and columns; other shapes are errors.
+/// Returns the rows and columns of a sequence; other shapes are errors.
 fn sequence(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, u64), ConfigError> {
     match shape {
         ActivationShape::Rows { rows, columns } => Ok((rows, columns)),

@@ -67,7 +67,7 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
 /// Norms by name in files, and whether they have a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
-/// Tokens of a sample, hidden size and layers.
+/// Returns the tokens of a sample, the hidden size and the layers.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,
@@ -75,7 +75,7 @@ pub(super) fn layers(
     let layers = blocks(root, sizes.layers)?;
     let hidden = size(root, "hidden")?;
     let sequence = size(root, "sequence")?;
-    // The position table keeps the file's size if samples get another length.
+    // The position table keeps the file's size, even if samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -132,7 +132,7 @@ const OF_EXPERTS: [&str; 8] = [
 /// Keys of latent attention, in addition to `kv_rank`.
 const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
 
-/// The parts of a transformer outside its basic block.
+/// Parses the parts of a transformer outside its basic block.
 fn architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
@@ -213,7 +213,7 @@ fn architecture(
     })
 }
 
-/// Latent attention, if the file has it.
+/// Parses latent attention, if the file has it.
 fn latent(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError> {
     let Some(kv_rank) = root.get("kv_rank") else {
         return Ok(None);
@@ -259,7 +259,7 @@ fn block(
     })
 }
 
-/// Experts instead of one perceptron, if the file has them.
+/// Parses the experts that replace one perceptron, if the file has them.
 fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
@@ -274,7 +274,7 @@ fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError>
     Ok(Some(ExpertRouting { experts, chosen }))
 }
 
-/// Number of query heads, of heads of keys and values, and columns per head.
+/// Parses the number of query heads, of heads of keys and values, and columns per head.
 pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u64), ConfigError> {
     let heads = size(root, "heads")?;
     let kv_heads = size_or(root, "kv_heads", 1, heads)?;

@@ -8,7 +8,7 @@ pub(super) const KEYS: &[&str] = &[
     "layers", "hidden", "heads", "ffn", "image", "channels", "patch", "classes", "dropout",
 ];
 
-/// Tokens of a sample, hidden size and layers.
+/// Returns the tokens of a sample, the hidden size and the layers.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,

@@ -1,6 +1,7 @@
 //! Kernels of an operator as data: its products, or the reads and writes of each kernel.
 //!
-//! Operators without products move bytes for each element of a tensor: `d` per number, `g` per weight gradient:
+//! Operators without matrix products move bytes for each element of a tensor, with `d` bytes per
+//! number and `g` bytes per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|
@@ -37,7 +38,8 @@ pub struct ElementBytes {
 }
 
 impl ElementBytes {
-    /// Number of bytes, with `number` bytes per number and `gradient` bytes per weight gradient.
+    /// Returns the number of bytes, with `number` bytes per number and `gradient` bytes per weight
+    /// gradient.
     pub fn count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
@@ -52,9 +54,9 @@ pub struct MovingSpec {
     pub suffix: &'static str,
     /// Class that determines the kernel's bandwidth.
     pub class: MovingKernel,
-    /// Axes of the tensor that it reads, and bytes for each element.
+    /// Axes of the tensor that the kernel reads, and bytes for each element.
     pub reads: (&'static str, ElementBytes),
-    /// Axes of the tensor that it writes, and bytes for each element.
+    /// Axes of the tensor that the kernel writes, and bytes for each element.
     pub writes: (&'static str, ElementBytes),
 }
 
@@ -67,7 +69,7 @@ pub struct MovingKernels {
     pub backward: &'static [MovingSpec],
 }
 
-/// Kernels of an operator; where frameworks differ, the plan chooses.
+/// Kernels of an operator. If frameworks differ, the plan chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
     /// One kernel each for the products, the gradient of the input, and the gradient of the weights.
@@ -78,7 +80,7 @@ pub enum KernelSpec {
         rotary: bool,
         /// True if scores have dropout.
         dropout: bool,
-        /// True if query heads and key heads are normalised before that.
+        /// True if query heads and key heads are normalised before the rotation.
         qk_norm: bool,
     },
     /// Product of tokens with the router's weights, softmax, and a copy of each token for each of its experts.
@@ -96,7 +98,7 @@ pub enum KernelSpec {
     Moving {
         /// The smallest possible number of kernels.
         fused: MovingKernels,
-        /// One kernel per framework operation, if there are more of these.
+        /// One kernel per framework operation, if these are more kernels.
         one_by_one: Option<MovingKernels>,
     },
 }
@@ -117,7 +119,7 @@ const fn fixed(count: u8) -> ElementBytes {
     bytes(0, 0, count)
 }
 
-/// A kernel on elements `mn`.
+/// Creates a kernel on elements `mn`.
 const fn each(
     suffix: &'static str,
     class: MovingKernel,
@@ -164,8 +166,9 @@ impl KernelSpec {
         &[each("", Normalization, numbers(2), numbers(1))],
     );
 
-    /// In single precision between two casts, as in PyTorch's composite function. Casts and products with a number per
-    /// row or column run at the rate of copies; sums of rows run at the rate of a softmax.
+    /// RMSNorm in single precision between two casts, as in PyTorch's composite function. Casts and
+    /// products with a number per row or column have the memory rate of copies; sums of rows have
+    /// the rate of a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.or(
         &[
             each(".single", Copy, numbers(1), fixed(4)),
@@ -223,7 +226,7 @@ impl KernelSpec {
         &[each("", Embedding, bytes(1, 1, 0), bytes(0, 1, 0))],
     );
 
-    /// Reads rows `ln` of its table and sums them to `n`.
+    /// Kernel of an embedding bag: reads rows `ln` of the table and sums them to `n`.
     pub(super) const EMBEDDING_BAG: Self = Self::moving(
         &[moved("", Embedding, ("ln", numbers(1)), ("n", numbers(1)))],
         &[moved(
@@ -243,7 +246,7 @@ impl KernelSpec {
         &[each("", CrossEntropy, fixed(8), bytes(1, 0, 4))],
     );
 
-    /// Sums copies `cn` to tokens `mn`.
+    /// Kernel of an expert combine: sums copies `cn` to tokens `mn`.
     pub(super) const EXPERT_COMBINE: Self = Self::moving(
         &[moved("", Copy, ("cn", numbers(1)), ("mn", numbers(1)))],
         &[

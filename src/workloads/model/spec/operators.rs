@@ -1,4 +1,4 @@
-//! The entry of each operator as data.
+//! The entry of each operator as data ([`OperatorSpec`]).
 
 use super::{
     AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
@@ -6,7 +6,8 @@ use super::{
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
-/// Bytes of a mask element; below, bytes of a number that stays in full precision.
+/// Bytes of a mask element. The next constant is the bytes of a number that stays in full
+/// precision.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
@@ -113,7 +114,7 @@ fn skipped(tokens: u64, queries: u64) -> u64 {
 }
 
 impl OperatorKind {
-    /// The operator as data.
+    /// Returns the operator as data.
     pub fn spec(&self) -> OperatorSpec {
         use OperatorAxis::{K, M, N};
         match *self {
@@ -130,7 +131,8 @@ impl OperatorKind {
                     cut('k', inputs, K, "inputs"),
                 ];
                 let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
-                // The bias gradient comes first: the matrix gradient passes a transposition.
+                // The bias gradient comes first, because the matrix gradient passes a
+                // transposition.
                 if bias {
                     spec = spec.weighs("n");
                 }
@@ -177,7 +179,8 @@ impl OperatorKind {
                     .multiplies("nmt", "w")
                     .multiplies("nmw", "t");
                 if causal {
-                    // Products of tokens with later ones: s (s - 1) / 2 of s s pairs; shards have equal parts of them.
+                    // A causal kernel skips products of tokens with later tokens: s (s - 1) / 2 of
+                    // s s pairs; shards have equal parts of these pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -186,7 +189,7 @@ impl OperatorKind {
                     spec = spec.keeps(queries, None, KeptWith::Any);
                     spec = spec.keeps(keys, None, KeptWith::Any);
                 }
-                // The softmax's output; with dropout also the mask and the masked output.
+                // Kept are the softmax's output and, with dropout, the mask and the masked output.
                 spec = spec
                     .keeps_inputs()
                     .keeps("nm", Some(FULL), KeptWith::Fused)
@@ -395,8 +398,8 @@ impl OperatorKind {
                     OperatorSpec::new("activation", elements(rows, width), inputs, &["mn"], "m")
                         .runs(kernels);
                 match function {
-                    // The next operator keeps the output as its input, and the output shows where the input was
-                    // negative.
+                    // Nothing more is kept, because the next operator keeps the output as its
+                    // input, and the output shows which inputs were negative.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.keeps_inputs(),
                 }
@@ -529,7 +532,7 @@ impl OperatorKind {
         }
     }
 
-    /// The operator with dropout switched off.
+    /// Returns the operator without dropout.
     pub fn without_dropout(mut self) -> Self {
         if let Self::Attention { dropout, .. }
         | Self::ShapedAttention { dropout, .. }
@@ -540,7 +543,8 @@ impl OperatorKind {
         self
     }
 
-    /// Mutable sizes that degrees cut, each with its axis; for an image, the rows of its input.
+    /// Returns the sizes that degrees cut, to be changed, each with its axis; for an image, the
+    /// rows of its input.
     pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {
@@ -594,7 +598,7 @@ impl OperatorKind {
     }
 }
 
-/// Axes of elements that are computed independently.
+/// Returns the axes of elements that are computed independently.
 fn elements(rows: u64, width: u64) -> Vec<AxisSpec> {
     vec![
         cut('m', rows, OperatorAxis::M, "rows"),
@@ -602,7 +606,7 @@ fn elements(rows: u64, width: u64) -> Vec<AxisSpec> {
     ]
 }
 
-/// An operator with sliding windows over an image, whose input it keeps.
+/// Creates an operator with sliding windows over an image; it keeps its input.
 fn image<const N: usize>(
     name: &'static str,
     channels: [AxisSpec; N],

@@ -1,11 +1,11 @@
-//! Transformers with latent attention, shared experts and different layers, compared with published counts and
-//! formulas.
+//! Compares transformers with latent attention, shared experts and different layers with published
+//! counts and formulas.
 
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
-/// Parameters of released models, active parameters per token with both embeddings, and 16-bit bytes of a token's
-/// cache.
+/// Compares the parameters of released models, active parameters per token with both embeddings,
+/// and 16-bit bytes of a token's cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -28,10 +28,12 @@ fn released_models_have_their_published_counts() {
         assert_eq!(model.active_parameters(), active, "{name}");
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
-    // A block has 2 x h x 4096 and 2 x h x 1024 of attention, 256 of its norms, 3 h f and 2 h; outside are V h of words
-    // and h of the last norm: 36 (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
+    // A block has 2 x h x 4096 and 2 x h x 1024 weights of attention, 256 of its norms, 3 h f of
+    // the perceptron and 2 h of norms; outside blocks are V h of words and h of the last norm: 36
+    // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
     assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
-    // The others by the same sum; 32768 - 32000 words more have 2 x 768 x 6144 weights.
+    // The other models have the same sum; the additional 32768 - 32000 words have 2 x 768 x 6144
+    // weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -71,7 +73,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         );
     }
     let v3 = preset("deepseek-v3");
-    // Three dense layers of 3 x 7168 x 18432, then 256 experts and a shared one of 3 x 7168 x 2048.
+    // Three dense layers have 3 x 7168 x 18432 weights; later layers have 256 experts and a shared
+    // expert of 3 x 7168 x 2048.
     assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
     assert_eq!(sum(&v3, "layer3", "mlp"), 0);
     assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);
@@ -89,13 +92,13 @@ fn latent_attention_has_the_weights_of_its_formula() {
     let more = more.unwrap().model;
     assert_eq!(more.parameters() - v3.parameters(), 11_610_068_224);
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // Logits and loss for both use one matrix: twice the multiplications.
+    // Logits and loss for both tokens use one matrix: twice the multiplications.
     let logits = |model: &Model| model.layers.last().unwrap().multiplications();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// Two FLOPs per weight that a token is multiplied with, and per attended token 4 A d, or 2 A ((n + r) + v) with
-/// latents: a causal mask leaves (s + 1) / 2 of s on average.
+/// FLOPs are two per weight with which a token is multiplied, and per attended token 4 A d, or 2 A
+/// ((n + r) + v) with latents. A causal mask leaves (s + 1) / 2 of s attended tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [
@@ -137,8 +140,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
     }
 }
 
-/// Decoding takes 2 A (c + r) + 2 A c FLOPs per earlier token: 278,528 in a layer of DeepSeek-V3, and 4 A d without
-/// latents.
+/// Decoding takes 2 A (c + r) + 2 A c FLOPs per earlier token, 278,528 in a layer of DeepSeek-V3;
+/// without latents 4 A d.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {
@@ -161,7 +164,7 @@ fn absorbed_attention_meets_latent_vectors() {
     );
 }
 
-/// Pairs of tokens that meet, by counting.
+/// Compares pairs of tokens that attend to each other with a count.
 #[test]
 fn windows_and_pieces_leave_pairs_out() {
     for tokens in 1..40_u64 {

@@ -1,9 +1,9 @@
-//! Model files: valid contents, and rejections.
+//! Tests of model files: valid contents, and rejections.
 
 use crate::model::{LayerRole, Model, ModelDefinition, ModelError, OperatorKind, PRESETS};
 use proptest::prelude::*;
 
-/// The text of preset `name`.
+/// Returns the text of preset `name`.
 pub(super) fn text(name: &str) -> &'static str {
     PRESETS
         .iter()
@@ -12,7 +12,7 @@ pub(super) fn text(name: &str) -> &'static str {
         .text
 }
 
-/// The model of `text`.
+/// Parses the model in `text`.
 pub(super) fn parse(text: &str) -> Result<Model, ModelError> {
     Ok(ModelDefinition::parse(text, "m.toml", None)?.model)
 }
@@ -21,7 +21,7 @@ fn error(text: &str) -> String {
     parse(text).unwrap_err().to_string()
 }
 
-/// Llama-3 8B with one line changed.
+/// Returns Llama-3 8B's file with one line changed.
 fn changed(from: &str, to: &str) -> String {
     let text = text("llama3-8b");
     assert!(text.contains(from), "{from}");
@@ -96,8 +96,8 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size is valid, but their products are not: 3 x 4096 x 10^12 parameters are 32 times 1.2e16, and fit;
-    // multiplied by 8192 tokens they do not.
+    // Each size is valid, but a product of sizes is not: 3 x 4096 x 10^12 parameters in 32 layers
+    // are 32 times 1.2e16, which fits; times 8192 tokens they do not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit 64 bits"),
@@ -129,7 +129,7 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
-    // More position rows than tokens.
+    // There may be more position rows than tokens.
     let text = text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
@@ -141,7 +141,7 @@ fn tokens_fit_the_positions() {
     assert_eq!(model.sequence, 2000);
 }
 
-/// A block of GPT-2 XL, by hand.
+/// A block of GPT-2 XL, written operator by operator.
 const BLOCK: &str = r#"
 name = "by hand"
 source = "a test"
@@ -340,7 +340,7 @@ fn windows_and_groups_must_fit() {
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// Cuts, splices and stray characters never panic.
+    /// Cuts, splices and stray characters in a file never cause a panic.
     #[test]
     fn no_text_panics(which in 0..PRESETS.len() + 1, at in 0.0..1.0_f64, cut in 0..40_usize, put in STRAY) {
         let whole = PRESETS.get(which).map_or(BLOCK, |preset| preset.text);

@@ -1,4 +1,4 @@
-//! Models from `config.json`: equal to the presets, and unknown keys are rejected.
+//! Tests of models from `config.json`: they equal the presets, and unknown keys are rejected.
 
 use super::preset;
 use crate::model::{Model, ModelDefinition};
@@ -74,9 +74,9 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&oss), layers(&preset("gpt-oss-20b")));
     assert_eq!(layers(&read(QWEN3)), layers(&preset("qwen3-235b-a22b")));
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
-    // Qwen2.5-7B, where only the products before attention have biases.
+    // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameters(), 7_615_616_512);
-    // Samples of another length, with the preset's operators.
+    // Samples of another length have the preset's operators.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

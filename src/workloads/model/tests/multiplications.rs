@@ -1,4 +1,4 @@
-//! Multiplications of presets, compared with LIGHTSPEED's Table 5.2 and the simulator after it.
+//! Compares multiplications of presets with LIGHTSPEED's Table 5.2 and the simulator for it.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -45,7 +45,8 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
         model.multiplications() + model.table_weights(),
         1_753_433_832_000
     );
-    // One token: 12 l h^2 + V h = 1.55497e9; with 2 h l for the one token that it attends to, 1.55512e9.
+    // One token takes 12 l h^2 + V h = 1.55497e9; with 2 h l for the token itself, to which it
+    // attends, 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
@@ -53,7 +54,7 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     assert_eq!(model.multiplications() + 1_024 * 1_600, 1_556_763_200);
 }
 
-/// Multiplications of queries with keys and of scores with values.
+/// Returns the multiplications of queries with keys and of scores with values.
 fn core(layer: &ModelLayer) -> u64 {
     let cores = layer
         .operators
@@ -64,19 +65,20 @@ fn core(layer: &ModelLayer) -> u64 {
 
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
-    // 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 in blocks of 512 tokens; the published count has 29,056 h more, as if
-    // the table of cased words were multiplied once, and nothing after the blocks.
+    // 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 in blocks of 512 tokens; the published count has
+    // 29,056 h more, as if the table of cased words were multiplied once, and does not count
+    // operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplications);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
-    // Its head: s h^2, and s V h for the logits.
+    // The head has s h^2 multiplications, and s V h for the logits.
     assert_eq!(
         model.multiplications() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
     );
-    // BERT large with a pooler: the same blocks, and one product of h^2.
+    // BERT large with a pooler has the same blocks, and one product of h^2.
     assert_eq!(
         preset("bert-large").multiplications(),
         167_503_724_544 + 1_048_576
@@ -96,7 +98,8 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // 154,112 + 605,952 in perceptrons; 351 pairs of vectors of 64. The source counts every table weight but no pairs.
+    // DLRM has 154,112 + 605,952 multiplications in perceptrons, and 351 pairs of vectors of 64.
+    // The source counts every table weight but no pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplications(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -117,8 +120,8 @@ fn megatron_s_flops_follow() {
 
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
-    // Llama-3 8B at s tokens: s (weights of products) + 2 l s^2 h; the V h weights of the word table and the gains of
-    // norms are not in products.
+    // Llama-3 8B with s tokens takes s (weights of products) + 2 l s^2 h; the V h weights of the
+    // word table and the gains of norms are not in products.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
@@ -131,7 +134,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
             "{s}"
         );
     }
-    // A position table keeps its rows.
+    // A position table keeps its rows if the sequence gets shorter.
     let short = Model::with_sequence("gpt2-small", 10).unwrap();
     assert_eq!(short.parameters(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);

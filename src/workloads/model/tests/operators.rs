@@ -1,4 +1,4 @@
-//! Operators compared with plain loops over their work.
+//! Compares operators with simple loops over their work.
 
 use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
 
@@ -20,7 +20,7 @@ fn convolution(
     }
 }
 
-/// Number of window positions along a side, by placing windows in a padded image.
+/// Counts window positions along a side by placing windows in a padded image.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
@@ -68,7 +68,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // One dot product of `width`, and one row of values scaled in `width` multiplications.
+                // A pair takes one dot product of `width`, and one row of values scaled in `width`
+                // multiplications.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }
@@ -166,7 +167,7 @@ fn counts_stop_at_the_largest_number() {
         assert!([0, most].contains(&operator.parameters()));
         assert!(operator.work.skippable_multiplications() <= operator.multiplications());
     }
-    // A product with a zero size is zero, whatever the other sizes.
+    // A product with a zero size has no multiplications, for any other sizes.
     let nothing = convolution([0, 0], [1, 1], 1, 0);
     assert_eq!(nothing.multiplications(), 0);
 }

@@ -1,4 +1,4 @@
-//! Weight counts of presets.
+//! Tests of the numbers of weights of presets.
 
 use super::preset;
 use crate::model::PRESETS;
@@ -68,13 +68,15 @@ fn gpts_are_those_that_were_released() {
     ] {
         assert_eq!(found(name), gpt(l, h, 2048), "{name}");
     }
-    // 617,558,016 + 25,165,824 + 96 x 1,812,099,072 + 24,576.
+    // Words, positions, 96 blocks and the last norm: 617,558,016 + 25,165,824 + 96 x 1,812,099,072
+    // + 24,576.
     assert_eq!(found("gpt3-175b"), 174_604_259_328);
 }
 
 #[test]
 fn berts_have_embeddings_blocks_and_a_pooler() {
-    // Tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h per block, h^2 + h of pooler.
+    // Weights: tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h per
+    // block, h^2 + h of the pooler.
     let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
     assert_eq!(bert(12, 768), 109_482_240);
     assert_eq!(found("bert-base"), 109_482_240);
@@ -85,7 +87,8 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
     assert_eq!(masked.parameters(), 109_514_298);
-    // 29,056 words; a last norm instead of an embedding norm; h^2 + h + 2 h + 29,056.
+    // Megatron's BERT has 29,056 words, a last norm instead of an embedding norm, and h^2 + h + 2 h
+    // + 29,056 weights in the head.
     let h = 1024;
     let tables = (29_056 + 512 + 2) * h;
     let blocks = 24 * (12 * h * h + 13 * h);
@@ -97,7 +100,8 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 
 #[test]
 fn llamas_are_those_that_were_released() {
-    // Two tables of V h; a block has h (2 h + 2 kv h / a) of attention, 3 h f of perceptron, two gains; a last gain.
+    // Weights: two tables of V h; in a block h (2 h + 2 kv h / a) of attention, 3 h f of the
+    // perceptron and two gains; a last gain.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -140,8 +144,8 @@ fn llamas_are_those_that_were_released() {
 
 #[test]
 fn models_of_images_are_those_of_torchvision() {
-    // A ViT: 3 p^2 h + h of patches, a class token of h, 12 h^2 + 13 h per block, a last norm, 1000 (h + 1) of
-    // classifier.
+    // Weights of a ViT: 3 p^2 h + h of patches, a class token of h, positions, 12 h^2 + 13 h per
+    // block, a last norm, 1000 (h + 1) of the classifier.
     let vit = |l: u64, h: u64, p: u64| {
         let tokens = (224 / p) * (224 / p) + 1;
         3 * p * p * h + h + h + tokens * h + l * (12 * h * h + 13 * h) + 2 * h + 1000 * (h + 1)

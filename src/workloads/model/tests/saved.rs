@@ -1,11 +1,12 @@
-//! Bytes kept for the backward pass.
+//! Tests of the bytes kept for the backward pass.
 
 use super::{over, preset};
 use crate::model::{LayerRole, ModelLayer};
 
 #[test]
 fn a_block_keeps_what_korthikanti_s_equation_1_says() {
-    // s h (34 + 5 a s / h) bytes per sample, 2 bytes per element, with dropout, scores in memory.
+    // A block keeps s h (34 + 5 a s / h) bytes per sample, with 2 bytes per element, dropout, and
+    // scores in memory.
     for (name, a, h, s) in [
         ("megatron-22b", 64, 6144, 2048),
         ("megatron-1t", 160, 25_600, 2048),
@@ -27,7 +28,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
 
 #[test]
 fn its_parts_are_those_of_section_4_1() {
-    // 11 s h + 5 a s^2 of attention, 19 s h of the perceptron, 4 s h of norms.
+    // The bytes are 11 s h + 5 a s^2 of attention, 19 s h of the perceptron, and 4 s h of norms.
     let (a, h, s) = (64, 6144, 2048);
     let model = preset("megatron-22b");
     let part = |names: &[&str]| -> u64 {
@@ -45,8 +46,8 @@ fn its_parts_are_those_of_section_4_1() {
 
 #[test]
 fn what_is_around_the_blocks_follows_section_4_3() {
-    // A mask of s h for the dropout of embeddings; 2 s h for the last norm, 2 s h for the logits' input, and 4 s V for
-    // logits in full precision.
+    // Outside blocks are kept: a mask of s h for the dropout of embeddings; 2 s h for the last
+    // norm, 2 s h for the logits' input, and 4 s V for logits in full precision.
     let (h, s, v) = (6144, 2048, 51_200);
     let model = preset("megatron-22b");
     let kept = |layer: &ModelLayer| layer.saved_bytes(2, false);
@@ -69,8 +70,8 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 
 #[test]
 fn convolutions_keep_inputs_and_relus_nothing() {
-    // The last layer of VGG-16: an image of 512 x 14 x 14 into the convolution, and the same size into the pool; 4
-    // bytes.
+    // The last layer of VGG-16 keeps an image of 512 x 14 x 14 for the convolution, and the same
+    // size for the pool, with 4 bytes per element.
     let model = preset("vgg-16");
     let layer = model
         .layers
@@ -79,7 +80,7 @@ fn convolutions_keep_inputs_and_relus_nothing() {
         .unwrap();
     assert_eq!(layer.saved_bytes(4, false), 2 * 4 * 512 * 14 * 14);
     assert_eq!(layer.output_elements(), 512 * 7 * 7);
-    // A block of ResNet-18: two convolutions and two norms, each an input of 64 x 56 x 56.
+    // In a block of ResNet-18, two convolutions and two norms each keep an input of 64 x 56 x 56.
     let block = &preset("resnet-18").layers[1];
     assert_eq!(block.saved_bytes(2, false), 2 * 4 * 64 * 56 * 56);
 }

@@ -1,17 +1,20 @@
-//! Independent operators of a layer: the dependencies of each if they run in parallel.
+//! Independent operators of a layer, with the dependencies of each operator if they run in
+//! parallel.
 //!
-//! Forward, an operator waits for the operators whose results it takes; backward, for the operators that take its
-//! result. An operator that takes the layer's input, or nothing, waits for the layer's own dependencies. The layer ends
-//! when all its branches have ended.
+//! In the forward pass, an operator waits for the operators whose results it uses; in the backward
+//! pass, for the operators that use its result. An operator that uses the layer's input, or
+//! nothing, waits for the layer's own dependencies. The layer ends when all its branches have
+//! ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
-/// Dependencies on each operator's result while a program is written. Not tracked if operators run in sequence.
+/// Dependencies that represent each operator's result while a program is written. Not tracked if
+/// operators run in sequence.
 pub(super) struct BranchFronts {
     parallel: bool,
-    /// Dependencies at the start of the program, and at the end of each operator.
+    /// Dependencies at the start of the program.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
@@ -69,7 +72,7 @@ impl BranchFronts {
     }
 }
 
-/// The operators of the layer whose results operator `i` takes.
+/// Returns the operators of the layer whose results operator `i` uses.
 pub(super) fn sources<'o>(
     own: &'o [MemberOperator<'_>],
     i: usize,
@@ -77,7 +80,7 @@ pub(super) fn sources<'o>(
     own[i].step.sources.iter().copied().flatten()
 }
 
-/// The operators of the layer that take the result of operator `i`.
+/// Returns the operators of the layer that use the result of operator `i`.
 pub(super) fn takers<'o>(
     own: &'o [MemberOperator<'_>],
     i: usize,
@@ -86,12 +89,12 @@ pub(super) fn takers<'o>(
     (i + 1..own.len()).filter(move |&other| takes(&own[other]))
 }
 
-/// The last operators of the forward program: no operator takes their results.
+/// Returns the last operators of the forward program: no operator uses their results.
 pub(super) fn last<'o>(own: &'o [MemberOperator<'_>]) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| takers(own, i).next().is_none())
 }
 
-/// The last operators of the backward program: they take the layer's input, or nothing.
+/// Returns the last operators of the backward program: they use the layer's input, or nothing.
 pub(super) fn first<'o>(own: &'o [MemberOperator<'_>]) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| own[i].step.sources.iter().all(Option::is_none))
 }

@@ -8,8 +8,8 @@ use crate::generate::plan::{ContextExchange, ParallelGroupKind};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Exchanges the inputs of attention: gathers keys and values of all tokens, or all tokens of some heads; in the
-    /// backward pass also exchanges the gradient of its output.
+    /// Exchanges the inputs of attention: gathers keys and values of all tokens, or all tokens of
+    /// some heads; in the backward pass also exchanges the gradient of attention's output.
     pub(super) fn exchange_before_attention(
         &mut self,
         one: &MemberOperator<'_>,
@@ -22,7 +22,7 @@ impl MemberProgramWriter<'_> {
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered(one);
                 if phase == TrainingPhase::Backward {
-                    // Their gradients have the same number of bytes.
+                    // The gradients of keys and values have the same number of bytes.
                     held = held.saturating_mul(2);
                 }
                 to.allocate(TensorClass::Temporary, held);
@@ -40,7 +40,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Returns results of attention to the ranks of their tokens: its output, or the gradients of its inputs.
+    /// Sends results of attention back to the ranks of their tokens: the output, or the gradients
+    /// of the inputs.
     pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,
@@ -88,7 +89,7 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Bytes of the keys and values of all tokens.
+/// Returns the bytes of the keys and values of all tokens.
 fn gathered(one: &MemberOperator<'_>) -> u64 {
     let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent(axis)));
     let bytes = u128::from(one.context_bytes[1]) * tokens / own.max(1);

@@ -15,7 +15,8 @@ use crate::model::{ChainRole, ExpertExchange};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Builds both programs; with full recomputation, `full` bytes of the input are saved instead of activations.
+    /// Builds the forward and the backward program; with full recomputation, `full` bytes of the
+    /// input are saved instead of activations.
     pub(super) fn programs(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -24,7 +25,8 @@ impl MemberProgramWriter<'_> {
     ) -> (LayerProgram, LayerProgram) {
         let trains = self.context().trains;
         let mut forward = ProgramBuilder::new();
-        // With full recomputation only the layer's input is kept, since the backward pass starts from it.
+        // With full recomputation only the layer's input is kept, because the backward pass starts
+        // from it.
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate(TensorClass::Activations, kept);
         }
@@ -74,7 +76,7 @@ impl MemberProgramWriter<'_> {
         let mut fronts = BranchFronts::new(self.context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin(own, i, branches::sources(own, i), to);
-            // The operator that left a sum pending in this layer has already emitted it.
+            // The operator that left a sum pending in this layer has already emitted that sum.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.enters(own, one, input, phase, to);
             }
@@ -111,7 +113,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Redistributes an input of `one` to the layout that it needs.
+    /// Redistributes an input of `one` to the layout that `one` needs.
     fn enters(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -121,7 +123,8 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         let from = &input.from;
-        // A pending sum is completed even if its consumer is left out, but only if it was computed.
+        // A pending sum is completed even if the operator that uses it is left out, but only if the
+        // summands were computed.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
         let moved = PendingRedistribution {
@@ -130,7 +133,8 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum is named after the operator that left it pending, a redistribution after the operator that needs it.
+        // A sum has the name of the operator that left it pending, a redistribution the name of the
+        // operator that needs it.
         let whose = [self.by(own, from, one), &one.step.operator.name];
         self.moved(&moved, whose, phase, to);
     }
@@ -154,7 +158,8 @@ impl MemberProgramWriter<'_> {
         self.moved(&moved, whose, TrainingPhase::Backward, to);
     }
 
-    /// Name of the operator that produced `held`, or of `one` if another layer produced it.
+    /// Returns the name of the operator that produced `held`, or of `one` if another layer produced
+    /// it.
     fn by<'o>(
         &self,
         own: &'o [MemberOperator<'_>],
@@ -165,8 +170,8 @@ impl MemberProgramWriter<'_> {
         &from.step.operator.name
     }
 
-    /// Sums over sharded classes for a loss: the maximum, the sum of exponentials, and the right class's logit, one
-    /// number of 4 bytes per row each.
+    /// Emits the sums over sharded classes for a loss: the maximum, the sum of exponentials, and
+    /// the correct class's logit, each one number of 4 bytes per row.
     fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
         let (spec, cutting) = (&one.spec, &one.step.cutting);
         if !spec.reduces_columns() {
@@ -201,7 +206,8 @@ impl MemberProgramWriter<'_> {
     ) {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
             let context = self.context();
-            // Tokens and the gradients of their results go to experts; data that returns keeps its format.
+            // Tokens and the gradients of their results are sent to experts in the exchange format;
+            // returned data keeps its format.
             let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
             let (kind, suffix) = match (context.exchange, goes) {
                 (ExpertExchangeForm::AllGather, true) => (CollectiveKind::AllGather, ".all-gather"),
@@ -211,7 +217,7 @@ impl MemberProgramWriter<'_> {
                 _ => (CollectiveKind::AllToAll, ".all-to-all"),
             };
             let bytes = match context.exchange_dtype {
-                // A scale of 4 B for each 128 numbers.
+                // Each 128 numbers have a scale of 4 B.
                 Some(_) if goes => one.exchanged.saturating_add(one.exchanged.div_ceil(32)),
                 _ => one.exchanged.saturating_mul(context.sizes.number),
             };
@@ -271,7 +277,8 @@ impl MemberProgramWriter<'_> {
             let name = name(phase, operator, ".all-gather");
             let silent = context.without.has(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                // Only the weight gradient needs the gathered input, so a split pass gathers it there.
+                // Only the weight gradient needs the gathered input, so with split passes the pass
+                // for weight gradients gathers it.
                 to.of_weights = true;
                 let item = if context.overlap {
                     to.push_parallel(name, phase, task, entry.clone(), ["", ""])
@@ -303,7 +310,8 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange(one, ExpertExchange::Combine, phase, to);
         self.exchange_behind_attention(one, phase, to);
-        // The weight gradient overlaps the sums and redistributions of the input's gradient, or precedes them.
+        // The weight gradient overlaps the sums and redistributions of the input's gradient, or
+        // runs before them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = stamp(kernel);
@@ -315,7 +323,8 @@ impl MemberProgramWriter<'_> {
             to.push_behind(item, behind(&one.kernels, operator), beside);
             to.of_weights = false;
         };
-        // Kept tensors are needed until the operator's own kernels are done, but not for the sums of its gradients.
+        // Kept tensors are needed until the operator's kernels have ended, but not during the sums
+        // of its gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
         let overlaps = context.overlap && weights.is_some();
@@ -349,7 +358,7 @@ fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Inputs whose sum operator `i` left pending, each with the operator that needs it.
+/// Returns the inputs whose sum operator `i` left pending, each with the operator that needs it.
 fn pending<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -359,7 +368,7 @@ fn pending<'o, 's>(
     inputs.filter(move |(_, input)| is_pending(input) && input.from.produced_by == Some(i))
 }
 
-/// The operator that produces the layer's output.
+/// Returns the operator that produces the layer's output.
 fn last<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
     own.iter().rev().find(|one| hands_on(one.step))
 }

@@ -35,7 +35,7 @@ impl MemberProgramWriter<'_> {
         to.push_chained(name, phase, task, ["", ""]);
     }
 
-    /// Bytes of `elements` per sample, over all samples.
+    /// Returns the bytes of `elements` per sample, over all samples.
     pub(super) fn bytes(&self, elements: u64) -> u64 {
         let sizes = self.context().sizes;
         let each = sizes.samples.saturating_mul(sizes.number);
@@ -118,7 +118,7 @@ impl MemberProgramWriter<'_> {
             let name = name(phase, whose, &format!(".{what}{peer}"));
             let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
             if receive {
-                // Only receives extend the chain, since no node waits for a send.
+                // Only receives extend the chain, because no node waits for a send.
                 received.push(ProgramDependency::Node(item));
             }
         }
@@ -148,7 +148,7 @@ impl MemberProgramWriter<'_> {
         }
         let (cutting, spec) = (&one.step.cutting, &one.spec);
         let columns = cutting.input_layout(spec).columns;
-        // Elements of a row: the channels of each of its pixels.
+        // Number of elements of a row: all channels of all its pixels.
         let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
@@ -161,7 +161,7 @@ impl MemberProgramWriter<'_> {
         if !rows.iter().any(over) {
             return;
         }
-        // Peers differ from this member only in the part of the rows.
+        // Peers differ from this member only in their part of the rows.
         let part = digit.part(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
@@ -172,8 +172,8 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // Rows that this member needs from the other, and rows that the other needs from it; backward, their
-            // gradients.
+            // Rows that this member needs from the peer, and rows that the peer needs from this
+            // member; in the backward pass, the gradients of these rows.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),
@@ -186,7 +186,7 @@ impl MemberProgramWriter<'_> {
                 all.extend((pieces > 0).then_some(hop));
             }
         }
-        // Ordered by sender, then receiver.
+        // Messages are ordered by sender, then receiver.
         let ends = |hop: &MessageEnd| {
             if hop.receive {
                 (hop.peer, self.member)

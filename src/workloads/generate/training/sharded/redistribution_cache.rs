@@ -1,4 +1,5 @@
-//! Cache of redistributions and groups, because all members and most layers need the same ones.
+//! Cache of redistributions and groups. Caching helps because all members and most layers need the
+//! same ones.
 
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
@@ -11,7 +12,7 @@ use std::rc::Rc;
 /// A redistribution, with its groups.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather: a member has 1/of of the whole before it.
+    /// All-gather: before it, a member has 1/of of the whole.
     Gather {
         family: ParallelGroupKind,
         of: u64,
@@ -45,7 +46,7 @@ pub(super) struct RedistributionCache {
 }
 
 impl ShardedLowering {
-    /// Groups that sum over `digit`.
+    /// Returns the groups that sum over `digit`.
     pub(super) fn sums(&mut self, digit: MeshAxis) -> ParallelGroupKind {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
@@ -55,7 +56,8 @@ impl ShardedLowering {
         family
     }
 
-    /// Groups that reduce-scatter over `over` into layout `need`, if that is possible.
+    /// Returns the groups that reduce-scatter over `over` into layout `need`, if a reduce-scatter
+    /// gives this layout.
     pub(super) fn scatters(
         &mut self,
         from: &ShardLayout,

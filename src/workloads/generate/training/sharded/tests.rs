@@ -1,4 +1,4 @@
-//! Operators with separate degrees: expected sums, redistributions and messages.
+//! Tests of operators with separate degrees: expected sums, redistributions and messages.
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
@@ -31,7 +31,8 @@ fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
     }
 }
 
-/// One step of `samples` on a tensor group of `members`, in numbers of 2 bytes, without an optimizer.
+/// Returns a plan of one step of `samples` on a tensor group of `members`, in numbers of 2 bytes,
+/// without an optimizer.
 fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
@@ -43,7 +44,7 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Parallel
     plan
 }
 
-/// Collectives and messages of a rank: name and operation, without their common parts.
+/// Returns the collectives and messages of a rank: name and operation, without their common parts.
 fn moved(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
@@ -107,11 +108,12 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 
 #[test]
 fn gathered_tokens_are_gathered_again() {
-    // Four members share the 1,024 tokens of a sample with 768 columns of 2 B: 393,216 B each. Products before the
-    // heads and the perceptron gather these tokens forward, and again backward for their weight gradients, because
-    // members keep a quarter; the gradients of their inputs are scattered. After heads and perceptron, sums are
-    // scattered and their gradients gathered. The logits behave like the products before; the word table sums like the
-    // products after.
+    // Four members share the 1,024 tokens of a sample with 768 columns of 2 B: 393,216 B each.
+    // Products before the heads and the perceptron gather these tokens forward, and again backward
+    // for their weight gradients, because members keep a quarter; the gradients of their inputs are
+    // scattered. After heads and perceptron, sums are scattered and their gradients gathered. The
+    // logits behave like the products before the heads; the word table sums like the products after
+    // the heads.
     let model = Model::named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -188,9 +190,9 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         kept(Vec::new()),
         kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
     );
-    // Plus norms and attention: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for each of 32 heads, its
-    // output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256 logits, with the last norm's and the logits'
-    // input.
+    // Norms and attention are added: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for
+    // each of 32 heads, its output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256
+    // logits, with the last norm's and the logits' input.
     let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
     let head = 2 * 4096 * 2 + 4 * 128_256;
     assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);
@@ -219,12 +221,13 @@ operators = [
 
 #[test]
 fn rows_of_images_come_from_neighbours() {
-    // Two samples in numbers of 2 bytes; both convolutions are sharded into two halves of 4 rows. The windows of
-    // `second` reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256 B, forward, and the same for
-    // gradients backward. `first` fetches rows of the input samples (8 x 4 x 2 x 2 = 128 B), which need no gradients.
-    // Windows of the pool stay within the shards. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the
-    // product, half of it by each; its gradient is already whole. Weight gradients are computed for half of the rows
-    // each: `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
+    // Two samples in numbers of 2 bytes; both convolutions are sharded into two halves of 4 rows.
+    // The windows of `second` reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256
+    // B, forward, and the same for gradients backward. `first` fetches rows of the input samples (8
+    // x 4 x 2 x 2 = 128 B), which need no gradients. Windows of the pool stay within the shards.
+    // The pool's output, 16 channels of 4 x 4, 1,024 B, is gathered for the product, half of it
+    // from each member; its gradient is already whole. Weight gradients are computed for half of
+    // the rows each: `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -291,9 +294,10 @@ fn channels_are_summed_over_those_that_share_them() {
 
 #[test]
 fn tables_are_exchanged_for_samples() {
-    // DLRM on four members with 8 samples: perceptrons sharded by samples, tables by columns. The output of 26 tables
-    // for all samples, 64 columns each, is 26 x 64 x 8 x 2 B = 26,624 B. A member has a quarter of it and exchanges
-    // that for a quarter of the samples: one all-to-all of 6,656 B forward and one backward.
+    // DLRM on four members with 8 samples: perceptrons sharded by samples, tables by columns. The
+    // output of 26 tables for all samples, 64 columns each, is 26 x 64 x 8 x 2 B = 26,624 B. A
+    // member has a quarter of this output and exchanges it for a quarter of the samples: one
+    // all-to-all of 6,656 B forward and one backward.
     let model = Model::named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);

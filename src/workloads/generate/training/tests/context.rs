@@ -1,4 +1,4 @@
-//! Context parallelism: kernels, exchanges, groups, gradients and memory.
+//! Tests of context parallelism: kernels, exchanges, groups, gradients and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -11,14 +11,15 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Tokens, hidden size, heads of queries, heads of keys and values, columns per head, and columns of the perceptron.
+/// Tokens. The following constants are the hidden size, heads of queries, heads of keys and values,
+/// columns per head, and columns of the perceptron.
 const T: u64 = 16;
 const H: u64 = 16;
 const A: u64 = 4;
 const V: u64 = 2;
 const W: u64 = 4;
 const F: u64 = 8;
-/// Vocabulary.
+/// Size of the vocabulary.
 const WORDS: u64 = 40;
 
 fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
@@ -58,7 +59,7 @@ fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
     }
 }
 
-/// Two replicas, each with two ranks that share the tokens of its sequences.
+/// Returns a plan with two replicas, each with two ranks that share the tokens of its sequences.
 fn shared(exchange: ContextExchange) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.context, plan.batch) = (2, 2, 4);
@@ -105,8 +106,8 @@ fn kernels_have_the_tokens_of_a_rank() {
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Reads all keys and values, or all tokens of some heads; writes an output as large as the queries, and 4 B per
-        // row.
+        // Attention reads all keys and values, or all tokens of some heads; it writes an output of
+        // the size of the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -119,7 +120,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together do the same FLOPs as one rank alone, with either exchange, fused or unfused, causal or not.
+/// All ranks together execute the same FLOPs as one rank alone, with either exchange, fused or
+/// unfused, causal or not.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -140,7 +142,8 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// A rank has the i-th piece of a sequence from each end: the same number of pairs as every other rank, by counting.
+/// A rank with the i-th piece of a sequence from each end has the same number of pairs as every
+/// other rank, by counting.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -242,7 +245,7 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
         } else {
             [2, 2]
         };
-        // Two layers, one micro-batch.
+        // The model has two layers, and the plan one micro-batch.
         assert_eq!(count(&plan), 2 * (one_way[0] + one_way[1]) * 2);
         plan.recompute = RecomputePolicy::Full;
         assert_eq!(count(&plan), 2 * (2 * one_way[0] + one_way[1]) * 2);
@@ -267,7 +270,8 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     let found = &summary.stages[0].communication;
     let context = found.iter().filter(|one| one.family == "context");
-    // For two layers and two micro-batches: a gather forward, and a gather and a reduce-scatter backward.
+    // Each of two layers and two micro-batches has a gather forward, and a gather and a
+    // reduce-scatter backward.
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 

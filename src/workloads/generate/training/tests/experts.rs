@@ -1,4 +1,4 @@
-//! Experts: their kernels, exchanges of tokens between ranks, gradients and memory.
+//! Tests of experts: kernels, exchanges of tokens between ranks, gradients and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -13,7 +13,8 @@ use chakram_trace::format::{TensorClass, TrainingPhase};
 
 mod forms;
 
-/// Tokens, hidden size, experts, copies of a token, columns of an expert.
+/// Tokens. The following constants are the hidden size, experts, copies of a token, and columns of
+/// an expert.
 const T: u64 = 12;
 const H: u64 = 16;
 const X: u64 = 4;
@@ -80,7 +81,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
     let nodes = &ranks(ParallelismPlan::new())[0];
     let up = 2 * F;
     for (name, expected) in [
-        // Tokens by the router's weights; numbers of 2 B.
+        // Tokens times the router's weights, in numbers of 2 B.
         (
             "fwd/experts.dispatch.score",
             [2 * T * H * X, 2 * (T * H + H * X + T * X)],
@@ -89,7 +90,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
         ("fwd/experts.dispatch.choose", [0, (2 + 4) * T * X]),
         // A token is read once and written twice.
         ("fwd/experts.dispatch.permute", [0, 2 * (T * H + C * T * H)]),
-        // 24 copies, and the weights of all four experts.
+        // The product processes 24 copies, and reads the weights of all four experts.
         (
             "fwd/experts.up",
             [
@@ -102,7 +103,8 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             [2 * C * T * F * H, 2 * (C * T * F + X * F * H + C * T * H)],
         ),
         ("fwd/experts.combine", [0, 2 * (C * T * H + T * H)]),
-        // Both factors of the gradient of a score, and the score in single precision.
+        // The kernel reads both factors of the gradient of a score, and writes the score's gradient
+        // in single precision.
         (
             "bwd/experts.combine.scores",
             [0, 2 * 2 * C * T * H + 4 * C * T],
@@ -191,7 +193,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Pairs of replicas in which each rank has two experts.
+/// Returns a plan with pairs of replicas in which each rank has two experts.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
@@ -203,7 +205,8 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
     TrainingPattern { model, plan }.summary().unwrap()
 }
 
-/// Weights of a layer's experts, of the rest of a layer, and outside layers.
+/// Number of weights of a layer's experts. The following constants are the weights of the rest of a
+/// layer, and outside layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
 const OF_ENDS: u64 = 2 * 40 * H + H;
@@ -217,19 +220,19 @@ fn neighbouring_replicas_have_experts_between_them() {
         let found = groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
     };
-    // Ranks 0 and 1 are one tensor group, 2 and 3 the next replica.
+    // Ranks 0 and 1 are one tensor group; ranks 2 and 3 are the next replica.
     let pairs = [[0, 2], [1, 3], [4, 6], [5, 7]];
     assert_eq!(of("expert"), pairs);
     assert_eq!(of("expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
-    // Each of four replicas has different experts: no two have the same ones.
+    // Each of four replicas has different experts.
     plan.expert = 4;
     let groups = summary(&plan).groups;
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
-/// `tensor` members in each of `data` replicas; each has one of `shards` shards of its experts, and `expert` blocks of
-/// ranks together have all experts.
+/// Returns a plan with `tensor` members in each of `data` replicas; each member has one of `shards`
+/// shards of its experts, and `expert` blocks of ranks together have all experts.
 fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
@@ -275,7 +278,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
     assert_eq!(of(&plan, "expert"), groups);
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
     assert_eq!(of(&plan, "expert-data"), pairs);
-    // The degree of the other weights is the default.
+    // The default expert tensor degree is the degree of the other weights.
     let mut usual = shared();
     usual.tensor = 2;
     let mut same = usual.clone();
@@ -454,7 +457,8 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     ] {
         assert_eq!(data(name), at(after), "{name}");
     }
-    // Two copies of 12 tokens, 2 B per number, exchanged in the group of two and not among all four.
+    // Two copies of 12 tokens, 2 B per number, are exchanged in the group of two and not among all
+    // four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
     // Two layers, two micro-batches, two exchanges forward and two backward.
@@ -508,8 +512,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // 12 B of state per parameter. Each of four replicas has a quarter of the common parameters, and each of two a
-        // half of the experts'.
+        // A parameter has 12 B of state. Each of four replicas has a quarter of the state of common
+        // parameters, and each of two replicas a half of the experts' state.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -528,7 +532,8 @@ fn ranks_keep_and_step_their_own_experts() {
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Reductions of a rank: group, bytes, and by node id whether the reduction waits for the node.
+/// Returns the reductions of a rank: group, bytes, and by node id whether the reduction waits for
+/// the node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -632,7 +637,7 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // A quarter of the common parameters, and half of a rank's experts, in one bucket each.
+        // A quarter of the common parameters, and half of a rank's experts, are in one bucket each.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
@@ -737,7 +742,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     assert_eq!(before, [core("fwd") + ".norm"]);
     let before = super::data(&alone, &(core("bwd") + ".norm"));
     assert_eq!(before, [core("bwd") + ".rotary"]);
-    // One gain of 4 numbers for queries and one for keys, in two layers.
+    // Each of two layers has one gain of 4 numbers for queries and one for keys.
     let pair = nodes(2, |_| ());
     let sum = pair.iter().find(|node| node.name == "norms/all-reduce");
     let op = &sum.unwrap().op;
@@ -750,7 +755,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
             .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
         own.map(|node| node.kernel.unwrap().1).sum::<u64>()
     };
-    // As RMSNorm: 4 d + 28 and 6 d + 48 for each element.
+    // The kernels move the bytes of RMSNorm: 4 d + 28 and 6 d + 48 for each element.
     assert_eq!(
         [bytes("fwd"), bytes("bwd")],
         [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]

@@ -1,4 +1,5 @@
-//! Number formats of products, kernels other than products, and recomputation per operator.
+//! Tests of number formats of products, kernels other than products, and recomputation per
+//! operator.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -36,7 +37,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     let fp8 = gpt2(&plan);
     let [n, k, m] = UP;
     let up = |phase: &str, suffix: &str| format!("mb0/layer3/{phase}/mlp.up{suffix}");
-    // Operands of 1 B, results of 2.
+    // Operands have 1 B, results have 2 B.
     let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
     assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
     // 2 B are read, and 1 B written twice, for each element of the input and of the output's gradient.
@@ -50,7 +51,7 @@ fn products_of_eight_bits_read_what_was_cast() {
     plan.scaling = ScalingRecipe::Current;
     assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
     plan.scaling = ScalingRecipe::Block;
-    // Plus a scale of one byte per 32 numbers, twice.
+    // A scale of one byte per 32 numbers is added twice.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
     // The Adam step, 28 B, also reads weights and writes them cast, 4 B.
@@ -79,7 +80,7 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let all = gpt2(&plan);
     let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
     let [n, k, m] = UP;
-    // The product writes 2 B; the sum reads these, and reads and writes 2 B.
+    // The product writes 2 B per element; the sum reads this result, and reads and writes 2 B.
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);
@@ -100,7 +101,8 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Keys: 8 heads of 128 columns. Attention's output: 4,096 by 4,096. Half of a gate: 14,336 columns.
+    // Recomputed products: keys, 8 heads of 128 columns; attention's output, 4,096 by 4,096; half
+    // of a gate, 14,336 columns.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
@@ -164,7 +166,8 @@ fn embedding_and_head_can_count_as_layers() {
     assert!(refused.contains("14 layers"), "{refused}");
 }
 
-/// Queries and keys of llama3-8b: 8,192 tokens, 32 and 8 heads of 128 columns.
+/// Number of elements of the queries and keys of llama3-8b: 8,192 tokens, 32 and 8 heads of 128
+/// columns.
 const TURNED: u64 = 8192 * (32 + 8) * 128;
 
 #[test]
@@ -189,7 +192,7 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
         assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
     }
-    // For keys and for values, 8 heads are read and 32 written.
+    // For keys and for values each, 8 heads are read and 32 written.
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
     // The inputs of attention are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
@@ -207,8 +210,8 @@ fn products_of_eight_bits_are_all_done_again() {
     let all = nodes("llama3-8b", plan);
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Queries, keys and values: 48 heads of 128 columns. Both halves of the gate. Nothing needs the last product's
-    // output.
+    // Recomputed are queries, keys and values, 48 heads of 128 columns, and both halves of the
+    // gate. No gradient needs the last product's output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -222,11 +225,13 @@ fn a_fused_loss_reads_logits_twice() {
         kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
-    // 2 + 36 B forward, of which 36 are in single precision, and 2 + 12 backward.
+    // The loss moves 2 + 36 B forward, of which 36 B are in single precision, and 2 + 12 B
+    // backward.
     assert_eq!(words, 50_257);
     assert_eq!(loss(&plan, "bwd"), 14 * words);
     plan.loss = LossKernel::Fused;
-    // Read twice and written forward; read and written backward.
+    // Logits are read twice and written in the forward pass, and read and written in the backward
+    // pass.
     assert_eq!(
         [loss(&plan, "fwd"), loss(&plan, "bwd")],
         [6 * words, 4 * words]
@@ -261,10 +266,11 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     assert!(copies(&plan).iter().all(Vec::is_empty));
     plan.elementwise = ElementwiseKernels::Compiled;
     let [unpacked, packed] = copies(&plan);
-    // Fourteen layers are gathered twice; gradients are reduced once, in buckets.
+    // The parameters of fourteen layers are gathered twice; gradients are reduced once, in buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block of 768 columns: 12 x 768^2 weights of products, 9 x 768 of their biases and 4 x 768 of two norms.
-    // Parameters are read and written with 2 B each; gradients are read with 2 B and written with 4 B.
+    // A block of 768 columns has 12 x 768^2 weights of products, 9 x 768 of their biases and 4 x
+    // 768 of two norms. Parameters are read and written with 2 B each; gradients are read with 2 B
+    // and written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());

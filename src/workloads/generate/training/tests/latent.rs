@@ -1,10 +1,10 @@
-//! Latent attention, windows and shared experts under plans.
+//! Tests of latent attention, windows and shared experts under plans.
 
 use super::*;
 use crate::model::ModelDefinition;
 
-/// Tokens, hidden size, heads, latent sizes of queries and of keys and values, and columns per head: plain, rotary,
-/// values.
+/// Tokens. The following constants are the hidden size, heads, latent sizes of queries and of keys
+/// and values, and columns per head: plain, rotary, values.
 const T: u64 = 16;
 const H: u64 = 32;
 const A: u64 = 4;
@@ -13,7 +13,8 @@ const C: u64 = 8;
 const N: u64 = 4;
 const R: u64 = 2;
 const V: u64 = 6;
-/// Experts, chosen experts, and columns of an expert, of shared experts and of the dense layer.
+/// Experts. The following constants are the chosen experts, and the columns of an expert, of shared
+/// experts and of the dense layer.
 const X: u64 = 8;
 const K: u64 = 2;
 const F: u64 = 10;
@@ -71,7 +72,8 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         assert_eq!(kernel(&format!("bwd/{name}.dgrad")), product(k, n));
         assert_eq!(kernel(&format!("bwd/{name}.wgrad")), product(k, n));
     }
-    // Layer 1 attends to all tokens, layer 0 to 4: T (T + 1) / 2 and 4 x 5 / 2 + (T - 4) 4 pairs.
+    // Layer 1 attends to all tokens, layer 0 to 4 tokens: T (T + 1) / 2 and 4 x 5 / 2 + (T - 4) 4
+    // pairs.
     let moved = 2 * (T * A * (N + R + V) + T * A * (N + R + V)) + 4 * T * A;
     let pairs = T * (T + 1) / 2;
     assert_eq!(
@@ -90,12 +92,12 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
         .unwrap();
     let pairs = 4 * 5 / 2 + (T - 4) * 4;
     assert_eq!(windowed.kernel.unwrap().0, 2 * pairs * A * (N + R + V));
-    // Rotary columns: of all query heads, and one set of keys.
+    // Rotary columns belong to all query heads, and to one set of keys.
     assert_eq!(
         kernel("fwd/attention.core.rotary"),
         [0, 2 * 2 * T * R * (A + 1)]
     );
-    // Scores: logistic functions, biases, groups, and the highest scores.
+    // Kernels on scores: logistic functions, biases, groups, and the highest scores.
     for (name, each) in [
         ("sigmoid", 2 + 4),
         ("bias", 8),
@@ -116,7 +118,8 @@ fn kernels_of_latent_attention_have_the_sizes_of_their_tensors() {
     assert_eq!(dense.kernel.unwrap().0, 2 * T * H * 2 * D);
 }
 
-/// With any degrees, all ranks together execute one rank's FLOPs, and twice these for twice the samples.
+/// With any degrees, all ranks together execute one rank's FLOPs; twice the samples take twice the
+/// FLOPs.
 #[test]
 fn plans_share_latent_attention_and_shared_experts() {
     let with = |change: &dyn Fn(&mut ParallelismPlan)| {
@@ -170,7 +173,8 @@ fn plans_share_latent_attention_and_shared_experts() {
     }
 }
 
-/// Members of a tensor group have parts of the heads and of the shared experts, but whole latent vectors.
+/// Each member of a tensor group has parts of the heads and of the shared experts, but whole latent
+/// vectors.
 #[test]
 fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();

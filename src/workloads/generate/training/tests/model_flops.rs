@@ -1,4 +1,4 @@
-//! Model FLOPs, compared with the FLOPs of all ranks' kernels.
+//! Compares model FLOPs with the FLOPs of all ranks' kernels.
 
 use super::super::*;
 use crate::generate::plan::{AblationEffect, ContextExchange, OperatorDegrees};
@@ -26,7 +26,8 @@ fn attention_counts_the_pairs_of_its_kernels() {
     let flash = summary(&model, &plan).unwrap();
     assert_eq!(flash.attention, Some(CountedAttention::Causal));
     assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
-    // Seven products of pairs, two forward and five backward; the model needs six.
+    // The kernels execute seven products of pairs, two forward and five backward; the model needs
+    // six.
     assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
     plan.attention = AttentionKernel::Unfused;
     let unfused = summary(&model, &plan).unwrap();
@@ -62,7 +63,8 @@ fn gradients_of_data_count_nowhere() {
     assert_eq!(found.attention, None);
 }
 
-/// Multiplications of one attention product per sample, which a fused kernel repeats in its backward pass.
+/// Returns the multiplications of one attention product per sample, which a fused kernel repeats in
+/// its backward pass.
 fn repeated(model: &Model) -> u128 {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let of = |work: &OperatorKind| match *work {
@@ -146,7 +148,7 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
         if by_samples && recompute != RecomputePolicy::Operators {
             plan.micro_batch *= u64::from(tensor);
             plan.batch *= u64::from(tensor);
-            // By rows or by samples.
+            // Operators are sharded by rows or by samples.
             let [b, m] = if headless { [1, tensor] } else { [tensor, 1] };
             let degrees = ShardingDegrees { b, m, n: 1, k: 1 };
             plan.operators = vec![OperatorDegrees {

@@ -1,4 +1,5 @@
-//! Megatron's cut, derived for models that give none, and padded heads: expected numbers.
+//! Tests of Megatron's split, derived for models that give none, and of padded heads, with expected
+//! numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{every_rank, why_not};
@@ -7,12 +8,13 @@ use crate::model::Model;
 
 #[test]
 fn convolutions_are_cut_in_pairs() {
-    // Two samples in numbers of 2 bytes on two members. `first` is cut by its 8 output channels; the norm and the
-    // activation process each member's channels; `second` takes these without redistribution, and its outputs, 16
-    // channels of 8 x 8, are summed: 2 x 16 x 64 x 2 = 4096 B. The product after the pool is cut by its 10 outputs, so
-    // three numbers of 4 bytes per sample are summed over classes, and backward the gradient of its 16 x 4 x 4 inputs:
-    // 1024 B. The gradient of the input of `second` already has the needed layout, and the gradient of the image is not
-    // needed. No weight gradients are summed.
+    // Two samples in numbers of 2 bytes on two members. `first` is cut by its 8 output channels;
+    // the norm and the activation process each member's channels; `second` takes these without
+    // redistribution, and its outputs, 16 channels of 8 x 8, are summed: 2 x 16 x 64 x 2 = 4096 B.
+    // The product after the pool is cut by its 10 outputs, so three numbers of 4 bytes per sample
+    // are summed over classes, and in the backward pass the gradient of its 16 x 4 x 4 inputs: 1024
+    // B. The gradient of the input of `second` already has the needed layout, and the gradient of
+    // the image is not needed. No weight gradients are summed.
     let model = chain(IMAGES);
     let plan = plan(2, 2, Vec::new());
     let expected = [
@@ -31,7 +33,7 @@ fn convolutions_are_cut_in_pairs() {
     let summary = TrainingPattern { model, plan }.summary().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
     assert_eq!(summary.stages[0].parameters, weights);
-    // All products are cut, and the gradient of the image is not computed.
+    // All products are split, and the gradient of the image is not computed.
     let image = 2 * 2 * 8 * 64 * 4 * 9;
     assert_eq!(summary.flops, all - image);
     assert_eq!(summary.model_flops, summary.flops);
@@ -77,11 +79,12 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
-    // DLRM on four members, 8 samples in 2 bytes. In the perceptrons 13-512-256-64 and 415-512-512-256-1 the first
-    // product is cut by outputs, the second by inputs, and so on. The outputs of products cut by inputs are summed: 8 x
-    // 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The interaction needs all 64 columns of all 27 vectors: a member has a
-    // quarter of 8 x 64 x 2 B and of 26 times that. Backward, input gradients of products cut by outputs are summed: 8
-    // x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
+    // DLRM on four members, 8 samples in 2 bytes. In the perceptrons 13-512-256-64 and
+    // 415-512-512-256-1 the first product is cut by outputs, the second by inputs, and so on. The
+    // outputs of products cut by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The
+    // interaction needs all 64 columns of all 27 vectors: a member has a quarter of 8 x 64 x 2 B
+    // and a quarter of 26 x 8 x 64 x 2 B. Backward, input gradients of products cut by outputs are
+    // summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -125,7 +128,7 @@ fn sizes_that_do_not_divide_are_left_whole() {
     assert!(why_not(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
 }
 
-/// FLOPs of the first kernel called `name`.
+/// Returns the FLOPs of the first kernel called `name`.
 fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
     let ranks = every_rank(pattern(model, plan));
     let of = ranks[0].iter().find(|node| node.name == name).unwrap();
@@ -134,7 +137,8 @@ fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
 
 #[test]
 fn heads_are_padded_on_request() {
-    // 25 heads of 64 columns on 4 members become 28, 7 for each, so 3 x 7 x 64 outputs, 7 x 64 inputs, 1024 tokens.
+    // 25 heads of 64 columns on 4 members become 28, 7 for each member, so products have 3 x 7 x 64
+    // outputs, 7 x 64 inputs and 1024 tokens.
     let model = Model::named("gpt2-xl").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     let expected =
@@ -144,7 +148,7 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // Pairs of tokens with themselves and earlier tokens, two products each.
+    // Each token forms pairs with itself and earlier tokens, with two products per pair.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
@@ -162,8 +166,9 @@ fn heads_are_padded_on_request() {
 
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
-    // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members the 8 become 16 and
-    // the 32 remain: 2 + 1 + 1 heads for each member, also with degrees from the plan.
+    // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members
+    // the 8 heads become 16 and the 32 remain: 2 + 1 + 1 heads for each member, also with degrees
+    // from the plan.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

@@ -1,4 +1,4 @@
-//! Skip paths, left-out effects, and weights shared by two operators.
+//! Tests of skip paths, left-out effects, and weights shared by two operators.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
@@ -26,9 +26,10 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so are the operators after it. Its result takes the skip path around `down`,
-    // so `sum2` receives both inputs in the needed layout. Backward, only the gradient of `sum1` is gathered: 4 samples
-    // x 8 x 2 B, half of it by each. Gradients of the weights of the norm, 16, and of `down`, 64, are summed.
+    // The norm is sharded by samples, and so are the operators after it. Its result takes the skip
+    // path around `down`, so `sum2` receives both inputs in the needed layout. In the backward
+    // pass, only the gradient of `sum1` is gathered: 4 samples x 8 x 2 B, half of it from each
+    // member. Gradients of the weights of the norm, 16, and of `down`, 64, are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
@@ -105,7 +106,8 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // Besides the table, positions and norms are sharded by samples, like the operators before them.
+    // In addition to the table, positions and norms are sharded by samples, like the operators
+    // before them.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;

@@ -1,8 +1,8 @@
-//! Variants of experts: exchanges of tokens, kernels of products, and uneven loads.
+//! Tests of variants of experts: exchanges of tokens, kernels of products, and uneven loads.
 
 use super::*;
 
-/// Collectives of `nodes` whose names end in `name`.
+/// Returns the collectives of `nodes` whose names end in `name`.
 fn sent(nodes: &[EmittedNode], name: &str) -> Vec<String> {
     let own = nodes.iter().filter(|node| node.name.ends_with(name));
     own.map(|node| node.op.clone()).collect()
@@ -15,8 +15,8 @@ fn on_two(change: impl Fn(&mut ParallelismPlan)) -> Vec<Vec<EmittedNode>> {
     ranks(plan)
 }
 
-/// T tokens of H numbers of 2 B: with C copies each; with one copy per rank, 2 (1 - C(X - X / 2, C) / C(X, C)); or T
-/// gathered from each rank.
+/// T tokens of H numbers of 2 B are sent: with C copies each; with one copy per rank, 2 (1 - C(X -
+/// X / 2, C) / C(X, C)); or T gathered from each rank.
 #[test]
 fn tokens_are_sent_in_the_chosen_form() {
     use crate::generate::plan::ExpertExchangeForm as Form;
@@ -52,7 +52,7 @@ fn tokens_are_sent_in_the_chosen_form() {
         let (op, _) = bytes(&gathered[0], name);
         assert!(op.contains(&expected.to_string()), "{name}: {op}");
     }
-    // Sent in 8 bits with a byte of scales per 32 numbers, and returned in 16 bits.
+    // Tokens are sent in 8 bits with a byte of scales per 32 numbers, and returned in 16 bits.
     let short = on_two(|plan| plan.expert_exchange_dtype = Some(Dtype::Fp8));
     let numbers = C * T * H;
     for (name, expected) in [
@@ -123,8 +123,8 @@ fn products_of_experts_are_one_many_or_fused() {
     assert_eq!(kept(&each[0]), kept(&grouped[0]));
 }
 
-/// Rows of the fullest rank: 30 + 10 of 40 copies on the first of two ranks are twice the mean; a capacity of 1.5 pads
-/// to 1.5 times the mean.
+/// Tests the rows of the fullest rank: 30 + 10 of 40 copies on the first of two ranks are twice the
+/// mean; a capacity of 1.5 pads to 1.5 times the mean.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
