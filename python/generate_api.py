@@ -165,8 +165,8 @@ class Function:
         docs += [document(argument, name) for name, argument in zip(self.positional, inputs)]
         docs += [document(argument, name) for name, argument in [*required, *optional]]
         if self.nodes:
-            docs.append("        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.")
-        docs += ["", "    Raises:", "        ChakramError: One of ``chakram.errors``, with the place of what is wrong.", '    """']
+            docs.append("        keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.")
+        docs += ["", "    Raises:", "        ChakramError: One of ``chakram.errors``; it says where the error is.", '    """']
         lines += [f"{indent}{line}".rstrip() for doc in docs for line in doc.split("\n")]
         body = []
         command_words = ", ".join(repr(word) for word in [*self.path, *self.fixed])
@@ -236,7 +236,7 @@ def union(
     for key, (argument, sources) in options.items():
         only = ", ".join(sources) if len(sources) < len(inner) else ""
         lines.append(document({**argument, "defaults": []} if only else argument, key, only))
-    lines += ["", "    Raises:", "        ChakramError: One of ``chakram.errors``, with the place of what is wrong.", '    """']
+    lines += ["", "    Raises:", "        ChakramError: One of ``chakram.errors``; it says where the error is.", '    """']
     for group, is_global in (("limits", True), ("given", False)):
         lines += [f"    {group} = _call.options(", "        ["]
         for key, (argument, _) in options.items():
@@ -247,7 +247,7 @@ def union(
     return "\n".join(lines)
 
 
-UNITS = 'Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.'
+UNITS = 'Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.'
 
 HEAD = '''"""Functions, one for each command. Written by generate_api.py: change that, or the command line."""
 
@@ -270,7 +270,7 @@ FUNCTIONS = [
     Function(
         "replay", ("replay",), "Any",
         "Replays traces on a machine, or on several to compare them.\n\n"
-        "    Returns a :class:`Report`, or of several machines a :class:`Comparison`. Times are in picoseconds.",
+        "    Returns a :class:`Report`, or for several machines a :class:`Comparison`. Times are in picoseconds.",
         positional=("traces",), fixed=JSON, without=("output", "html", "tile_map"), make="_call.replayed", nodes=True,
     ),
     Function(
@@ -281,23 +281,23 @@ FUNCTIONS = [
     ),
     Function(
         "diff", ("diff",), "Diff",
-        "Compares two jobs, traces or reports.\n\n    ``differs`` says in what they differ, ``differences`` lists it.",
+        "Compares two jobs, traces or reports.\n\n    ``differs`` names the kinds of differences, ``differences`` lists them.",
         positional=("before", "after"), fixed=JSON, without=("output",),
     ),
     Function(
         "sweep", ("sweep",), "Sweep",
         "Finds the best machine, plan or schedule of a study.\n\n"
-        "    With ``output`` a folder keeps a journal, with which an interrupted sweep goes on: ``resume=True``.",
+        "    With ``output``, a folder keeps a journal, from which ``resume=True`` continues an interrupted sweep.",
         positional=("study",), fixed=JSON,
     ),
     Function(
         "merge_sweep", ("sweep", "merge"), "Result",
-        "Puts the shards of a study together, whose rows are then in the folder ``output``.",
+        "Joins the shards of a study, and writes the rows to the folder ``output``.",
         positional=("study", "shards"),
     ),
     Function(
         "serve", ("serve",), "ServeReport",
-        "Serves requests over time: waiting, batching, latency percentiles.\n\n    ``reports`` has one of each platform.",
+        "Serves requests over time: waiting, batching, latency percentiles.\n\n    ``reports`` has a report for each platform.",
         positional=("scenario",), fixed=JSON, without=("output", "html"),
     ),
     Function(
@@ -308,17 +308,17 @@ FUNCTIONS = [
 
 ARCHIVE = [
     Function("create", ("archive", "create"), "Result", "Creates the archive, empty.", positional=("archive",), is_method=True),
-    Function("add", ("archive", "add"), "Result", "Adds a job's traces, and the files beside them, as a workload.",
+    Function("add", ("archive", "add"), "Result", "Adds a job's traces, and the files stored with them, as a workload.",
              positional=("archive", "traces"), is_method=True),
     Function("list", ("archive", "list"), "Result", "Lists workloads: ``workloads``.", positional=("archive",), fixed=JSON, is_method=True),
-    Function("baseline", ("archive", "baseline"), "Result", "Records what is predicted for workloads.",
+    Function("baseline", ("archive", "baseline"), "Result", "Records predictions of workloads.",
              positional=("archive",), is_method=True),
     Function("check", ("archive", "check"), "ArchiveCheck",
-             "Predicts again; raises :class:`ThresholdError` if a prediction moved, whose ``result`` says why.",
+             "Predicts again; raises :class:`ThresholdError` if a prediction changed; its ``result`` says why.",
              positional=("archive",), fixed=JSON, is_method=True),
     Function("verify", ("archive", "verify"), "Result", "Reads every byte and compares it with its checksums.",
              positional=("archive",), is_method=True),
-    Function("gc", ("archive", "gc"), "Result", "Drops workloads whose retention is over, and what nothing needs.",
+    Function("gc", ("archive", "gc"), "Result", "Drops workloads whose retention is over, and data that no workload uses.",
              positional=("archive",), is_method=True),
 ]
 
@@ -348,13 +348,13 @@ def convert(commands: dict[tuple[str, ...], Command]) -> str:
     return union(
         "convert", sources, "source",
         "Converts captures and workloads of other tools to traces.\n\n"
-        "    The result is taken by other calls in place of the path of the traces. With a ``source`` that has a summary it is the\n"
-        "    document of it; otherwise ``text`` says what was converted.",
+        "    Other calls accept the result in place of the path of the traces. With a ``source`` that has a summary, the result is\n"
+        "    the document of the summary; otherwise ``text`` describes the conversion.",
         ("inputs", "Union[PathLike, Sequence[PathLike]]", "Files, folders or prefixes of traces, all of one source."),
         {"output", "threads_"}, "Conversion", body,
         ["output: PathLike", "*", f"source: Optional[Literal[{known}]] = None"],
-        ["        output: Prefix of the traces, ``PREFIX.0.et`` and so on, or the file of a single one.",
-         "        source: What the inputs are of; told by their contents if it is left out."],
+        ["        output: Prefix of the traces, ``PREFIX.0.et`` and so on, or the file of a single trace.",
+         "        source: Source of the inputs; detected from their contents by default."],
     )
 
 
@@ -373,8 +373,8 @@ def pattern(commands: dict[tuple[str, ...], Command]) -> str:
         ("pattern", f"Literal[{known}]", "The pattern."),
         {"html", "tile_map", "no_links"}, "Any", body,
         ["kind: Optional[str] = None", "*", "keep_nodes: bool = False"],
-        ["        kind: Of ``collective`` the operation, such as ``all-reduce``; of ``p2p`` the traffic; of ``palm`` the model.",
-         "        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise."],
+        ["        kind: Operation of ``collective``, such as ``all-reduce``; traffic of ``p2p``; model of ``palm``.",
+         "        keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand."],
     )
 
 
@@ -383,7 +383,7 @@ def text(describe: str) -> str:
     parts = [HEAD, convert(commands), *[function.write(commands) for function in FUNCTIONS], pattern(commands)]
     methods = "\n\n".join(function.write(commands) for function in ARCHIVE)
     parts.append(
-        'class ArchiveCommands:\n    """Commands of an archive, whose file or folder is ``path``."""\n\n    path: str\n\n' + methods
+        'class ArchiveCommands:\n    """Commands of the archive in the file or folder ``path``."""\n\n    path: str\n\n' + methods
     )
     return "\n\n\n".join(parts).replace("\n\n\n\n", "\n\n\n") + "\n"
 

@@ -74,26 +74,26 @@ const ABOUT: [QuirkText; 16] = [
     about(
         Quirk::Padding,
         "padding",
-        "every chunk has floor(size / splits) bytes, the last too; small ones are padded, shares cut off",
+        "every chunk has floor(size / splits) bytes, also the last; small chunks are padded, shares truncated",
         "as many chunks as splits, which cover the size exactly, in equal shares",
     ),
     about(
         Quirk::ShortList,
         "short-list",
-        "dimensions behind the end of a list of implementations are left out",
-        "the last name of a list stands for the dimensions behind it",
+        "dimensions after the end of a list of implementations are left out",
+        "the last name of a list applies to the dimensions after it",
     ),
     about(
         Quirk::FreePorts,
         "free-ports",
-        "nobody shares the bandwidth of an NPU, however many messages are under way",
+        "each message has the full bandwidth of an NPU, no matter how many are in flight",
         "an NPU sends and receives one message at a time in a dimension",
     ),
     about(
         Quirk::FullyConnectedLinks,
         "fully-connected-links",
-        "the bandwidth of FullyConnected is that of each link, so an NPU has n - 1 times as much",
-        "the bandwidth of FullyConnected is that of an NPU, over all its links",
+        "the bandwidth of FullyConnected is per link, so an NPU has n - 1 times this bandwidth",
+        "the bandwidth of FullyConnected is per NPU, over all its links",
     ),
     about(
         Quirk::FirstDimension,
@@ -104,13 +104,13 @@ const ABOUT: [QuirkText; 16] = [
     about(
         Quirk::StoreAndForward,
         "store-and-forward",
-        "each device takes in a message whole before it passes it on; one dimension only",
+        "each device receives a whole message before it forwards the message; one dimension only",
         "messages cut through; several dimensions are crossed in their order",
     ),
     about(
         Quirk::GroupRing,
         "group-ring",
-        "a named group is one line, a ring where the list has several names",
+        "a named group is one line, or a ring if the list has several names",
         "a named group goes through the dimensions that it spans, each with its own algorithm",
     ),
     about(
@@ -122,20 +122,20 @@ const ABOUT: [QuirkText; 16] = [
     about(
         Quirk::GroupReductions,
         "group-reductions",
-        "direct in a named group reduces what it gathers, too",
+        "direct in a named group also reduces the gathered data",
         "direct in a named group reduces once",
     ),
     about(
         Quirk::OneAtATime,
         "one-at-a-time",
         "collectives, sends, loads and stores of an NPU wait for one another",
-        "collectives and sends wait for nothing but what they depend on, loads and stores for each other",
+        "collectives and sends wait only for dependencies, loads and stores also for one another",
     ),
     about(
         Quirk::SharedQueue,
         "shared-queue",
-        "phases out and back share a dimension's queue, where late NPUs may wait for each other for ever",
-        "each phase of a collective has a queue of its own",
+        "phases out and back share a dimension's queue, so late NPUs may wait for each other for ever",
+        "each phase of a collective has its own queue",
     ),
     about(
         Quirk::Gib,
@@ -146,26 +146,26 @@ const ABOUT: [QuirkText; 16] = [
     about(
         Quirk::WholeNs,
         "whole-ns",
-        "times of messages, reductions, kernels and loads are cut off to whole ns",
+        "times of messages, reductions, kernels and loads are truncated to whole ns",
         "times are rounded to the nearest ps",
     ),
     about(
         Quirk::HalvingDoublingReductions,
         "halving-doubling-reductions",
         "halvingDoubling reduces one message too few, each at the size of the next",
-        "halvingDoubling reduces all that it receives on the way in, as large as it is",
+        "halvingDoubling reduces all data received on the way in, at their own size",
     ),
     about(
         Quirk::EarlyReduction,
         "early-reduction",
-        "direct goes on to gather when all parts are there and any one of them is reduced",
-        "direct goes on to gather when all parts are reduced",
+        "direct begins to gather when all parts have arrived and any one of them is reduced",
+        "direct begins to gather when all parts are reduced",
     ),
     about(
         Quirk::TreeReductions,
         "tree-reductions",
         "members of a doubleBinaryTree reduce the result again on its way down",
-        "members of a doubleBinaryTree reduce on the way up alone",
+        "members of a doubleBinaryTree reduce only on the way up",
     ),
 ];
 

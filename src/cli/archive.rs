@@ -44,7 +44,7 @@ enum ArchiveCommand {
     Show(contents::ShowArgs),
     /// Write the files of a workload
     Extract(contents::ExtractArgs),
-    /// Record predictions for workloads, with which `check` compares later ones
+    /// Record predictions of workloads, for later comparison by `check`
     Baseline(check::BaselineArgs),
     /// Predict again and fail if a prediction changed
     Check(check::CheckArgs),

@@ -40,13 +40,14 @@ Examples:
 Called through a link named AstraSim_Analytical_Congestion_Unaware or
 AstraSim_Analytical_Congestion_Aware, the program is this command with that network model:
   ln -s $(command -v chakram) AstraSim_Analytical_Congestion_Aware
-It then prints ASTRA-sim's own lines, and writes log/log.log, with every node where trace-enabled is 1.
+It then prints ASTRA-sim's own lines, and writes log/log.log, with every node if trace-enabled is 1.
 
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
 /// Returns the end of the help text: each quirk with its description, then the examples.
 fn help() -> String {
-    let mut help = "Quirks (--quirks all,-NAME corrects one, none,+NAME all but one):\n".to_owned();
+    let mut help =
+        "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
     for quirk in Quirk::all() {
         help += &format!(
             "  {quirk}: {}\n    corrected: {}\n",
@@ -116,7 +117,7 @@ pub struct AstraSimArgs {
     /// Ignore unknown keys and broken nodes, with a note
     #[arg(long)]
     lenient: bool,
-    /// Simulate every collective message by message, even if the analytical answer is exact
+    /// Simulate every collective message by message, even if the analytical result is exact
     #[arg(long)]
     stepwise: bool,
     #[command(flatten)]

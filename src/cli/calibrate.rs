@@ -27,7 +27,7 @@ use std::process::ExitCode;
 /// Sections that a calibration writes at the end of a machine file.
 const SECTIONS: [&str; 4] = ["Kernels", "GEMMs", "Collectives", "Corrections"];
 
-/// Correct a machine's prices by measured steps, kernels of captured jobs, tables of GEMMs, or logs of nccl-tests
+/// Correct a machine's times with measured steps, kernels of captured jobs, tables of GEMMs, or logs of nccl-tests
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +38,8 @@ Examples:
   chakram replay other --machine ours.toml --compute curves
   chakram calibrate --gemm gemms.csv --nccl all_reduce_8.txt --machine dgx-h100 -o ours.toml
 
-One correction is shared by steps of models of one width with the same tokens per micro-batch and the same tensor
-group size; one measured step of each is enough. Kernels are priced by name, format, FLOPs and bytes. A table of
+Steps of models with the same width, tokens per micro-batch and tensor group size share one correction; one measured
+step of each group is enough. Kernel times depend on name, format, FLOPs and bytes. A table of
 GEMMs has the columns format, m, n, k and us (or ms, or s).")]
 pub struct CalibrateArgs {
     /// Measured steps as `chakram score` reads them: CSV with a line of headings and a step in each row
@@ -52,7 +52,7 @@ pub struct CalibrateArgs {
     /// File that maps columns to options of `chakram generate` and to measured values
     #[arg(long, value_name = "FILE.toml", requires = "steps")]
     columns: Option<PathBuf>,
-    /// Traces whose recorded kernels set the times of kernels of the same names, as `chakram replay` takes them
+    /// Traces, as for `chakram replay`, whose recorded kernels set the times of kernels of the same names
     #[arg(long, value_name = "TRACES", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     kernels: Vec<PathBuf>,
     /// Give each rank an NPU class with times of its own kernels, because ranks differ and others wait for the slowest
@@ -69,7 +69,7 @@ pub struct CalibrateArgs {
     /// Logs of nccl-tests, each of one collective; they replace the machine's curves
     #[arg(long, value_name = "LOG", num_args = 1.., conflicts_with = "steps", requires = "machine")]
     nccl: Vec<PathBuf>,
-    /// Correct this machine, not the one that the file of columns names
+    /// Correct this machine instead of the machine in the file of columns
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
     /// The machine file to write

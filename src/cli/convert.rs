@@ -90,7 +90,7 @@ pub struct PytorchArgs {
     /// Total number of ranks; copy each rank without a capture from captured ranks of the same role
     #[arg(long, value_name = "N")]
     infer_ranks: Option<u32>,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    /// Compress the traces (ASTRA-sim reads only uncompressed traces)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
     /// Treat kernels with PART in their name as collectives of this KIND, such as all-reduce; repeatable
@@ -116,7 +116,7 @@ struct ConvertOutputArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(short, long, value_name = "PREFIX")]
     output: PathBuf,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    /// Compress the traces (ASTRA-sim reads only uncompressed traces)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
     /// Format of the summary

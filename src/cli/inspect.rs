@@ -46,9 +46,9 @@ Examples:
   chakram inspect job --rank 0 --lane 'stream 7' --from 10ms --to 12ms --list
   chakram inspect job --label phase=backward --label layer=3 --list
   chakram inspect job --type all-reduce --list --format csv > calls.csv
-  chakram inspect job --rank 3 --node 4711 --depth 2  a record in full, and what is near it
+  chakram inspect job --rank 3 --node 4711 --depth 2  a record in full, with its neighbours
   chakram inspect job --rank 3 --node 4711 --format dot | dot -Tsvg > near.svg
-  chakram inspect job --critical-path                 what the recorded run spent its time on
+  chakram inspect job --critical-path                 where the recorded run spent its time
 
 Times are from the recorded run: exact if traces have delays, as `chakram convert` writes them;
 otherwise estimated from durations. The readable part of damaged files is shown.

@@ -104,7 +104,7 @@ struct LimitArgs {
     /// Print only errors: no progress and no notes
     #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print what was read and simulated, and the time it took
+    /// Print the inputs, the simulated parts, and the time for both
     #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL)]
     verbose: bool,
 }

@@ -42,7 +42,7 @@ impl VerifyArg {
 /// Choice of one profiled step, for commands without a replay.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct StepArg {
-    /// Only this profiled step, cut out as `chakram slice` does
+    /// Use only this profiled step, like `chakram slice`
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N")]
     pub step: Option<u64>,
 }

@@ -67,8 +67,8 @@ Examples:
   chakram machine new h200 --from h100 --memory 141GB --bandwidth 4.8TB/s -o h200.toml
   chakram machine new next --from b200 --peak bf16=2.5PFLOP/s,fp8=5PFLOP/s --link 3.6TB/s --price 6
 
-Curves of kernels and collectives come from the other machine and scale with the rates. Their errors are wider
-where rates differ, since no time was measured. Comments in the file give the source of each number.")]
+Curves of kernels and collectives come from the other machine and scale with the rates. Their errors are larger if
+rates differ, because no time was measured. Comments in the file give the source of each number.")]
     New(new::NewMachineArgs),
     /// Write a machine file from ASTRA-sim's network, system and memory files
     #[command(after_help = "\

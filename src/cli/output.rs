@@ -82,8 +82,8 @@ pub struct RunArgs {
     /// Report bytes and load of dimensions and links; simulates collectives message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
-    /// Also report how much the run gains if kernels, collectives, the host, or the machine's rates and latencies are
-    /// faster, and where the gain ends
+    /// Also report the gain from faster kernels, collectives, host, or rates and latencies of the machine, and its
+    /// limit
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     sensitivities: bool,
     /// Dollars per NPU hour, such as 2.50; by default from the machine's file

@@ -35,8 +35,8 @@ Examples:
   chakram replay run7/job -m dgx-a100 -m dgx-h100          compare machines
   chakram replay run7/job -m dgx-h100x4 --comm captured    check a conversion
   chakram replay run7/job -m dgx-h100x4 --comm recorded --delay 3=10ms
-  chakram replay job.0.et -m dgx-a100 --absent mirror      one rank stands for all
-  chakram replay run7/job -m dgx-h100x4 --repeat 3         three steps, which overlap where they can
+  chakram replay job.0.et -m dgx-a100 --absent mirror      one rank represents all
+  chakram replay run7/job -m dgx-h100x4 --repeat 3         three steps, which overlap if possible
   chakram replay run7/job -m dgx-h100x4 --with run8/job --on 16-31
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
   chakram replay run7/job -m dgx-h100 --table nodes -o nodes.parquet

@@ -27,8 +27,8 @@ Examples:
   chakram scale run7/job --grid dp=2,tp=4 --to dp=64 -o dp64/job -z zst
   chakram scale run7/job --grid dp=8 --to dp=1 -o alone/job
 
-With dp=2,tp=4 rank 5 has coordinates dp 1 and tp 1. A new rank copies the old one at the same coordinate
-modulo the old size; process groups and peers follow. Recorded durations keep the old size's values, so
+With dp=2,tp=4 rank 5 has coordinates dp 1 and tp 1. A new rank copies the old rank at the same coordinate modulo
+the old size; process groups and peers follow. Recorded durations keep the old size's values, so
 --comm recorded does not predict the new size. Identical ranks are hard links to one file: editing one in
 place edits all.")]
 pub struct ScaleArgs {
@@ -40,7 +40,7 @@ pub struct ScaleArgs {
     /// The dimension to change and its new size: dp=64
     #[arg(long, value_name = "DIMENSION")]
     to: String,
-    /// Which size of sharded buffers stays constant
+    /// Size of sharded buffers that stays constant
     #[arg(long, value_parser = choices::<ShardScaling>(), default_value = "keep-total", value_name = "WHAT")]
     sharded: ShardScaling,
     /// Process groups as JSON, {"1": [0, 1], …}; written scaled to PREFIX.groups.json

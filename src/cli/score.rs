@@ -46,13 +46,13 @@ pub struct ScoreArgs {
     /// Score changes of captured jobs instead; each pair has traces, edits, and the measured step
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "scatter", "machine"])]
     pairs: Option<PathBuf>,
-    /// Replay the runs on this machine, not on the one that the file of columns names
+    /// Replay the runs on this machine instead of the machine in the file of columns
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
-    /// Software stack of all runs, in place of what the file of columns says: preset or file
+    /// Software stack of all runs instead of the stack in the file of columns: preset or file
     #[arg(long, value_name = "STACK", conflicts_with = "pairs")]
     stack: Option<String>,
-    /// Set an option of all runs, in place of what the file of columns says; several times for several
+    /// Set an option of all runs instead of its value in the file of columns; repeatable
     #[arg(long, value_name = "OPTION=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
     /// Also score the runs separately for each value of this option

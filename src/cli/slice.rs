@@ -26,9 +26,9 @@ Examples:
   chakram slice job --annotation '*.backward' --unmatched cut -o backward/job -z zst
   chakram slice job.0.et --from 100 --to 900 -o - | chakram audit --leaks -
 
-An annotation covers the node of its name, its descendants by `parent` and `launch`, and what other threads
+An annotation covers the node of its name, its descendants by `parent` and `launch`, and nodes that other threads
 start meanwhile; in traces without these attributes, its descendants by control dependencies. Dependencies
-on removed nodes are rewired to the nearest kept ones, and every node starts when it did.")]
+on removed nodes are rewired to the nearest kept nodes, and every node keeps its start time.")]
 pub struct SliceArgs {
     #[command(flatten)]
     input: InputArgs,
@@ -41,7 +41,7 @@ pub struct SliceArgs {
     /// Keep nodes with this id or a lower one
     #[arg(long, value_name = "ID")]
     to: Option<u64>,
-    /// What to do with collectives and messages whose partner is outside the slice
+    /// Action for collectives and messages with a partner outside the slice
     #[arg(long, value_enum, default_value_t = UnmatchedArg::Refuse, value_name = "WHAT")]
     unmatched: UnmatchedArg,
     /// Process groups as JSON: {"1": [0, 1], …}

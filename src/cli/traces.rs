@@ -30,7 +30,7 @@ pub struct OutputArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json; - is standard output, for a single trace
     #[arg(short, long, value_name = "PREFIX")]
     pub output: PathBuf,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    /// Compress the traces (ASTRA-sim reads only uncompressed traces)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     pub compress: Option<CompressArg>,
     /// Format of the summary

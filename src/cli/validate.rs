@@ -52,7 +52,7 @@ pub struct ValidateArgs {
     /// Which dependencies to enforce
     #[arg(long, hide_short_help = true, value_parser = choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
     deps: DependencyPolicy,
-    /// What to do with ranks without a trace
+    /// Action for ranks without a trace
     #[arg(long, value_parser = choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
     absent: MissingRankPolicy,
     /// Number of ranks of the job, if more than the traces show

@@ -107,7 +107,7 @@ impl SettingChoice for LaunchMode {
         (
             Self::Graph,
             "graph",
-            "A whole step at once, as with CUDA graphs",
+            "All work of a step together, like CUDA graphs",
         ),
         (Self::None, "none", "Launches cost nothing"),
     ];
@@ -128,7 +128,7 @@ impl SettingChoice for CollectiveTiming {
         (
             Self::Curves,
             "curves",
-            "As measured on the same number of such NPUs, if the machine has measurements",
+            "Measured times for the same number of NPUs, if the machine has them",
         ),
         (
             Self::Algorithms,
@@ -169,7 +169,7 @@ impl SettingChoice for CommTiming {
         (
             Self::Captured,
             "captured",
-            "As captured with waiting; no rank waits for another",
+            "As captured, including waiting; no rank waits for another",
         ),
         (
             Self::Recorded,

@@ -86,12 +86,12 @@ impl SettingChoice for NetworkKind {
         (
             Self::FairSharing,
             "fair_sharing",
-            "Messages in flight share every link of their routes at once, max-min fairly",
+            "Messages in flight share all links of their routes, max-min fairly",
         ),
         (
             Self::Exclusive,
             "exclusive",
-            "A transfer holds all links of its route from start to end",
+            "A transfer occupies all links of its route from start to end",
         ),
     ];
 }

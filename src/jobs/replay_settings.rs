@@ -116,8 +116,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::RecordedOn,
         value: "MACHINE",
-        help: "Machine on which the kernels were recorded, or capture for the devices named in the capture; scales recorded \
-               times by the ratio of rooflines, here to there",
+        help: "Machine on which the kernels were recorded, or capture for the devices named in the capture; scales \
+               recorded times by the ratio of the machines' rooflines",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
             to.replay.compute = one(words, parse_recorded_on)?;
@@ -145,8 +145,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Launch,
         value: "HOW",
-        help: "How the machine's host launches kernels, collectives and messages, for traces without host work; by default \
-               eager if curves price kernels, otherwise none",
+        help: "How the machine's host launches kernels, collectives and messages, for traces without host work; by \
+               default eager if kernel times come from curves, else none",
         syntax: Choice(choices::<LaunchMode>),
         set: |to, words| choice(words).map(|launch| to.replay.launch = launch),
         ..ReplayOption::BASE
@@ -188,7 +188,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Latency,
         value: "TIMES",
-        help: "Latency of a link in each dimension of such a machine: 500ns,1us, or one for all",
+        help: "Latency of a link in each dimension of {machine} 'Ring(4)_Switch(2)': 500ns,1us, or one for all",
         set: |to, words| one(words, text).map(|times| to.latency = Some(times)),
         ..ReplayOption::BASE
     },
@@ -209,7 +209,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
     ReplayOption {
         key: SettingKey::Stepwise,
-        help: "Simulate every collective message by message, even if the analytical answer is exact",
+        help: "Simulate every collective message by message, even if the analytical result is exact",
         syntax: Switch,
         is_exact: true,
         set: |to, words| one(words, flag).map(|stepwise| to.replay.stepwise = stepwise),
@@ -217,8 +217,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
     ReplayOption {
         key: SettingKey::Aggregate,
-        help: "Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer events, \
-               same answer",
+        help: "Simulate one rank in place of several, as long as they do the same at the same time; fewer events, \
+               same result",
         syntax: Switch,
         is_exact: true,
         set: |to, words| one(words, flag).map(|aggregate| to.replay.aggregate = aggregate),
@@ -279,7 +279,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Jitter,
         value: "SPREAD",
-        help: "Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7",
+        help: "Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7",
         set: |to, words| {
             one(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
         },
@@ -326,7 +326,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::MissingRanks,
         value: "WHAT",
-        help: "What to do with ranks without a trace",
+        help: "Action for ranks without a trace",
         default: "refuse",
         is_rare: false,
         syntax: Choice(choices::<MissingRankPolicy>),
@@ -351,7 +351,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Step,
         value: "N",
-        help: "Only this profiled step, cut out as `chakram slice` does",
+        help: "Use only this profiled step, like `chakram slice`",
         set: |to, words| one(words, parse_step).map(|step| to.job.step = Some(step)),
         ..ReplayOption::BASE
     },

@@ -36,17 +36,17 @@ def convert(
 ) -> Conversion:
     """Converts captures and workloads of other tools to traces.
 
-    The result is taken by other calls in place of the path of the traces. With a ``source`` that has a summary it is the
-    document of it; otherwise ``text`` says what was converted.
+    Other calls accept the result in place of the path of the traces. With a ``source`` that has a summary, the result is
+    the document of the summary; otherwise ``text`` describes the conversion.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         inputs: Files, folders or prefixes of traces, all of one source.
-        output: Prefix of the traces, ``PREFIX.0.et`` and so on, or the file of a single one.
-        source: What the inputs are of; told by their contents if it is left out.
-        compress: (goal, msccl, nsys, pytorch, simai, text, xplane) Compress the traces (ASTRA-sim reads uncompressed
-            ones only). ``zst``: zstd; ``gz``: gzip
+        output: Prefix of the traces, ``PREFIX.0.et`` and so on, or the file of a single trace.
+        source: Source of the inputs; detected from their contents by default.
+        compress: (goal, msccl, nsys, pytorch, simai, text, xplane) Compress the traces (ASTRA-sim reads only
+            uncompressed traces). ``zst``: zstd; ``gz``: gzip
         size: (msccl) Buffer size of a rank (of its shard for all-gather and gather)
         comm_kernel: (nsys, pytorch) Treat kernels with PART in their name as collectives of this KIND, such as
             all-reduce; repeatable
@@ -69,7 +69,7 @@ def convert(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     limits = _call.options(
         [
@@ -274,9 +274,9 @@ def replay(
 ) -> Any:
     """Replays traces on a machine, or on several to compare them.
 
-    Returns a :class:`Report`, or of several machines a :class:`Comparison`. Times are in picoseconds.
+    Returns a :class:`Report`, or for several machines a :class:`Comparison`. Times are in picoseconds.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         traces: Folder of traces, prefix of files named PREFIX.RANK.et, or files
@@ -287,12 +287,12 @@ def replay(
         groups: Process groups as JSON, replacing the job's: {"1": [0, 1], …}
         deps: Which dependencies to enforce (default: auto). ``auto``: Data and control; only data, with a warning, if
             control closes a cycle; ``both``: Data and control; ``data``: Data only
-        absent: What to do with ranks without a trace (default: refuse). ``refuse``: Reject the job; ``mirror``: Missing
+        absent: Action for ranks without a trace (default: refuse). ``refuse``: Reject the job; ``mirror``: Missing
             members of a collective arrive with the present ones
         ranks: Number of ranks of the job, if more than the traces show; by default all NPUs with ``absent`` mirror
         without: Part of a captured job to leave out; by default the profiler, if the capture has steps without it.
             ``profiler``: Estimated host time that the profiler added; ``nothing``: Nothing
-        step: Only this profiled step, cut out as `chakram slice` does
+        step: Use only this profiled step, like `chakram slice`
         delay: Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable
         edit: Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable
         repeat: Replay the traces N times in a row; each rank begins a step when its previous one ends
@@ -304,31 +304,31 @@ def replay(
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
             recorded)
         recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
-            recorded times by the ratio of rooflines, here to there
+            recorded times by the ratio of the machines' rooflines
         efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
         host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
         launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
-            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
-            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
-            nothing
-        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
-            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
-            algorithms and links
+            default eager if kernel times come from curves, else none. ``eager``: Each kernel and collective separately,
+            at the machine's [host] costs; ``graph``: All work of a step together, like CUDA graphs; ``none``: Launches
+            cost nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: Measured
+            times for the same number of NPUs, if the machine has them; ``algorithms``: By the machine's algorithms and
+            links
         comm: How to time collectives and messages (default: model). ``model``: Simulated on the machine's network;
-            ``captured``: As captured with waiting; no rank waits for another; ``recorded``: Transfers as recorded;
-            waiting is simulated
+            ``captured``: As captured, including waiting; no rank waits for another; ``recorded``: Transfers as
+            recorded; waiting is simulated
         network: Network contention model; by default the machine's own. ``contention-free``: No contention between
             operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
-            link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
-            fairly; ``exclusive``: A transfer holds all links of its route from start to end
+            link of their routes; ``fair-sharing``: Messages in flight share all links of their routes, max-min fairly;
+            ``exclusive``: A transfer occupies all links of its route from start to end
         bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one
             for all
-        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one for all
+        latency: Latency of a link in each dimension of ``machine`` 'Ring(4)_Switch(2)': 500ns,1us, or one for all
         map: NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
         fill_domains: Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
-        stepwise: Simulate every collective message by message, even if the analytical answer is exact
-        aggregate: Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer
-            events, same answer
+        stepwise: Simulate every collective message by message, even if the analytical result is exact
+        aggregate: Simulate one rank in place of several, as long as they do the same at the same time; fewer events,
+            same result
         lower_bound: Give communication without size and recorded duration no time, instead of rejecting it
         custom: Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
@@ -338,7 +338,7 @@ def replay(
         collective: Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number
             is a factor; repeatable
         slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
-        jitter: Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7
+        jitter: Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7
         fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
         timeline_ranks: Ranks in the timeline, such as 0-3,8
@@ -347,8 +347,8 @@ def replay(
         fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report how much the run gains if kernels, collectives, the host, or the machine's rates and
-            latencies are faster, and where the gain ends
+        sensitivities: Also report the gain from faster kernels, collectives, host, or rates and latencies of the
+            machine, and its limit
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
         all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
@@ -357,10 +357,10 @@ def replay(
             container
         max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
             (default: 200)
-        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
+        keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['replay', '--format', 'json']
     line += _call.options(
@@ -532,7 +532,7 @@ def generate(
 
     With ``machine`` returns a :class:`Report`, with ``dry_run`` the plan, and with ``output`` alone a :class:`Conversion`.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         model: Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
@@ -547,31 +547,31 @@ def generate(
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
             recorded)
         recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
-            recorded times by the ratio of rooflines, here to there
+            recorded times by the ratio of the machines' rooflines
         efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
         host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
         launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
-            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
-            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
-            nothing
-        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
-            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
-            algorithms and links
+            default eager if kernel times come from curves, else none. ``eager``: Each kernel and collective separately,
+            at the machine's [host] costs; ``graph``: All work of a step together, like CUDA graphs; ``none``: Launches
+            cost nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: Measured
+            times for the same number of NPUs, if the machine has them; ``algorithms``: By the machine's algorithms and
+            links
         comm: How to time collectives and messages (default: model). ``model``: Simulated on the machine's network;
-            ``captured``: As captured with waiting; no rank waits for another; ``recorded``: Transfers as recorded;
-            waiting is simulated
+            ``captured``: As captured, including waiting; no rank waits for another; ``recorded``: Transfers as
+            recorded; waiting is simulated
         network: Network contention model; by default the machine's own. ``contention-free``: No contention between
             operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
-            link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
-            fairly; ``exclusive``: A transfer holds all links of its route from start to end
+            link of their routes; ``fair-sharing``: Messages in flight share all links of their routes, max-min fairly;
+            ``exclusive``: A transfer occupies all links of its route from start to end
         bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one
             for all
-        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one for all
+        latency: Latency of a link in each dimension of ``machine`` 'Ring(4)_Switch(2)': 500ns,1us, or one for all
         map: NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
         fill_domains: Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
-        stepwise: Simulate every collective message by message, even if the analytical answer is exact
-        aggregate: Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer
-            events, same answer
+        stepwise: Simulate every collective message by message, even if the analytical result is exact
+        aggregate: Simulate one rank in place of several, as long as they do the same at the same time; fewer events,
+            same result
         lower_bound: Give communication without size and recorded duration no time, instead of rejecting it
         custom: Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
@@ -581,7 +581,7 @@ def generate(
         collective: Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number
             is a factor; repeatable
         slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
-        jitter: Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7
+        jitter: Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7
         fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
         timeline_ranks: Ranks in the timeline, such as 0-3,8
@@ -590,8 +590,8 @@ def generate(
         fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report how much the run gains if kernels, collectives, the host, or the machine's rates and
-            latencies are faster, and where the gain ends
+        sensitivities: Also report the gain from faster kernels, collectives, host, or rates and latencies of the
+            machine, and its limit
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
         all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
@@ -610,8 +610,8 @@ def generate(
             [default: copies]
         expert_exchange_dtype: Data type of tokens sent to experts; by default as activations
         routing: Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED [default: balanced]
-        expert_counts: Tokens of each expert as they were counted: 40,3,17,…
-        capacity_factor: Places of each expert divided by its mean tokens; further tokens are dropped, free places
+        expert_counts: Measured number of tokens of each expert: 40,3,17,…
+        capacity_factor: Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots
             padded
         context: Context-parallel degree [default: 1]
         context_exchange: Context parallelism: gather keys and values, or exchange heads [default: all-gather]
@@ -649,16 +649,16 @@ def generate(
         scatter_gather: Scatter-gather activations between stages [default: false]
         adapters: Number of members of a tensor group that send to the next stage, where each receiver broadcasts; by
             default all
-        adapter_sums: Whether adapters sum a stage's result before or after it is sent [default: source]
-        buckets: Bucket gradients by layers, or by parameters as PyTorch does [default: layers]
+        adapter_sums: When adapters sum a stage's result: before or after it is sent [default: source]
+        buckets: Bucket gradients by layers, or by parameters like PyTorch [default: layers]
         bucket: Gradient bucket size [default: 40 MB]
         first_bucket: Size of the first gradient buckets; by default ``bucket``
         dtype: Data type of weights and activations [default: bf16]
         gradients: Data type of gradients; by default as weights
         linears: Data type of operands of linear layers in blocks; by default as weights
         scaling: Scaling of 8-bit operands (block is MXFP8) [default: delayed]
-        elementwise: Kernels other than products: fused (one per operator), megatron (as Megatron-LM), eager or compiled
-            (as PyTorch) [default: fused]
+        elementwise: Kernels other than products: fused (one per operator), megatron (like Megatron-LM), eager or
+            compiled (like PyTorch) [default: fused]
         attention: Attention kernel [default: flash]
         softmax: Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused when Megatron-LM
             fuses it) [default: fused]
@@ -670,10 +670,10 @@ def generate(
             container
         max_ratio: Reject compressed inputs that unpack to more than 16 MiB and more than this many times their size
             (default: 200)
-        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
+        keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['generate']
     line += _call.options(
@@ -805,9 +805,9 @@ def diff(
 ) -> Diff:
     """Compares two jobs, traces or reports.
 
-    ``differs`` says in what they differ, ``differences`` lists it.
+    ``differs`` names the kinds of differences, ``differences`` lists them.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         before: Traces (folder, PREFIX or file), or a report; - is a report on standard input
@@ -823,7 +823,7 @@ def diff(
         salvage: Compare the intact records of damaged traces, and report the losses
         threads: Ranks compared at the same time; one per core by default
         no_verify: Accept traces that differ from their job's file, PREFIX.job.json
-        step: Only this profiled step, cut out as `chakram slice` does
+        step: Use only this profiled step, like `chakram slice`
         html: Also write the differences of reports as a self-contained page with charts
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
@@ -831,7 +831,7 @@ def diff(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['diff', '--format', 'json']
     line += _call.options(
@@ -866,9 +866,9 @@ def sweep(
 ) -> Sweep:
     """Finds the best machine, plan or schedule of a study.
 
-    With ``output`` a folder keeps a journal, with which an interrupted sweep goes on: ``resume=True``.
+    With ``output``, a folder keeps a journal, from which ``resume=True`` continues an interrupted sweep.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         study: The study: common settings of all points, axes, limits, objectives and strategies
@@ -882,7 +882,7 @@ def sweep(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['sweep', '--format', 'json']
     line += _call.options(
@@ -907,9 +907,9 @@ def merge_sweep(
     max_memory: Optional[Union[str, int]] = None,
     max_ratio: Optional[int] = None,
 ) -> Result:
-    """Puts the shards of a study together, whose rows are then in the folder ``output``.
+    """Joins the shards of a study, and writes the rows to the folder ``output``.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         study: The study
@@ -921,7 +921,7 @@ def merge_sweep(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['sweep', 'merge']
     line += _call.options(
@@ -961,9 +961,9 @@ def serve(
 ) -> ServeReport:
     """Serves requests over time: waiting, batching, latency percentiles.
 
-    ``reports`` has one of each platform.
+    ``reports`` has a report for each platform.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         scenario: A scenario file (models, arrivals, end of the run and policy), or a language model: a preset or a file
@@ -994,7 +994,7 @@ def serve(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['serve', '--format', 'json']
     line += _call.options(
@@ -1047,15 +1047,15 @@ def score(
 ) -> Score:
     """Compares predictions with measured runs.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         runs: Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
         columns: File that maps columns to options of `chakram generate` and to measured values; one per table
         pairs: Score changes of captured jobs instead; each pair has traces, edits, and the measured step
-        machine: Replay the runs on this machine, not on the one that the file of columns names
-        stack: Software stack of all runs, in place of what the file of columns says: preset or file
-        set: Set an option of all runs, in place of what the file of columns says; several times for several
+        machine: Replay the runs on this machine instead of the machine in the file of columns
+        stack: Software stack of all runs instead of the stack in the file of columns: preset or file
+        set: Set an option of all runs instead of its value in the file of columns; repeatable
         by: Also score the runs separately for each value of this option
         fit: Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs
             that differ from it in the options `folds`. The constants are launch, backward, collective, message, memory,
@@ -1065,16 +1065,16 @@ def score(
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
             recorded)
         recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
-            recorded times by the ratio of rooflines, here to there
+            recorded times by the ratio of the machines' rooflines
         efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
         host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
         launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
-            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
-            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
-            nothing
-        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
-            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
-            algorithms and links
+            default eager if kernel times come from curves, else none. ``eager``: Each kernel and collective separately,
+            at the machine's [host] costs; ``graph``: All work of a step together, like CUDA graphs; ``none``: Launches
+            cost nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: Measured
+            times for the same number of NPUs, if the machine has them; ``algorithms``: By the machine's algorithms and
+            links
         scatter: Draw predicted against measured times, as SVG
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
             container
@@ -1082,7 +1082,7 @@ def score(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     line = ['score', '--format', 'json']
     line += _call.options(
@@ -1187,12 +1187,12 @@ def generate_pattern(
 ) -> Any:
     """Replays a traffic pattern on a machine, or writes its traces.
 
-    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+    Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
     Arguments:
         pattern: The pattern.
-        kind: Of ``collective`` the operation, such as ``all-reduce``; of ``p2p`` the traffic; of ``palm`` the model.
-        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
+        kind: Operation of ``collective``, such as ``all-reduce``; traffic of ``p2p``; model of ``palm``.
+        keep_nodes: Keep a row for each node, for ``Report.node_table()``; otherwise the table is made on demand.
         size: (collective, p2p) Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
         ranks: (collective, p2p, chain, memory, data-parallel) Number of ranks
         group: (collective) Members of the process group in order, such as 0,2,4; all ranks by default
@@ -1208,31 +1208,31 @@ def generate_pattern(
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
             recorded)
         recorded_on: Machine on which the kernels were recorded, or capture for the devices named in the capture; scales
-            recorded times by the ratio of rooflines, here to there
+            recorded times by the ratio of the machines' rooflines
         efficiency: Fraction of the peak rates that roofline kernels reach, up to 1
         host: Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host) (default: recorded)
         launch: How the machine's host launches kernels, collectives and messages, for traces without host work; by
-            default eager if curves price kernels, otherwise none. ``eager``: Each kernel and collective separately, at
-            the machine's [host] costs; ``graph``: A whole step at once, as with CUDA graphs; ``none``: Launches cost
-            nothing
-        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: As
-            measured on the same number of such NPUs, if the machine has measurements; ``algorithms``: By the machine's
-            algorithms and links
+            default eager if kernel times come from curves, else none. ``eager``: Each kernel and collective separately,
+            at the machine's [host] costs; ``graph``: All work of a step together, like CUDA graphs; ``none``: Launches
+            cost nothing
+        collectives: How to time uncontended collectives; by default curves if kernels use curves. ``curves``: Measured
+            times for the same number of NPUs, if the machine has them; ``algorithms``: By the machine's algorithms and
+            links
         comm: How to time collectives and messages (default: model). ``model``: Simulated on the machine's network;
-            ``captured``: As captured with waiting; no rank waits for another; ``recorded``: Transfers as recorded;
-            waiting is simulated
+            ``captured``: As captured, including waiting; no rank waits for another; ``recorded``: Transfers as
+            recorded; waiting is simulated
         network: Network contention model; by default the machine's own. ``contention-free``: No contention between
             operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
-            link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
-            fairly; ``exclusive``: A transfer holds all links of its route from start to end
+            link of their routes; ``fair-sharing``: Messages in flight share all links of their routes, max-min fairly;
+            ``exclusive``: A transfer occupies all links of its route from start to end
         bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one
             for all
-        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one for all
+        latency: Latency of a link in each dimension of ``machine`` 'Ring(4)_Switch(2)': 500ns,1us, or one for all
         map: NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r
         fill_domains: Place ranks on all NPUs of each rack, even if the machine's jobs leave some free
-        stepwise: Simulate every collective message by message, even if the analytical answer is exact
-        aggregate: Simulate one of several ranks for all of them, as long as they do the same at the same time; fewer
-            events, same answer
+        stepwise: Simulate every collective message by message, even if the analytical result is exact
+        aggregate: Simulate one rank in place of several, as long as they do the same at the same time; fewer events,
+            same result
         lower_bound: Give communication without size and recorded duration no time, instead of rejecting it
         custom: Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
@@ -1242,7 +1242,7 @@ def generate_pattern(
         collective: Change the uncontended time of collectives by kind or name: all-reduce=0.5 or '*grad*=2ms'; a number
             is a factor; repeatable
         slow: Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable
-        jitter: Change each kernel's time at random by up to this, uniformly in both directions: 5% or 5%,seed=7
+        jitter: Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7
         fail: Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; with .gz, compressed
         timeline_ranks: Ranks in the timeline, such as 0-3,8
@@ -1251,8 +1251,8 @@ def generate_pattern(
         fit: Action if peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; simulates collectives message by message
-        sensitivities: Also report how much the run gains if kernels, collectives, the host, or the machine's rates and
-            latencies are faster, and where the gain ends
+        sensitivities: Also report the gain from faster kernels, collectives, host, or rates and latencies of the
+            machine, and its limit
         price: Dollars per NPU hour, such as 2.50; by default from the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of this many tokens, such as 15T
         all_operators: In JSON and the table of operators, list the operators of every micro-batch instead of their
@@ -1286,7 +1286,7 @@ def generate_pattern(
             (default: 200)
 
     Raises:
-        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        ChakramError: One of ``chakram.errors``; it says where the error is.
     """
     limits = _call.options(
         [
@@ -1371,7 +1371,7 @@ def generate_pattern(
 
 
 class ArchiveCommands:
-    """Commands of an archive, whose file or folder is ``path``."""
+    """Commands of the archive in the file or folder ``path``."""
 
     path: str
 
@@ -1384,7 +1384,7 @@ class ArchiveCommands:
     ) -> Result:
         """Creates the archive, empty.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             folder: Create a folder instead of a file
@@ -1394,7 +1394,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'create']
         line += _call.options(
@@ -1420,9 +1420,9 @@ class ArchiveCommands:
         max_memory: Optional[Union[str, int]] = None,
         max_ratio: Optional[int] = None,
     ) -> Result:
-        """Adds a job's traces, and the files beside them, as a workload.
+        """Adds a job's traces, and the files stored with them, as a workload.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             traces: A folder of traces, the prefix of files named PREFIX.RANK.et, or files
@@ -1439,7 +1439,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'add']
         line += _call.options(
@@ -1467,7 +1467,7 @@ class ArchiveCommands:
     ) -> Result:
         """Lists workloads: ``workloads``.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             where: Only workloads that satisfy this condition
@@ -1477,7 +1477,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'list', '--format', 'json']
         line += _call.options(
@@ -1500,9 +1500,9 @@ class ArchiveCommands:
         max_memory: Optional[Union[str, int]] = None,
         max_ratio: Optional[int] = None,
     ) -> Result:
-        """Records what is predicted for workloads.
+        """Records predictions of workloads.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             machine: Machine to predict for: a name from `chakram machine list`, a file of the workload, or a file;
@@ -1516,7 +1516,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'baseline']
         line += _call.options(
@@ -1545,9 +1545,9 @@ class ArchiveCommands:
         max_memory: Optional[Union[str, int]] = None,
         max_ratio: Optional[int] = None,
     ) -> ArchiveCheck:
-        """Predicts again; raises :class:`ThresholdError` if a prediction moved, whose ``result`` says why.
+        """Predicts again; raises :class:`ThresholdError` if a prediction changed; its ``result`` says why.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             threshold: Fail if a prediction changes by more than this, either way (default: 1%)
@@ -1565,7 +1565,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'check', '--format', 'json']
         line += _call.options(
@@ -1592,7 +1592,7 @@ class ArchiveCommands:
     ) -> Result:
         """Reads every byte and compares it with its checksums.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
@@ -1601,7 +1601,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'verify']
         line += _call.options(
@@ -1622,9 +1622,9 @@ class ArchiveCommands:
         max_memory: Optional[Union[str, int]] = None,
         max_ratio: Optional[int] = None,
     ) -> Result:
-        """Drops workloads whose retention is over, and what nothing needs.
+        """Drops workloads whose retention is over, and data that no workload uses.
 
-        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+        Quantities are texts with units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes if the argument is a size.
 
         Arguments:
             as_of: Today, as YYYY-MM-DD; workloads whose retention ended before it are dropped
@@ -1636,7 +1636,7 @@ class ArchiveCommands:
                 (default: 200)
 
         Raises:
-            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+            ChakramError: One of ``chakram.errors``; it says where the error is.
         """
         line = ['archive', 'gc']
         line += _call.options(

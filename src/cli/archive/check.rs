@@ -92,8 +92,8 @@ pub struct BaselineArgs {
     /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
-    /// Options of `chakram replay` for the timing model and the traces. They are stored, and later checks use them and
-    /// read again the files that they name
+    /// Options of `chakram replay` for the timing model and the traces. They are stored. Later checks use them, and
+    /// read the files that they name again
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
@@ -189,10 +189,10 @@ Examples:
   chakram archive check corpus.etz --where 'owner = me' --format markdown >> $GITHUB_STEP_SUMMARY
   chakram archive check corpus.etz --machine dgx-h100=new/dgx-h100.toml --junit check.xml --html check.html
 
-There are two verdicts. One is whether a prediction changed; this fails beyond the threshold. The other is how far
-it is from measured steps, if `archive add --measured` gave some; this never fails by itself.
+There are two verdicts. The first says if a prediction changed, and fails beyond the threshold. The second is the
+difference from measured steps, if `archive add --measured` added any; it never fails by itself.
 
-Exit codes: 0 no prediction changed, 2 one could not be made, 3 one changed beyond the threshold")]
+Exit codes: 0 no prediction changed, 2 a prediction failed, 3 one changed beyond the threshold")]
 pub struct CheckArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]

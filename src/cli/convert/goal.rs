@@ -30,7 +30,7 @@ pub struct ConvertGoalArgs {
     /// Write the schedule to this file, or the traces to PREFIX.0.et, … and PREFIX.job.json
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    /// Compress the traces (ASTRA-sim reads only uncompressed traces)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
 }

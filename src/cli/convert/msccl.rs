@@ -32,7 +32,7 @@ pub struct ConvertMscclArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
     #[arg(short, long, value_name = "PREFIX")]
     output: PathBuf,
-    /// Compress the traces (ASTRA-sim reads uncompressed ones only)
+    /// Compress the traces (ASTRA-sim reads only uncompressed traces)
     #[arg(short = 'z', long, value_enum, value_name = "FORMAT")]
     compress: Option<CompressArg>,
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram convert xplane profile/ -o job    the folder that jax.profiler.start_trace was given
+  chakram convert xplane profile/ -o job    the folder given to jax.profiler.start_trace
   chakram convert xplane host0.xplane.pb host1.xplane.pb -o job
   chakram replay job --machine mi300x --comm recorded
 

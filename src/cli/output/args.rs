@@ -67,7 +67,7 @@ pub enum ReportTableArg {
     Memory,
     /// Bytes and load of each link; requesting it counts them
     Links,
-    /// Facts missing in the traces, and how nodes without them were timed
+    /// Facts missing in the traces, and the times of nodes without them
     Unknown,
     /// Given settings that have no effect, with the reason
     Settings,
@@ -75,7 +75,7 @@ pub enum ReportTableArg {
     Sensitivities,
     /// Tokens per second and cost, in one row
     Cost,
-    /// Start and end of each node, and what it waited for
+    /// Start and end of each node, and the reason for its wait
     Nodes,
     /// One row per machine; the default with several machines
     Compare,

@@ -61,13 +61,13 @@ pub struct ScheduleArgs {
     /// Time that the host needs to issue a command; each transfer and each sub-layer takes one
     #[arg(long, value_name = "TIME")]
     pub dispatch: Option<Span>,
-    /// Cycles of layers from Timeloop or FireSim, as CSV; layers that it lacks are mapped by this program
+    /// Cycles of layers from Timeloop or FireSim, as CSV; layers that are missing are mapped by this program
     #[arg(long, value_name = "FILE")]
     pub cycles: Option<PathBuf>,
     /// Print the times of each step; CSV then has this table
     #[arg(long)]
     pub steps: bool,
-    /// Print where the data of each step come from; CSV then has this table
+    /// Print the sources of the data of each step; CSV then has this table
     #[arg(long)]
     pub log: bool,
     /// Format of the output

@@ -56,12 +56,12 @@ impl SettingChoice for PartitionRule {
         (
             Self::Columns,
             "columns",
-            "Cut all products along columns, as tensor parallelism does",
+            "Cut all products along columns, like tensor parallelism",
         ),
         (
             Self::Rows,
             "rows",
-            "Cut all products along rows, as data parallelism does",
+            "Cut all products along rows, like data parallelism",
         ),
         (
             Self::Hierarchical,

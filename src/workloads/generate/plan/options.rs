@@ -347,7 +347,7 @@ plan_options! {
         value: "HOW", default: "balanced", is_rare: true
     };
     /// If not empty, these counts are the load of experts.
-    expert_counts: Vec<u32> = Vec::new(), "Tokens of each expert as they were counted: 40,3,17,…" {
+    expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
                 "none beside routing = skewed"),
@@ -356,7 +356,7 @@ plan_options! {
         ]
     };
     capacity_factor: Option<CapacityFactor> = None,
-    "Places of each expert divided by its mean tokens; further tokens are dropped, free places padded" {
+    "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
     /// This number of neighbouring replicas share the tokens of their sequences.
@@ -560,13 +560,13 @@ plan_options! {
         ]
     } as u32 => |draft, adapters| draft.plan.adapters = Some(adapters);
     adapter_sums: AdapterSums = AdapterSums::Source,
-    "Whether adapters sum a stage's result before or after it is sent" {
+    "When adapters sum a stage's result: before or after it is sent" {
         value: "WHERE", heading: OVERLAP, default: "source", is_rare: true, refusals: &[
             (|p| p.adapter_sums == AdapterSums::Destination && p.adapters.is_none(), |p| p.adapter_sums.to_string(),
                 "source without adapters"),
         ]
     };
-    buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
+    buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters like PyTorch" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
     /// The gradient with which a bucket reaches this size is the bucket's last gradient.
@@ -603,7 +603,7 @@ plan_options! {
         value: "RECIPE", heading: NUMERICS, default: "delayed", is_rare: true
     };
     elementwise: ElementwiseKernels = ElementwiseKernels::Fused,
-    "Kernels other than products: fused (one per operator), megatron (as Megatron-LM), eager or compiled (as PyTorch)" {
+    "Kernels other than products: fused (one per operator), megatron (like Megatron-LM), eager or compiled (like PyTorch)" {
         value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
     };
     attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {

@@ -123,7 +123,7 @@ fn unknown_quirks_are_refused() {
     let help = String::from_utf8(chakram(&["astra-sim", "--help"]).stdout).expect("it is text");
     let said = help.lines().find(|line| line.starts_with("  free-ports "));
     assert!(
-        said.is_some_and(|line| line.contains(" nobody shares")),
+        said.is_some_and(|line| line.contains(" each message has")),
         "{help}"
     );
 }
