@@ -492,7 +492,7 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
         refusal(&[&captured[..], &["-m", &file]].concat())
     };
     assert!(
-        error.contains("where every dimension is clos or graph and routes are first or hashed"),
+        error.contains("if every dimension is clos or graph and routes are first or hashed"),
         "{error}"
     );
 }
@@ -558,7 +558,7 @@ fn files_of_links_that_make_no_sense_are_refused() {
         ("shape = \"ring\"\nsize = 8\nlevels = \"4x2\"", "`levels`"),
         (
             "shape = \"graph\"\nsize = 8\nlinks = \"torus:2x3\"",
-            "a graph of 6 NPUs",
+            "a graph with 6 NPUs",
         ),
         (
             "shape = \"graph\"\nsize = 3\nlinks = \"0-1\"",
@@ -574,15 +574,15 @@ fn files_of_links_that_make_no_sense_are_refused() {
         ),
         (
             "shape = \"ring\"\nsize = 5\n[[link]]\nbetween = \"0,2\"\nlatency = \"1 us\"",
-            "no such link",
+            "no link between these NPUs",
         ),
         (
             "shape = \"ring\"\nsize = 5\n[[link]]\nnpus = \"0\"",
-            "nothing to change",
+            "neither `bandwidth` nor `latency`",
         ),
         (
             "shape = \"ring\"\nsize = 5\n[[link]]\nnpus = \"0\"\nlatency = \"1 us\"\n[network]\nmodel = \"ports\"",
-            "another model",
+            "a network model or switching",
         ),
     ] {
         let path = file(&dir, "bad.toml", &format!("algorithm = \"ring\"\n{rest}"));

@@ -147,7 +147,7 @@ fn failures_that_mean_nothing_are_refused() {
         ),
         (
             &["--fail", "0-hub@2ms"],
-            "`0-hub` names NPU 0 and no other vertex",
+            "`0-hub` names NPU 0 but no second vertex",
         ),
         (&["--fail", "4@2ms"], "the machine has 4 NPUs"),
         (&["--fail", "2"], "expected NPU@TIME or VERTEX-VERTEX@TIME"),
@@ -185,7 +185,7 @@ fn failures_that_mean_nothing_are_refused() {
         ),
         (
             "[[failure]]\nnpu = 1\nlink = \"0-1\"\nat = \"1 ms\"",
-            "one of them",
+            "either of them",
         ),
         ("[[failure]]\nnpu = 1", "at"),
     ] {

@@ -126,7 +126,7 @@ fn wrong_keys_and_units_are_answered_with_what_was_meant() {
         (&["h10", "--memory", "1GB"], "no machine is called"),
         (
             &["tpu-v4", "--multiprocessors", "3"],
-            "no curve of products",
+            "no curve of matrix multiplications",
         ),
         (&["h100", "--npus-per-node", "0"], "0 is not in 1"),
     ] {

@@ -129,7 +129,7 @@ fn values_that_mean_nothing_are_refused() {
     for none in ["-1", "NaN", "inf", ""] {
         let given = format!("--host=scaled:{none}");
         let error = parse(&[&given]).map(|_| ()).unwrap_err();
-        assert!(error.contains("is no factor"), "{none}: {error}");
+        assert!(error.contains("is not a factor"), "{none}: {error}");
     }
     let error = parse(&["--host", "roofline"]).map(|_| ()).unwrap_err();
     assert!(error.contains("expected recorded or scaled:F"), "{error}");

@@ -62,7 +62,7 @@ pub fn parse_host(text: &str) -> Result<HostTiming, String> {
 pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
     let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
     fraction.ok_or_else(|| {
-        "expected a part of the peak, above 0 and at most 1, for example 0.65".to_owned()
+        "expected a fraction of the peak, above 0 and at most 1, for example 0.65".to_owned()
     })
 }
 
@@ -95,7 +95,7 @@ pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     let gemmini = side.and_then(GemminiSettings::square);
     let gemmini = gemmini.ok_or_else(|| {
         format!(
-            "`{name}` is no accelerator; expected gemmini-N with N rows and columns, from 1 to 1024"
+            "`{name}` is not an accelerator; expected gemmini-N, an array of N x N with N from 1 to 1024"
         )
     })?;
     let mut model = LoopNestModel {
@@ -153,7 +153,9 @@ pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Res
     let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
     let Some((_, expected)) = known else {
         let names = ACCELERATOR.map(|(name, _)| name).join(", ");
-        return Err(format!("an accelerator has no `{key}`; it has {names}"));
+        return Err(format!(
+            "an accelerator has no key `{key}`; expected one of {names}"
+        ));
     };
     let gemmini = &mut model.gemmini;
     let size = || value.parse().ok().filter(|size: &Bytes| size.0 >= 64);
@@ -190,7 +192,7 @@ pub fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
     match factor.parse::<f64>() {
         Ok(factor) if factor >= 0.0 && factor.is_finite() => Ok(factor),
         _ => Err(format!(
-            "`{factor}` is no factor; write for example scaled:0.5"
+            "`{factor}` is not a factor; write for example scaled:0.5"
         )),
     }
 }
@@ -224,7 +226,7 @@ mod tests {
             ("gemmini-0", "expected gemmini-N"),
             (
                 "gemmini-16,cache=1",
-                "an accelerator has no `cache`; it has array, scratchpad",
+                "an accelerator has no key `cache`; it has array, scratchpad",
             ),
             (
                 "gemmini-16,clock=fast",

@@ -115,7 +115,7 @@ fn class_of(
     let Some(field) = root.get("assign") else {
         return match classes {
             [_] => Ok(ClassAssignment::uniform(npus)),
-            _ => Err(root.missing("assign", "a table that says which NPUs are of which class")),
+            _ => Err(root.missing("assign", "a table with the NPUs of each class")),
         };
     };
     let names: Vec<_> = classes.iter().map(|class| class.name.as_str()).collect();
@@ -129,12 +129,13 @@ fn class_of(
         ranges.extend(more.map_err(|piece| field.refuse(quoted(piece), &expected))?);
     }
     ClassAssignment::new(ranges, npus).map_err(|fault| match fault {
-        AssignmentFault::Never { first, last } if first == last => {
-            table.refuse(format_args!("no class for NPU {first}"), "each NPU once")
-        }
+        AssignmentFault::Never { first, last } if first == last => table.refuse(
+            format_args!("no class for NPU {first}"),
+            "each NPU in exactly one class",
+        ),
         AssignmentFault::Never { first, last } => {
             let found = format!("no class for NPUs {first} to {last}");
-            table.refuse(found, "each NPU once")
+            table.refuse(found, "each NPU in exactly one class")
         }
         AssignmentFault::Twice {
             npu,
@@ -143,7 +144,7 @@ fn class_of(
         } => {
             let [earlier, later] = [earlier, later].map(|class| quoted(names[class as usize]));
             let found = format!("NPU {npu} in {earlier} and in {later}");
-            table.refuse(found, "each NPU once")
+            table.refuse(found, "each NPU in exactly one class")
         }
     })
 }

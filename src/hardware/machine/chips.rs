@@ -67,7 +67,7 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
     if graph.chips() < 2 {
         return Err(wrong(
             "one chip".to_owned(),
-            "two or more; of one, the preset gemmini",
+            "two or more chips; the preset gemmini is a single chip",
         ));
     }
     let mut rates = rest.splitn(3, ':').skip(1).map(str::trim);
@@ -90,8 +90,8 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
             let most = graph.most_links();
             if table.rate(most).is_none() {
                 return Err(wrong(
-                    format!("chips of {most} links, which the table of rates has none for"),
-                    "a rate of links, or `step` or `log`, behind a colon",
+                    format!("chips with {most} links, for which the table has no rate"),
+                    "a rate of links, or `step` or `log`, after a colon",
                 ));
             }
             let rule = if rate.is_empty() { "none" } else { rate };
@@ -181,7 +181,7 @@ mod tests {
         for (name, said) in [
             ("ring:8:fast", "rate \"fast\""),
             ("ring:8:1 GB/s:soon", "latency \"soon\""),
-            ("ring:x", "is no topology"),
+            ("ring:x", "is not a topology"),
             ("ring:1:log", "one chip"),
         ] {
             let error = Machine::load(name).unwrap_err().to_string();

@@ -27,7 +27,7 @@ pub enum MachineError {
     },
     /// `NAMExN` for a preset of a fixed size.
     #[error(
-        "machine {name:?}: preset `{preset}` comes in one size; write `{preset}`, or change a copy \
+        "machine {name:?}: preset `{preset}` has a fixed size; write `{preset}`, or change a copy \
          from `chakram machine show {preset}`"
     )]
     Fixed {

@@ -120,7 +120,7 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
         Some(npu) => npu_tables(npu).ok_or_else(|| {
             wrong(
                 format!("NPU {npu:?}"),
-                "a preset, which `chakram machine list` names, or the NPU of one, such as h100",
+                "a preset, which `chakram machine list` names, or the NPU of a preset, such as h100",
             )
         })?,
     };
@@ -177,7 +177,7 @@ fn dimensions(
         })?;
         let (digits, after) = after
             .split_once(')')
-            .ok_or_else(|| wrong(format!("{after:?}"), "a `)` behind the size"))?;
+            .ok_or_else(|| wrong(format!("{after:?}"), "a `)` after the size"))?;
         let size = digits.trim().parse().ok();
         let size = size.filter(|size| (1..=Topology::MAX_NPUS).contains(size));
         let expected = format!("a number of NPUs from 1 to {}", Topology::MAX_NPUS);
@@ -200,7 +200,7 @@ fn quantities(
 ) -> Result<Vec<&str>, MachineError> {
     let Some(part) = part.filter(|part| !part.trim().is_empty()) else {
         let expected = format!(
-            "{what}, or the {} of each dimension behind a colon",
+            "{what}, or the {} of each dimension after a colon",
             what.key()
         );
         return Err(wrong(format!("no {}", what.key()), &expected));
@@ -215,7 +215,7 @@ fn quantities(
             all.len(),
             what.key()
         );
-        return Err(wrong(found, "one for each, or one of all"));
+        return Err(wrong(found, "one value for each dimension, or one for all"));
     }
     Ok(all)
 }

@@ -406,7 +406,7 @@ mod tests {
     fn sizes_that_cannot_be_are_refused() {
         let error = |name: &str| Machine::load(name).unwrap_err().to_string();
         let text = error("tpu-v4x2");
-        assert!(text.contains("`tpu-v4` comes in one size"), "{text}");
+        assert!(text.contains("`tpu-v4` has a fixed size"), "{text}");
         for name in [
             "dgx-a100x0",
             "dgx-a100x000",

@@ -171,7 +171,7 @@ impl<'a> RelativeText<'a> {
             [(class, field)] => self.npu(class, &field.table(None)?, sheet)?,
             _ if sheet.has_npu() => {
                 let found = format!("{} classes of NPUs", npus.len());
-                return Err(root.refuse(found, "one class, whose numbers these are"));
+                return Err(root.refuse(found, "one class, to which the given numbers apply"));
             }
             _ => {}
         }
@@ -409,9 +409,10 @@ impl<'a> RelativeText<'a> {
             }
         }
         match sheet.multiprocessors {
-            Some(_) if !counted => {
-                Err(table.refuse("no curve of products", "one, which multiprocessors are of"))
-            }
+            Some(_) if !counted => Err(table.refuse(
+                "no curve of matrix multiplications",
+                "a curve, because the number of multiprocessors is part of it",
+            )),
             _ => Ok(()),
         }
     }
@@ -428,9 +429,10 @@ impl<'a> RelativeText<'a> {
         let dimensions = match root.get("dimension") {
             Some(field) => field.items("a table for each dimension")?,
             None => {
-                return Err(
-                    root.refuse("cores on dies", "dimensions, which links and nodes are of")
-                );
+                return Err(root.refuse(
+                    "a machine of tiles",
+                    "dimensions, to which the given links and nodes apply",
+                ));
             }
         };
         let tables = dimensions.iter().map(|field| field.table(None));
@@ -441,7 +443,7 @@ impl<'a> RelativeText<'a> {
         if between && tables.len() < 2 {
             return Err(root.refuse(
                 "one dimension",
-                "two, of which the outer one is between nodes",
+                "two dimensions, where the outer one connects nodes",
             ));
         }
         if let Some(count) = sheet.npus_per_node {

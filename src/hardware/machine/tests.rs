@@ -299,9 +299,9 @@ fn assignments_that_do_not_fit_are_refused() {
         0-3,6 => 3-0 => 21: `assign.fast` … "3-0"
         0-3,6 =>  => 21: `assign.fast` … found ""
         "0-3,6" => [0, 1] => 21: `assign.fast` … an array … 0-3,6
-        0-3,6 => 0-3 => 20: `assign` … no class for NPU 6 … each NPU once
+        0-3,6 => 0-3 => 20: `assign` … no class for NPU 6 … each NPU in exactly one class
         4-5, 7 => 7 => 20: `assign` … no class for NPUs 4 to 5
-        4-5, 7 => 4-7 => 20: `assign` … NPU 6 in " … each NPU once
+        4-5, 7 => 4-7 => 20: `assign` … NPU 6 in " … each NPU in exactly one class
         slow = "4 => idle = "4 => 22: `assign.idle` … unknown … fast, slow
         slow = "4-5, 7" =>  => 20: `assign.slow` … found nothing
         "#,
@@ -337,10 +337,13 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [
         ("sustained = 1.1", "at most 1"),
-        ("limit = 500", "the watts at which rates were measured"),
+        ("limit = 500", "the watts at which the rates were measured"),
         ("limit = 800\nrated = 700", "at most 700"),
-        ("slower = 0.05", "the time after which half"),
-        ("slower_after = \"3 ms\"", "the part by which long products"),
+        ("slower = 0.05", "the time until half"),
+        (
+            "slower_after = \"3 ms\"",
+            "the fraction by which long matrix multiplications",
+        ),
     ] {
         let refused = Machine::parse(&text(power), "h100.toml")
             .unwrap_err()

@@ -33,7 +33,7 @@ pub struct ChipGraph {
 pub enum ChipGraphError {
     /// No shape has this name or size.
     #[error(
-        "{found:?} is no topology; expected torus:2x4, torus:2x2x2, mesh:2x4 or ring:8, of at most {MOST_CHIPS} chips"
+        "{found:?} is not a topology; expected torus:2x4, torus:2x2x2, mesh:2x4 or ring:8, of at most {MOST_CHIPS} chips"
     )]
     Shape {
         /// The entry found.
@@ -53,7 +53,7 @@ pub enum ChipGraphError {
     },
     /// A link exists in one direction only, or its ends state different distances.
     #[error(
-        "chip {from} is linked to chip {to} at distance {there}, but chip {to} {back}; links go both ways"
+        "chip {from} is linked to chip {to} at distance {there}, but chip {to} {back}; expected the same link in both directions"
     )]
     OneWay {
         /// A chip.
@@ -66,7 +66,7 @@ pub enum ChipGraphError {
         back: String,
     },
     /// Some chips cannot reach one another.
-    #[error("chip {chip} cannot be reached from chip 0; a topology is connected")]
+    #[error("chip {chip} cannot be reached from chip 0; expected a connected topology")]
     Disconnected {
         /// The first such chip.
         chip: u32,
@@ -107,7 +107,7 @@ impl ChipGraph {
                 let back = links[to as usize].iter().find(|(chip, _)| *chip == from);
                 let said = match back {
                     Some((_, back)) if *back == there => continue,
-                    Some((_, back)) => format!("has it at distance {back}"),
+                    Some((_, back)) => format!("states distance {back}"),
                     None => format!("has no link to chip {from}"),
                 };
                 return Err(ChipGraphError::OneWay {

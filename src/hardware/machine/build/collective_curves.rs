@@ -73,10 +73,10 @@ pub(super) fn curves(
             .any(|curve| curve.kind == kind && curve.members == members)
         {
             let found = format!(
-                "a second curve of {} among {members}",
+                "a second curve of {} among {members} members",
                 quoted(&kind.to_string())
             );
-            return Err(table.refuse(found, "one for each kind and number of members"));
+            return Err(table.refuse(found, "one curve for each kind and number of members"));
         }
         curves.push(CollectiveCurve {
             kind,
@@ -105,7 +105,7 @@ fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigErro
         bytes *= factor;
     }
     if points.is_empty() || factor < 2.0 && points.len() > 1 {
-        return Err(field.refuse("no time, or a factor of 1", list));
+        return Err(field.refuse("an empty list, or a factor below 2", list));
     }
     Ok(points)
 }
@@ -122,7 +122,10 @@ fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigErr
         let bytes = bytes.between(1, MOST_BYTES)? as f64;
         let span: Span = time.quantity(LATENCY)?;
         if span == Span::ZERO || points.last().is_some_and(|(last, _)| *last >= bytes) {
-            return Err(item.refuse("no time, or no more bytes than before", list));
+            return Err(item.refuse(
+                "a time of 0, or not more bytes than in the entry before",
+                list,
+            ));
         }
         points.push((bytes, span.seconds()));
     }
@@ -166,8 +169,11 @@ pub(super) fn add_measured(
         let list = "a list of [bytes, time], bytes ascending";
         let points = measured_points(&table.need("points", list)?)?;
         if seen.contains(&(at, kind, members)) {
-            let found = "a second table of its kind and number of members";
-            return Err(table.refuse(found, "one for each dimension, kind and number of members"));
+            let found = "a second table for the same dimension, kind and number of members";
+            return Err(table.refuse(
+                found,
+                "one table for each dimension, kind and number of members",
+            ));
         }
         seen.push((at, kind, members));
         curves[at].retain(|curve| (curve.kind, curve.members) != (kind, members));
@@ -192,7 +198,7 @@ pub(super) fn protocols(
     };
     let mut protocols = Vec::new();
     for table in field.tables(PROTOCOL)? {
-        let list = "a list of numbers of members, ascending";
+        let list = "an ascending list of numbers of members";
         let mut members: Vec<u32> = Vec::new();
         for item in table.need("members", list)?.items(list)? {
             let number = item.count(MOST)?;
@@ -201,7 +207,7 @@ pub(super) fn protocols(
             }
             members.push(number);
         }
-        let list = "a list of bandwidths, one for each number of members";
+        let list = "a list of bandwidths, one for each entry of `members`";
         let field = table.need("bandwidths", list)?;
         let mut rates = Vec::new();
         for item in field.items(list)? {

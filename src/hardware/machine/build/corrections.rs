@@ -15,17 +15,17 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
     };
     let mut corrections: Vec<PriceCorrection> = Vec::new();
     for table in field.tables(KEYS)? {
-        let expected = "two products, each [rows, columns, summed over]";
+        let expected = "two matrix multiplications, each as [rows, columns, summed over]";
         let gemms = table.optional("gemms", |field| {
             let [first, second] = field.array("products", expected)?;
             Ok([product(&first)?, product(&second)?])
         })?;
         if corrections.iter().any(|known| known.gemms == gemms) {
             let found = match gemms {
-                Some(_) => "a second correction of these products",
-                None => "a second correction of all other products",
+                Some(_) => "a second correction of the same matrix multiplications",
+                None => "a second correction of all other matrix multiplications",
             };
-            return Err(table.refuse(found, "one for each"));
+            return Err(table.refuse(found, "one correction for each"));
         }
         let number = |key: &str| {
             let field = table.need(key, "a number above zero")?;
@@ -42,7 +42,7 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
 
 /// Parses the sizes of a matrix product.
 fn product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
-    let expected = "three sizes of a product, [rows, columns, summed over]";
+    let expected = "three sizes of a matrix multiplication, [rows, columns, summed over]";
     let size = |field: ConfigField<'_>| field.count(u32::MAX).map(u64::from);
     let [rows, columns, summed] = field.array("sizes", expected)?.map(size);
     Ok([rows?, columns?, summed?])

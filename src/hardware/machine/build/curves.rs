@@ -47,9 +47,11 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
             (limit.positive(rated)? / rated).sqrt()
         }
         (Some(_), None) => {
-            return Err(table.missing("rated", "the watts at which rates were measured"));
+            return Err(table.missing("rated", "the watts at which the rates were measured"));
         }
-        (None, Some(_)) => return Err(table.missing("limit", "the watts that an NPU may take")),
+        (None, Some(_)) => {
+            return Err(table.missing("limit", "the power limit of an NPU, in watts"));
+        }
     };
     let throttling = match (table.get("slower"), table.get("slower_after")) {
         (None, None) => None,
@@ -58,11 +60,11 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
             after: after.quantity::<Span>(LATENCY)?.seconds(),
         }),
         (Some(_), None) => {
-            let expected = "the time after which half of the slowdown is reached";
+            let expected = "the time until half of the slowdown is reached";
             return Err(table.missing("slower_after", expected));
         }
         (None, Some(_)) => {
-            let expected = "the part by which long products are slower";
+            let expected = "the fraction by which long matrix multiplications are slower";
             return Err(table.missing("slower", expected));
         }
     };
@@ -214,7 +216,8 @@ fn formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
 
 /// Parses one fraction for all classes of kernels, or a table with one for each.
 fn fractions(table: &ConfigTable<'_>) -> Result<[f64; MovingKernel::ALL.len()], ConfigError> {
-    let expected = "a part of the memory's bandwidth, or a table of them by class of kernel";
+    let expected =
+        "a fraction of the memory's bandwidth, or a table with a fraction for each class of kernel";
     let field = table.need("fraction", expected)?;
     if let Ok(one) = field.positive(2.0) {
         return Ok([one; MovingKernel::ALL.len()]);

@@ -37,10 +37,10 @@ fn failed_part(table: &ConfigTable<'_>, topology: &Topology) -> Result<FailedPar
         (None, Some(link)) => {
             let ends = link.line()?;
             let Some(graph) = topology.link_graph() else {
-                let found = format!("a link of {} NPUs", topology.npus());
+                let found = format!("a failing link on a machine of {} NPUs", topology.npus());
                 return Err(link.refuse(
                     found,
-                    format!("at most {MOST_NPUS} NPUs where links are told apart"),
+                    format!("at most {MOST_NPUS} NPUs if single links fail"),
                 ));
             };
             let expected = "two vertices that a link joins, such as \"0-1\"";
@@ -50,7 +50,7 @@ fn failed_part(table: &ConfigTable<'_>, topology: &Topology) -> Result<FailedPar
         }
         _ => Err(table.refuse(
             "`npu` and `link`, or neither",
-            "one of them: which part fails",
+            "either of them, for the part that fails",
         )),
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, Confi
         return Ok(all);
     };
     for table in field.tables(KEYS)? {
-        let expected = "the name of kernels, as traces have it";
+        let expected = "the name of a kernel, as in traces";
         let name = table.need("name", expected)?.text(expected)?;
         let dtype = table.optional("format", |field| field.choice(&Dtype::ALL))?;
         let expected = "a list of [FLOPs, bytes, time]";
@@ -29,12 +29,18 @@ pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, Confi
         let times = times.iter().map(time).collect::<Result<Vec<_>, _>>()?;
         let error = |key| table.or(key, 0.0, |field| field.positive(LARGEST_ERROR));
         let Some(kernel) = MeasuredKernel::new(times, error("error")?, error("between")?) else {
-            let expected = "at least one time, and one of each pair of FLOPs and bytes";
-            return Err(field.refuse("none, or two of the same size", expected));
+            let expected = "at least one time, and at most one for each pair of FLOPs and bytes";
+            return Err(field.refuse(
+                "an empty list, or two entries with the same FLOPs and bytes",
+                expected,
+            ));
         };
         if !all.add(name.to_owned(), dtype, kernel) {
-            let found = format!("a second table of {}", quoted(name));
-            return Err(table.refuse(found, "one for each name and format"));
+            let found = format!(
+                "a second table for kernel {} in the same format",
+                quoted(name)
+            );
+            return Err(table.refuse(found, "one table for each name and format"));
         }
     }
     Ok(all)

@@ -71,20 +71,20 @@ pub(super) fn network(
         let dimension = dimension(table)?;
         if dimensions.iter().any(|other| other.name == dimension.name) {
             let found = format!("the name {} twice", quoted(&dimension.name));
-            return Err(table.refuse(found, "a name of its own for each dimension"));
+            return Err(table.refuse(found, "a different name for each dimension"));
         }
         let size = table.need("size", "the number of NPUs along this dimension")?;
         // u64 cannot overflow here: the product of the inner sizes is at most MAX_NPUS.
         npus *= u64::from(dimension.size);
         if npus > u64::from(Topology::MAX_NPUS) {
             let most = Topology::MAX_NPUS;
-            let found = format!("a size that makes {npus} NPUs");
+            let found = format!("a size with which the machine has {npus} NPUs");
             return Err(size.refuse(found, format_args!("at most {most} in all")));
         }
         if let Some(field) = table.get("ranks") {
             if index + 1 == tables.len() {
-                let found = "ranks on the outermost dimension, of which there is one";
-                return Err(field.refuse(found, "them on an inner dimension"));
+                let found = "`ranks` on the outermost dimension, which has no further domains";
+                return Err(field.refuse(found, "`ranks` on an inner dimension"));
             }
             if rank_domain.is_some() {
                 return Err(field.refuse("a second one", "`ranks` in one dimension only"));
@@ -101,7 +101,10 @@ pub(super) fn network(
             // `NAMExN` replaces the size of the last table, so only the last table can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
-                return Err(field.refuse(found, "it on the outermost, the last, only"));
+                return Err(field.refuse(
+                    found,
+                    "`scalable` only on the outermost dimension, which is the last table",
+                ));
             }
         }
         algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
@@ -129,9 +132,9 @@ pub(super) fn network(
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
-            let found = "another model or switching for links of the machine's own";
-            let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them, or with \
-                            store_and_forward where every dimension is clos or graph and routes are first or hashed";
+            let found = "a network model or switching that does not support explicit links";
+            let expected = "fair_sharing with cut_through, which [[link]], clos and graph need; or with \
+                            store_and_forward if every dimension is clos or graph and routes are first or hashed";
             return Err(root.need("network", expected)?.refuse(found, expected));
         }
     }
@@ -186,7 +189,10 @@ pub(super) fn traffic(
     if let Some(field) = table.get("segment") {
         let segment: Bytes = field.quantity(SEGMENT)?;
         if switching == SwitchingMode::StoreAndForward {
-            return Err(field.refuse("a segment", "none where switching is store_and_forward"));
+            return Err(field.refuse(
+                "a segment",
+                "no `segment` with switching = store_and_forward",
+            ));
         }
         switching = SwitchingMode::CutThrough { segment };
     }

@@ -32,7 +32,7 @@ pub(super) fn add(
             None => curves.gemm[dtype as usize],
         };
         let (Some(curve), Some(peak)) = (curve, measured_at.peaks.get(dtype)) else {
-            let expected = "a format with a peak and a table `gemm`, which measured shapes correct";
+            let expected = "a format with a peak and a curve in the table `gemm`, which the measured shapes correct";
             return Err(format.refuse(quoted(&dtype.to_string()), expected));
         };
         let curve = curves::in_short_runs(class, curve)?;
@@ -52,8 +52,8 @@ pub(super) fn add(
             return Err(field.refuse("no shape", expected));
         };
         if curves.products[dtype as usize].replace(measured).is_some() {
-            let found = format!("a second table of {}", quoted(&dtype.to_string()));
-            return Err(table.refuse(found, "one for each format"));
+            let found = format!("a second table for format {}", quoted(&dtype.to_string()));
+            return Err(table.refuse(found, "one table for each format"));
         }
     }
     Ok(())

@@ -145,9 +145,9 @@ fn through(
     topology: &Topology,
 ) -> Result<usize, ConfigError> {
     if matches!(chosen, "ring" | "mesh") {
-        let found = format!("a dimension, and memories on a {chosen} of their own");
+        let found = format!("a dimension, but the attachment is {chosen}");
         let expected =
-            "none: only the other attachments have a port for each NPU, which can be the network's";
+            "no `through` with attachment ring or mesh, because their NPUs have no memory ports";
         return Err(field.refuse(found, expected));
     }
     let dimensions = topology.dimensions();
@@ -163,7 +163,7 @@ fn through(
         let name = quoted(&dimension.name);
         let found = format!("{name}, whose shape is {}", dimension.shape);
         let expected =
-            "a dimension of shape switch or fully_connected, where each NPU has a port of its own";
+            "a dimension of shape switch or fully_connected, where each NPU has its own port";
         Err(field.refuse(found, expected))
     }
 }
@@ -178,8 +178,8 @@ fn port(
     match (dimension, table.get(key)) {
         (Some(dimension), None) => Ok(topology.dimensions()[dimension].bandwidth),
         (Some(_), Some(field)) => Err(field.refuse(
-            "a bandwidth beside `through`",
-            "one of the two: with `through` the NPUs' ports are those of that dimension",
+            "both a bandwidth and `through`",
+            "one of the two; `through` uses the NPUs' ports into that dimension",
         )),
         (None, _) => rate(table, key),
     }
@@ -222,7 +222,7 @@ fn switch(
     npu_bandwidth: Bandwidth,
 ) -> Result<SwitchPool, ConfigError> {
     let expected =
-        "a table [[remote_memory.level]] for each level of switches, that of the NPUs first";
+        "a table [[remote_memory.level]] for each level of switches, nearest to the NPUs first";
     let tables = table
         .need("level", expected)?
         .tables(&["fan_in", "bandwidth"])?;
@@ -279,6 +279,8 @@ fn divides(table: &ConfigTable<'_>, key: &str, part: u32, all: u32) -> Result<()
     if all.is_multiple_of(part) {
         return Ok(());
     }
-    let found = format!("one that makes {part}, which does not divide {all}");
-    Err(table.need(key, "")?.refuse(found, "equal parts"))
+    let found = format!("a value that makes {part} parts, which does not divide {all}");
+    Err(table
+        .need(key, "")?
+        .refuse(found, "a value that divides evenly"))
 }

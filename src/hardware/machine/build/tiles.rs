@@ -44,10 +44,10 @@ pub(super) fn tiles(
         // The DRAM of a grid is its remote memory, so there cannot be a second remote memory.
         let allowed = key == "remote_memory" && field.table(Some(KEYS))?.get("dram").is_none();
         if let Some(other) = root.get(key).filter(|_| !allowed) {
-            let found = format!("{what} beside [tiles]");
+            let found = format!("both {what} and [tiles]");
             return Err(other.refuse(
                 found,
-                "one of both: tiles have two dimensions, x and y, and [tiles.dram]",
+                "one of the two; tiles have the dimensions x and y, and their memory is [tiles.dram]",
             ));
         }
     }
@@ -61,7 +61,7 @@ pub(super) fn tiles(
         field.choice(&AlgorithmChoice::ALL)
     })?;
     let topology = Topology::tiled(grid, shape, inside, latency)
-        .ok_or_else(|| table.refuse("links of no rate that can be counted", "less bandwidth"))?;
+        .ok_or_else(|| table.refuse("a bandwidth too large to count", "a smaller bandwidth"))?;
     let settings = traffic(root, NetworkKind::Exclusive)?;
     let topology = settings.apply(topology);
     let dram = table.optional("dram", |field| dram::dram(field, &topology))?;
@@ -99,7 +99,10 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
     };
     for key in ["die_bandwidth", "die_latency"] {
         if let Some(field) = table.get(key).filter(|_| !several) {
-            return Err(field.refuse("links between dies", "none where there is one die"));
+            return Err(field.refuse(
+                "links between dies",
+                "no key for links between dies on a machine of one die",
+            ));
         }
     }
     let mut grid = TileGrid {

@@ -64,7 +64,7 @@ pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigErr
         if let Some(field) = table.get(key).filter(|_| !shapes.contains(&wiring)) {
             let names = WIRINGS.iter().filter(|(shape, _)| shapes.contains(shape));
             let names: Vec<_> = names.map(|(_, name)| *name).collect();
-            let expected = format!("it where shape is {}", names.join(" or "));
+            let expected = format!("this key only where shape is {}", names.join(" or "));
             return Err(field.refuse(format!("`{key}`"), expected));
         }
     }
@@ -87,7 +87,7 @@ const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
 pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
-            return Err(field.refuse("`interpolate`", "it beside `link_rates`"));
+            return Err(field.refuse("`interpolate`", "`interpolate` only with `link_rates`"));
         }
         return table.quantity("bandwidth", BANDWIDTH);
     };
@@ -97,8 +97,7 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
     let mut links = Vec::new();
     for (number, rate) in field.table(None)?.fields() {
         let count = number.parse::<u32>().ok().filter(|count| *count > 0);
-        let expected =
-            "numbers of links with the rate of each, such as { 1 = \"180 GB/s\", 3 = \"64 GB/s\" }";
+        let expected = "the rate of a link for each number of links, such as { 1 = \"180 GB/s\", 3 = \"64 GB/s\" }";
         let count = count.ok_or_else(|| rate.refuse(quoted(number), expected))?;
         let rate: Bandwidth = rate.quantity(BANDWIDTH)?;
         links.push((count, rate.bytes_per_second()));
@@ -116,8 +115,8 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
     rate.and_then(Bandwidth::new).ok_or_else(|| {
         field.refuse(
             format!("no rate for NPUs of {most} links"),
-            "a row for them, or `interpolate` as \"step\", the next larger number's rate, or \"log\", a line between \
-             logarithms",
+            "a rate for that number of links; or `interpolate` = \"step\" (rate of the next larger \
+             number) or \"log\" (linear between logarithms)",
         )
     })
 }
@@ -152,18 +151,18 @@ pub(super) fn wired(
     };
     let graph = LinkGraph::new(&topology, &links).map_err(|fault| match fault {
         LinkGraphFault::Npus => {
-            let found = format!("links of {} NPUs", topology.npus());
+            let found = format!("explicit links on a machine of {} NPUs", topology.npus());
             field.refuse(
                 found,
-                format!("at most {MOST_NPUS} NPUs where links are told apart"),
+                format!("at most {MOST_NPUS} NPUs with explicit links"),
             )
         }
         LinkGraphFault::Links(d) => {
-            let most = format!("fewer links: at most {MOST_LINKS}, and {MOST_SWITCHES} switches");
+            let most = format!("at most {MOST_LINKS} links and {MOST_SWITCHES} switches");
             dimensions[d].refuse("too many links or switches", most)
         }
         LinkGraphFault::Apart(a, b) => field.refuse(
-            format!("no way from NPU {a} to NPU {b}"),
+            format!("no route from NPU {a} to NPU {b}"),
             "links that join all NPUs",
         ),
     })?;
@@ -175,9 +174,10 @@ pub(super) fn wired(
     let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
     match graph.with_changes(&changes) {
         Ok(graph) => Ok(topology.with_graph(graph)),
-        Err(LinkChangeFault { change }) => {
-            Err(tables[change].refuse("no such link", "NPUs that a link of that dimension joins"))
-        }
+        Err(LinkChangeFault { change }) => Err(tables[change].refuse(
+            "no link between these NPUs",
+            "NPUs that a link of this dimension joins",
+        )),
     }
 }
 
@@ -189,7 +189,10 @@ fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, Co
         (None, Some(_)) => ("between", true),
         _ => {
             let found = "`npus` and `between`, or neither";
-            return Err(table.refuse(found, "one of them: whose links, or between which NPUs"));
+            return Err(table.refuse(
+                found,
+                "either `npus`, whose links change, or `between`, two NPUs",
+            ));
         }
     };
     let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
@@ -207,7 +210,10 @@ fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, Co
     let bandwidth = table.optional("bandwidth", |field| field.quantity(BANDWIDTH))?;
     let latency = table.optional("latency", |field| field.quantity(LATENCY))?;
     if bandwidth.is_none() && latency.is_none() {
-        return Err(table.refuse("nothing to change", "`bandwidth` or `latency`"));
+        return Err(table.refuse(
+            "neither `bandwidth` nor `latency`",
+            "at least one of `bandwidth` and `latency`",
+        ));
     }
     Ok(LinkChange {
         npus: ranges

@@ -130,12 +130,12 @@ fn what_a_machine_lacks_is_refused() {
         link: gb(50.0),
         ..DatasheetNumbers::default()
     };
-    assert!(refused("wafer-5x4", &link).contains("cores on dies"));
+    assert!(refused("wafer-5x4", &link).contains("a machine of tiles"));
     let count = DatasheetNumbers {
         multiprocessors: Some(7),
         ..DatasheetNumbers::default()
     };
-    assert!(refused("tpu-v4", &count).contains("no curve of products"));
+    assert!(refused("tpu-v4", &count).contains("no curve of matrix multiplications"));
     for (text, part) in [
         ("989TFLOP/s", "such as bf16=989TFLOP/s"),
         ("bf61=989TFLOP/s", "did you mean `bf16`?"),

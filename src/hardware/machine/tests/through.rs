@@ -91,7 +91,7 @@ fn ports_that_are_none_are_refused() {
     swap(
         HIERARCHICAL,
         r#"
-        chunk = "1 MB" => chunk = "1 MB"\nthrough = "outer" => 48: `remote_memory.in_node_bandwidth` … beside `through` … one of the two
+        chunk = "1 MB" => chunk = "1 MB"\nthrough = "outer" => 48: `remote_memory.in_node_bandwidth` … and `through` … one of the two
         in_node_bandwidth = "50 GB/s" => through = "inner" => 48: `remote_memory.through` … "inner", whose shape is ring … switch or fully_connected
         in_node_bandwidth = "50 GB/s" => through = "outr" => 48: `remote_memory.through` … outr … one of inner, outer
         in_node_bandwidth = "50 GB/s" => through = 1 => 48: `remote_memory.through` … one of inner, outer
@@ -99,11 +99,11 @@ fn ports_that_are_none_are_refused() {
     );
     swap(
         SWITCH,
-        r#"npu_bandwidth = "50 GB/s" => npu_bandwidth = "50 GB/s"\nthrough = "outer" => 46: `remote_memory.npu_bandwidth` … beside `through`"#,
+        r#"npu_bandwidth = "50 GB/s" => npu_bandwidth = "50 GB/s"\nthrough = "outer" => 46: `remote_memory.npu_bandwidth` … and `through`"#,
     );
     for (text, name) in [(RING, "ring"), (MESH, "mesh")] {
         let table = format!(
-            "chunk = \"1 MB\" => chunk = \"1 MB\"\\nthrough = \"outer\" => {}: `remote_memory.through` … memories on a {name} of their own … none",
+            "chunk = \"1 MB\" => chunk = \"1 MB\"\\nthrough = \"outer\" => {}: `remote_memory.through` … the attachment is {name} … no `through`",
             if name == "ring" { 48 } else { 49 }
         );
         swap(text, &table);

@@ -142,7 +142,10 @@ fn mistakes_are_refused_by_key_and_line() {
     // Links between dies need several dies.
     let one = GOOD.replace("dies = [2, 3]", "dies = [1, 1]");
     let error = read(&one).unwrap_err().to_string();
-    assert!(error.contains("none where there is one die"), "{error}");
+    assert!(
+        error.contains("no key for links between dies on a machine of one die"),
+        "{error}"
+    );
 }
 
 /// 2 x 4 + 4 + 100 - 2 = 110 cycles at 1 GHz; the peak alone would take 2 x 4 x 4 x 100 / 10^12 s = 3.2 ns.

@@ -55,7 +55,7 @@ impl ChipGraph {
                 (_, Some((_, block))) => {
                     let keys = if head.is_none() { HEAD } else { CHIP };
                     let expected = format!(
-                        "one of {}, each once, with a colon behind it",
+                        "one of {}, each once and followed by a colon",
                         keys.join(", ")
                     );
                     let (key, value) = line
@@ -68,7 +68,11 @@ impl ChipGraph {
                     block[place] = Some((number, value.trim()));
                 }
                 (_, None) => {
-                    return Err(wrong(number, line, "`{`, which begins the head or a chip"));
+                    return Err(wrong(
+                        number,
+                        line,
+                        "`{`, which begins the header or a chip",
+                    ));
                 }
             }
         }
@@ -83,7 +87,7 @@ impl ChipGraph {
                     start: usize|
          -> Result<(usize, String), ChipGraphError> {
             let found = block[place].map(|(line, value)| (line, value.to_owned()));
-            found.ok_or_else(|| wrong(start, "a block without it", key))
+            found.ok_or_else(|| wrong(start, "a block without this key", key))
         };
         let whole = |(line, value): (usize, String), most: u32| {
             let number = value.parse::<u32>().ok().filter(|number| *number <= most);
@@ -118,18 +122,17 @@ impl ChipGraph {
             let distance_line = distances.0;
             let distances = list(distances, MOST_DISTANCE)?;
             if distances.len() != beside.len() || distances.contains(&0) {
-                let expected = format!("{} distances, one for each chip, from 1", beside.len());
+                let expected = format!(
+                    "{} distances of at least 1, one for each connected chip",
+                    beside.len()
+                );
                 return Err(wrong(distance_line, &format!("{distances:?}"), &expected));
             }
             let twice = (1..)
                 .zip(&beside)
                 .any(|(i, chip)| beside[i..].contains(chip));
             if twice || beside.contains(&id) {
-                return Err(wrong(
-                    line,
-                    &format!("{beside:?}"),
-                    "other chips, each once",
-                ));
+                return Err(wrong(line, &format!("{beside:?}"), "different other chips"));
             }
             if links[id as usize]
                 .replace(beside.into_iter().zip(distances).collect())

@@ -73,10 +73,12 @@ impl LinkTechnology {
                 continue;
             }
             let links = number.trim().parse::<u32>().ok().filter(|n| *n > 0);
-            let expected = "expected a number of links or `interface` in front of each rate";
+            let expected = "expected a number of links or `interface` before each rate";
             let links = links.ok_or_else(|| format!("`{part}`: {expected}"))?;
             if this.links.iter().any(|(own, _)| *own == links) {
-                return Err(format!("`{part}`: {links} links stand twice"));
+                return Err(format!(
+                    "`{part}`: the rate for {links} links is given twice"
+                ));
             }
             this.links.push((links, rate));
         }

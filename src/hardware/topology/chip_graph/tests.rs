@@ -143,7 +143,7 @@ fn what_is_not_symmetric_or_connected_is_refused() {
             .unwrap_err()
             .to_string()
     };
-    let one_way = "chip 1 is linked to chip 0 at distance 1, but chip 0 has no link to chip 1; links go both ways";
+    let one_way = "chip 1 is linked to chip 0 at distance 1, but chip 0 has no link to chip 1; expected the same link in both directions";
     assert_eq!(
         error(
             "{1, 3}\n  Connected_chip_distance: {1, 1}",
@@ -151,11 +151,11 @@ fn what_is_not_symmetric_or_connected_is_refused() {
         ),
         one_way
     );
-    let longer = "chip 0 is linked to chip 1 at distance 2, but chip 1 has it at distance 1; links go both ways";
+    let longer = "chip 0 is linked to chip 1 at distance 2, but chip 1 states distance 1; expected the same link in both directions";
     assert_eq!(error("{1, 1}", "{2, 1}"), longer);
     assert_eq!(
         error("{1, 1}", "{1}"),
-        "t:9: found \"[1]\", expected 2 distances, one for each chip, from 1"
+        "t:9: found \"[1]\", expected 2 distances of at least 1, one for each connected chip"
     );
     assert_eq!(
         error("{1, 3}", "{1, 4}"),
@@ -178,7 +178,7 @@ fn what_is_not_symmetric_or_connected_is_refused() {
     let error = ChipGraph::parse(apart, "t").unwrap_err().to_string();
     assert_eq!(
         error,
-        "chip 1 cannot be reached from chip 0; a topology is connected"
+        "chip 1 cannot be reached from chip 0; expected a connected topology"
     );
     for text in [
         "",

@@ -40,12 +40,12 @@ impl LinkGraph {
         }
         Err(match known {
             Some(vertex) => format!(
-                "`{ends}` names {} and no other vertex: it has links to {}",
+                "`{ends}` names {} but no second vertex; expected one of its neighbours {}",
                 self.vertex(vertex),
                 self.name_neighbours(vertex)
             ),
             None => format!(
-                "`{ends}` names no two vertices: NPU 0 has links to {}",
+                "`{ends}` does not name two vertices; NPU 0, for example, has links to {}",
                 self.name_neighbours(0)
             ),
         })

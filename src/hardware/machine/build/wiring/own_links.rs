@@ -20,7 +20,7 @@ pub(super) fn own_links(
     }
     let fabric = match table.get("fabric") {
         Some(field) if d == 0 => {
-            let expected = "it where dimensions lie inside";
+            let expected = "`fabric` only on a dimension that has inner dimensions";
             return Err(field.refuse("`fabric` of the innermost dimension", expected));
         }
         Some(field) => field.choice(&ClosFabric::ALL)?,
@@ -35,11 +35,11 @@ pub(super) fn own_links(
         let all = ClosFabric::TopOfRack.npus(topology, d);
         let expected = match fabric {
             ClosFabric::RailOnly if all > npus => format!(
-                "levels whose product is {npus}, the size, for each rail, or {all} with `fabric` as \
+                "levels whose product is the size, {npus}, for each rail; or {all} if `fabric` is \
                  \"rail_optimized\" or \"top_of_rack\""
             ),
-            ClosFabric::RailOnly => format!("levels whose product is {npus}, the size"),
-            _ => format!("levels whose product is {npus}, the NPUs of all rails"),
+            ClosFabric::RailOnly => format!("levels whose product is the size, {npus}"),
+            _ => format!("levels whose product is the number of NPUs of all rails, {npus}"),
         };
         let field = table.need("levels", "the sizes of levels")?;
         return Err(field.refuse(found, expected));
@@ -64,14 +64,14 @@ fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolic
     let seed = field.between(0, u64::from(u32::MAX))?;
     match policy {
         RoutePolicy::Hashed(_) => Ok(RoutePolicy::Hashed(seed)),
-        _ => Err(field.refuse("a seed", "one where routes are hashed")),
+        _ => Err(field.refuse("a seed", "`seed` only with hashed routes")),
     }
 }
 
 /// Parses `levels = "2x2x4"` and `oversubscription`, which is one number for all levels, or a list
 /// with a number for each level except the highest.
 fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
-    let expected = "NPUs or switches below a switch of each level, lowest first, such as \"4x4\"";
+    let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
     let field = table.need("levels", expected)?;
     let text = field.text(expected)?;
     let sizes = text.split('x').map(|part| {
@@ -86,8 +86,8 @@ fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
         let up = f64::from(below) / over;
         if up < 1.0 || up.fract() != 0.0 {
             let field = table.get("oversubscription").unwrap_or(field);
-            let found = format!("{up} links up from a switch with {below} below");
-            return Err(field.refuse(found, "a whole number of them"));
+            let found = format!("{up} uplinks of a switch with {below} links below");
+            return Err(field.refuse(found, "a whole number of uplinks"));
         }
         uplinks.push(up as u32);
     }
@@ -100,8 +100,11 @@ pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, 
     let field = table.need("links", expected)?;
     let chips = chips(&field, npus, expected)?;
     if chips.chips() != npus {
-        let found = format!("a graph of {} NPUs", chips.chips());
-        return Err(field.refuse(found, format!("one of {npus}, the size")));
+        let found = format!("a graph with {} NPUs", chips.chips());
+        return Err(field.refuse(
+            found,
+            format!("a graph with {npus} NPUs, the size of the dimension"),
+        ));
     }
     Ok(chips)
 }
