@@ -315,14 +315,16 @@ impl<'a> CompiledReplay<'a> {
         let (name, npus) = (self.machine.name(), self.machine.topology().npus());
         if self.plan.shared_of_class.is_empty() {
             return Err(ReplayRefusal::new(
-                format!("a feed launches a program of several ranks at NPU {npu}"),
-                "programs of one rank go to any NPU; compile others for each placement",
+                format!(
+                    "a feed launches a program of several ranks at NPU {npu}, but only programs of one rank can move to another NPU"
+                ),
+                "a program of one rank, or a program compiled for this placement",
             ));
         }
         if npu.0 >= npus {
             return Err(ReplayRefusal::new(
                 format!(
-                    "a feed launches at NPU {npu}, but machine `{name}` has {npus} (0 to {})",
+                    "a feed launches a program at NPU {npu}, but machine `{name}` has {npus} NPUs (0 to {})",
                     npus - 1
                 ),
                 "an NPU of the machine",
@@ -332,10 +334,10 @@ impl<'a> CompiledReplay<'a> {
         if self.plan.shared_of_class[class] == NONE {
             return Err(ReplayRefusal::new(
                 format!(
-                    "a feed launches at NPU {npu} a program with kernels that have no price on class `{}`",
+                    "a feed launches at NPU {npu} a program whose kernels have no known time on NPU class `{}`",
                     self.machine.classes()[class].name
                 ),
-                "an NPU of another class, or peaks for the formats of its kernels",
+                "an NPU of another class, or peaks of this class for the formats of the kernels",
             ));
         }
         Ok(())
@@ -442,10 +444,10 @@ fn check_links(
     if topology.graph().is_some() && !shares {
         return Err(ReplayRefusal::new(
             format!(
-                "network model {network} knows dimensions, and machine `{name}` has links of its own"
+                "network model {network} supports only dimensions, but machine `{name}` has explicit links"
             ),
             format!(
-                "{} fair-sharing, which is that machine's model",
+                "{} fair-sharing, the model of machines with explicit links",
                 SettingKey::Network
             ),
         ));
@@ -453,7 +455,9 @@ fn check_links(
     if (shares || options.links) && topology.npus() > MOST_NPUS {
         let npus = topology.npus();
         return Err(ReplayRefusal::new(
-            format!("machine `{name}` has {npus} NPUs, and links are told apart up to {MOST_NPUS}"),
+            format!(
+                "machine `{name}` has {npus} NPUs, but models of single links support at most {MOST_NPUS}"
+            ),
             format!(
                 "{} ports or links, without {}",
                 SettingKey::Network,

@@ -123,9 +123,8 @@ pub enum ReplayError {
     Stuck(Box<Stuck>),
     /// Simulated time overflowed.
     #[error(
-        "the replay passes 213 days of simulated time, which is all that picoseconds in 64 bits \
-         hold\n  try: look for a node with an absurd duration or size, or a bandwidth with a wrong \
-         unit"
+        "the replay exceeds 213 days of simulated time, the maximum of 64-bit picoseconds\n  try: \
+         look for a node with an absurd duration or size, or a bandwidth with a wrong unit"
     )]
     TooLong,
     /// The run was interrupted or is out of memory.

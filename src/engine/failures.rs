@@ -71,12 +71,15 @@ pub(super) fn plan_failures(
     let planned = given.map(|given| {
         let part = if as_issued {
             Err((
-                "replays in ASTRA-sim's order know no failures".to_owned(),
-                "a native replay of the same traces, or no failures".to_owned(),
+                "replays in ASTRA-sim's order do not support failures".to_owned(),
+                "a replay in chakram's own order, or no failures".to_owned(),
             ))
         } else if options.aggregate {
             Err((
-                format!("with {} one rank runs for several", SettingKey::Aggregate),
+                format!(
+                    "failures change single ranks, but with {} one rank runs for several",
+                    SettingKey::Aggregate
+                ),
                 "leave one of the two out".to_owned(),
             ))
         } else {
@@ -116,7 +119,7 @@ fn find_links(machine: &Machine, ends: &str) -> Result<PlannedPart, FoundAndHint
     let topology = machine.topology();
     let Some(graph) = topology.link_graph() else {
         return Err((
-            format!("links of {} NPUs are not told apart", topology.npus()),
+            format!("links cannot fail on a machine of {} NPUs", topology.npus()),
             format!("a machine of at most {MOST_NPUS} NPUs"),
         ));
     };
@@ -156,14 +159,14 @@ fn check_link_failures(
         (key.clone(), format!("without {key}"))
     } else if switching != SwitchingMode::IDEAL {
         return Err((
-            format!("bytes on a link are not known where devices forward by {switching}"),
+            format!("failures of links are not supported with {switching} switching"),
             "a machine without `switching` in its [network]".to_owned(),
         ));
     } else {
         return Ok(());
     };
     Err((
-        format!("with {with} nothing passes links that could fail"),
+        format!("with {with} no message crosses links, so no link can fail"),
         hint,
     ))
 }
@@ -289,7 +292,7 @@ pub(super) fn describe<N: NetworkBackend>(
             .filter(|running| running.npu == *npu);
         let left: u64 = ranks.map(|running| u64::from(running.left)).sum();
         lines.push(format!(
-            "{}: {} there had not ended, nor any communication with it",
+            "{}: {} on the NPU had not ended, nor the communication with it",
             failure.to_sentence(),
             counted(left, "node")
         ));
@@ -309,7 +312,7 @@ pub(super) fn describe<N: NetworkBackend>(
         let failed = failed.filter(|failure| matches!(failure.part, PlannedPart::Links(_)));
         let failed: Vec<String> = failed.map(|failure| failure.given.to_sentence()).collect();
         lines.push(format!(
-            "{}: no way is left {}",
+            "{}: no route is left {}",
             failed.join(", "),
             pairs.join(", ")
         ));

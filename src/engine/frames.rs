@@ -133,7 +133,7 @@ impl<'a> Launches<'a> {
         let program = programs.get(launch.program as usize).ok_or_else(|| {
             ReplayRefusal::new(
                 format!(
-                    "a feed launches program {}, but there are {}",
+                    "a feed launches program {}, but the run has {}",
                     launch.program,
                     programs.len()
                 ),

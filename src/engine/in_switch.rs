@@ -41,11 +41,11 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
                 graph,
                 node,
                 &format!(
-                    "switches are to gather or reduce what it moves, and the remote memory of machine \
-                     `{name}`, which is attached as `{}`, has none",
+                    "the node needs switches that gather or reduce its data, but the remote memory \
+                     of machine `{name}` with attachment `{}` has no switches",
                     remote.attachment.name()
                 ),
-                "take a machine with `attachment` hierarchical or switch, or drop `in_switch`",
+                "take a machine with `attachment` hierarchical or switch, or remove `in_switch`",
             ));
         }
         let (bytes, room) = (
@@ -58,7 +58,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
                 graph,
                 node,
                 &format!(
-                    "all NPUs together move {bytes} at once, but the remote memory holds {room}"
+                    "all NPUs together move {bytes} at once, but the remote memory has a capacity of {room}"
                 ),
                 "give the remote memory more capacity, or split the tensor",
             ));
@@ -71,10 +71,10 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
             graph,
             first,
             &format!(
-                "switches gather and reduce for all {npus} NPUs of machine `{name}`, and the job has \
-                 traces of {present} ranks"
+                "switches gather and reduce for all {npus} NPUs of machine `{name}`, but only \
+                 {present} ranks of the job have traces"
             ),
-            "replay on a machine as large as the job",
+            "replay on a machine with as many NPUs as the job has ranks",
         ));
     }
     let mut seen = BTreeSet::from([instance.graph]);
@@ -87,11 +87,11 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
         if let Some((k, ..)) = first_difference(accesses(graph), accesses(theirs)) {
             return Err(ReplayRefusal::new(
                 format!(
-                    "ranks disagree on what switches gather and reduce: {} against {}",
+                    "ranks disagree on the loads and stores that switches gather and reduce: {}, but {}",
                     said(instance.rank, graph, of(graph).nth(k)),
                     said(other.rank, theirs, of(theirs).nth(k))
                 ),
-                "in-switch loads and stores are the same on all ranks, in the order of ids",
+                "the same in-switch loads and stores on all ranks, in the order of ids",
             ));
         }
     }
@@ -133,6 +133,6 @@ fn said(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
             let bytes = Bytes(graph.bytes(node));
             format!("{} of {bytes}", describe(rank, graph, node))
         }
-        None => format!("no more of rank {}", rank.0),
+        None => format!("no further one on rank {}", rank.0),
     }
 }

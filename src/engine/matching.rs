@@ -126,8 +126,8 @@ fn group_calls(
             said(workload, first.rank, found.calls[0]),
             said(workload, found.other, found.calls[1])
         ),
-        "members of a group must make the same collectives in the same order; look for a \
-         trace of another job or step, or one that was cut",
+        "look for a trace of another job or step, or a truncated trace; members of a group must \
+         make the same collectives in the same order",
     ))
 }
 
@@ -181,7 +181,7 @@ fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) 
 fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;
-        return format!("rank {rank} has no further collective of this group");
+        return format!("rank {rank} has no further collective in this group");
     };
     let (rank, graph, call) = call_of(workload, call);
     let root = if call.kind.has_root() && call.root != NONE {
@@ -237,17 +237,17 @@ fn call_plan(
     if call.kind.has_root() && place.is_none() {
         return Err(refusal(
             format!(
-                "its root is rank {root}, which is not in its {}",
+                "the root is rank {root}, which is not in the {}",
                 group_text(group)
             ),
-            "`comm_root` is a rank of the job, not a place in the group",
+            "a rank of the job in `comm_root`, not a position in the group",
         ));
     }
     let (size, bytes) = (group.members.len() as u32, graph.bytes(call.node));
     let buffer = call.kind.buffer(bytes, size).ok_or_else(|| {
         refusal(
-            format!("{size} shards of {bytes} bytes are more than 2^63"),
-            "look whether `comm_size` is the shard, as it must be for all-gather and gather",
+            format!("{size} shards of {bytes} bytes are more than 2^63 bytes in total"),
+            "check that `comm_size` is the size of a shard, as all-gather and gather need",
         )
     })?;
     Ok(CallPlan {
@@ -335,9 +335,9 @@ fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayR
     ReplayRefusal::new(
         format!(
             "the sizes of a send and its receive differ: {sender} sends {sent} bytes, and {receiver} expects \
-             {expected}; a message is matched by its ends, tag and size, so neither has a partner"
+             {expected}; messages are matched by ends, tag and size, so neither node has a partner"
         ),
-        "give both nodes the same `comm_size`, or look whether the two traces are of one job and step",
+        "give both nodes the same `comm_size`, or check that the two traces are of one job and step",
     )
 }
 
@@ -399,7 +399,7 @@ fn refuse<S>(workload: &Workload, disagreement: &MessageDisagreement<S>) -> Repl
     };
     ReplayRefusal::new(
         disagreement.text(named, |half| bytes(workload, half)),
-        "the two traces are of different jobs or steps, or one was cut",
+        "check that the two traces are of one job and step, and that neither is truncated",
     )
 }
 

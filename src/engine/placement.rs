@@ -27,8 +27,9 @@ pub fn place(
             let (used, of) = (domain.used, domain.npus);
             return Err(ReplayRefusal::new(
                 format!(
-                    "the job has {ranks} ranks, and machine `{}` takes {most}: jobs of more than {of} ranks use {used} \
-                     of the {of} NPUs of each `{dimension}` (its `ranks`)",
+                    "the job has {ranks} ranks, but machine `{}` takes at most {most}: jobs of \
+                     more than {of} ranks use {used} of the {of} NPUs of each `{dimension}` (key \
+                     `ranks`)",
                     machine.name()
                 ),
                 format!(
@@ -60,7 +61,7 @@ pub fn place(
                 "the map places {} ranks, but the job has {ranks}",
                 map.len()
             ),
-            "give one NPU for each rank",
+            "give exactly one NPU for each rank",
         ));
     }
     let mut taken = vec![NONE; npus as usize];
@@ -68,14 +69,16 @@ pub fn place(
         match taken.get_mut(npu.index()) {
             None => {
                 return Err(ReplayRefusal::new(
-                    format!("the map puts rank {rank} on NPU {npu}, but there are {npus} NPUs"),
-                    format!("NPUs are numbered 0 to {}", npus - 1),
+                    format!(
+                        "the map places rank {rank} on NPU {npu}, but the machine has {npus} NPUs"
+                    ),
+                    format!("NPUs from 0 to {}", npus - 1),
                 ));
             }
             Some(other) if *other != NONE => {
                 return Err(ReplayRefusal::new(
-                    format!("the map puts ranks {other} and {rank} on NPU {npu}"),
-                    "give each rank an NPU of its own",
+                    format!("the map places ranks {other} and {rank} on NPU {npu}"),
+                    "give each rank a different NPU",
                 ));
             }
             Some(free) => *free = rank as u32,

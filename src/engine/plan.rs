@@ -299,13 +299,13 @@ impl ReplayPlan {
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(
-                    "communication is to last as {}, but none of the {} communication nodes has a \
+                    "communication should last as {}, but none of the {} communication nodes has a \
                      duration or `wait_ns`",
                     options.comm, basis.unrecorded
                 ),
                 format!(
-                    "{} model, which has the machine's network carry them; or convert the capture anew, \
-                     with the durations of its communication kernels",
+                    "{} model, which simulates communication on the machine's network; or convert \
+                     the capture again, with the durations of its communication kernels",
                     SettingKey::Comm
                 ),
             ));

@@ -159,7 +159,9 @@ impl FromStr for KernelJitter {
 
     /// Reads `5%` or `0.05`, with `,seed=7`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || format!("`{text}` is no spread, such as 5% or 5%,seed=7, below 100%");
+        let expected = || {
+            format!("`{text}` is not a spread; expected less than 100%, such as 5% or 5%,seed=7")
+        };
         let (spread, seed) = match text.split_once(',') {
             None => (text, 0),
             Some((spread, seed)) => {
@@ -380,7 +382,7 @@ impl PriceChanges {
         }
         Err(ReplayRefusal::new(
             format!(
-                "`{}` is about none of the {what} of the job",
+                "`{}` matches none of the {what} of the job",
                 escape(&idle.change)
             ),
             hint,

@@ -68,7 +68,7 @@ pub fn run_launches<'a>(
     observer: &mut dyn Observer,
 ) -> Result<ReplayOutcome, ReplayError> {
     let Some(first) = programs.first() else {
-        return Err(ReplayRefusal::new("there is no program to launch", "at least one").into());
+        return Err(ReplayRefusal::new("the run has no programs", "at least one program").into());
     };
     let alike = |program: &CompiledReplay<'_>| {
         std::ptr::eq(program.machine, first.machine)
@@ -78,8 +78,8 @@ pub fn run_launches<'a>(
     };
     if !programs.iter().all(alike) {
         return Err(ReplayRefusal::new(
-            "programs of one run are for different machines, networks or models of host and communication",
-            "compile them for one machine with the same options",
+            "the programs of a run were compiled for different machines, networks or models of host and communication",
+            "compile all programs for one machine with the same options",
         )
         .into());
     }

@@ -73,10 +73,10 @@ fn table(
     if n > MOST_MEMBERS {
         return Err(ReplayRefusal::new(
             format!(
-                "an all-to-all of unequal parts in the {}, which has more than {MOST_MEMBERS} members",
+                "an all-to-all has unequal parts in the {}, which has more than {MOST_MEMBERS} members",
                 group_text(group)
             ),
-            "drop `send_bytes` and `receive_bytes` for equal parts",
+            "remove `send_bytes` and `receive_bytes`, so that parts are equal",
         ));
     }
     let at = |from: usize, to: usize| {
@@ -92,14 +92,14 @@ fn table(
             if !list.is_empty() && list.len() != n {
                 return Err(ReplayRefusal::new(
                     format!(
-                        "node {node} of rank {} says `{name}` of {} members, and the {} has {n}",
+                        "node {node} of rank {} states `{name}` of {} members, but the {} has {n}",
                         group.members[place].0,
                         list.len(),
                         group_text(group)
                     ),
                     format!(
-                        "replay as many ranks as were captured ({}), write the bytes for each member, or drop the attribute for \
-                         equal parts",
+                        "replay as many ranks as were captured ({}), write the bytes for each member, \
+                         or remove the attribute, so that parts are equal",
                         SettingKey::Ranks
                     ),
                 ));

@@ -108,16 +108,16 @@ impl StuckDiagnosis<'_, '_> {
             return (text, None);
         }
         if self.flow.is_dormant(instance, node) {
-            let text = "another node of its rank to end: what set it free ended at once, and only ends that \
-                        come later make a rank look for ready nodes";
+            let text = "another node of its rank to end: the node became ready in the same \
+                        instant, and a rank searches for ready nodes only when a later node ends";
             return (text.to_owned(), None);
         }
         if self.flow.instance(instance).has(HELD) {
-            return ("its rank to be released by its feed".to_owned(), None);
+            return ("its feed to release the rank".to_owned(), None);
         }
         if self.flow.instance(instance).serves(kind) {
             return (
-                "its processor, which has not said when it runs".to_owned(),
+                "its processor, which has not scheduled the node".to_owned(),
                 None,
             );
         }
@@ -127,7 +127,7 @@ impl StuckDiagnosis<'_, '_> {
                 kind => self.wait_for_lane(vertex).unwrap_or_else(|| match kind {
                     NodeKind::Send => self.wait_in_channel(vertex),
                     NodeKind::Collective => self.wait_in_run(vertex),
-                    _ => ("an event that never came".to_owned(), None),
+                    _ => ("an event that never occurred".to_owned(), None),
                 }),
             };
         }
@@ -143,7 +143,7 @@ impl StuckDiagnosis<'_, '_> {
                 .unwrap_or_else(|| self.wait_for_members(vertex)),
             _ => self
                 .wait_for_lane(vertex)
-                .unwrap_or_else(|| ("an event that never came".to_owned(), None)),
+                .unwrap_or_else(|| ("an event that never occurred".to_owned(), None)),
         }
     }
 
@@ -193,7 +193,7 @@ impl StuckDiagnosis<'_, '_> {
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
         Some((
-            format!("its turn, which is behind that of the group's collective {before}{text}"),
+            format!("its turn, which comes after the group's collective {before}{text}"),
             other,
         ))
     }
@@ -208,7 +208,7 @@ impl StuckDiagnosis<'_, '_> {
         if holder == vertex {
             return None;
         }
-        let text = format!("its lane, which {} holds", self.reference(holder));
+        let text = format!("its lane, which is occupied by {}", self.reference(holder));
         Some((text, Some(holder)))
     }
 
@@ -230,7 +230,7 @@ impl StuckDiagnosis<'_, '_> {
         let before = running.graph.nodes().find(holds).map(of_turn);
         let state = before.map_or_else(String::new, |before| format!(": {}", self.state(before)));
         let text = format!(
-            "its lane, which is kept for launch {}{state}",
+            "its lane, which is reserved for launch {}{state}",
             self.flow.serial(turn)
         );
         Some((text, before))

@@ -27,12 +27,12 @@ pub(super) fn cores(
     }
     let hint = || {
         format!(
-            "{}, which says where each rank sits, whatever traces say",
+            "{}, which places each rank and overrides the traces",
             SettingKey::Map
         )
     };
     if workload.instances().len() != workload.ranks() as usize {
-        let found = "traces say on which cores their ranks sit, and some ranks have no trace";
+        let found = "traces state the cores of their ranks, but some ranks have no trace";
         return Err(ReplayRefusal::new(found, hint()));
     }
     let core = |instance: &RankInstance| {
@@ -40,10 +40,10 @@ pub(super) fn cores(
         let refuse = |found: String| Err(ReplayRefusal::new(found, hint()));
         match instance.core {
             None => refuse(format!(
-                "the trace of rank {rank} names no core, and others do"
+                "the trace of rank {rank} names no core, but other traces do"
             )),
             Some(at) if (0..2).any(|d| at[d] >= tiles.size(d)) => refuse(format!(
-                "rank {rank} sits on core {} by its trace, and machine `{}` has cores from (0, 0) to {}",
+                "the trace of rank {rank} names core {}, but machine `{}` has cores from (0, 0) to {}",
                 shown(at),
                 machine.name(),
                 shown([0, 1].map(|d| tiles.size(d) - 1))
@@ -71,7 +71,7 @@ pub(super) fn check(
         if tiles.faulty_cores.contains(&planned.npu.0) {
             let (rank, at) = (instance.rank, shown(tiles.place(planned.npu.0)));
             return Err(ReplayRefusal::new(
-                format!("rank {rank} sits on core {at} of machine `{name}`, which is faulty"),
+                format!("rank {rank} is placed on core {at} of machine `{name}`, which is faulty"),
                 format!(
                     "place the job on other cores, with {} or with the plan's placement",
                     SettingKey::Map
@@ -86,7 +86,7 @@ pub(super) fn check(
     if !network.knows_tiles() {
         return Err(ReplayRefusal::new(
             format!(
-                "machine `{name}` is made of tiles, which the network model {network} does not know"
+                "machine `{name}` consists of tiles, which the network model {network} does not support"
             ),
             format!(
                 "take {} exclusive, links or contention-free",
@@ -101,13 +101,12 @@ pub(super) fn check(
         let fault = topology.first_dimension(a, b).err()?;
         let [from, to] = [a, b].map(|npu| shown(tiles.place(npu.0)));
         Some(format!(
-            "no way from core {from} to core {to} of machine `{name}`, neither along x first nor along y first: \
-             the link {} is faulty",
+            "no route from core {from} to core {to} of machine `{name}`, neither along x first nor \
+             along y first: the link {} is faulty",
             tiles.link_name(fault)
         ))
     };
-    let hint =
-        "place the job so that what communicates is on one side of the fault, or repair the link";
+    let hint = "place communicating ranks on one side of the fault, or repair the link";
     for group in &plan.groups {
         // The algorithm decides which members exchange messages, so every pair must have a route.
         let pairs = group.extent.npus.iter();
@@ -151,7 +150,7 @@ pub(super) fn check(
             let at = shown(tiles.place(planned.npu.0));
             return Err(ReplayRefusal::new(
                 format!(
-                    "rank {} on core {at} of machine `{name}` reaches no memory port without a faulty link",
+                    "rank {} on core {at} of machine `{name}` cannot reach a memory port without crossing a faulty link",
                     instance.rank
                 ),
                 hint,

@@ -116,14 +116,14 @@ impl UnpricedKernels {
             .collect();
         ReplayRefusal::new(
             format!(
-                "{unpriced} of {all} kernels have no price: neither a duration was recorded, nor does the trace \
-                 say what they compute or move; the first: {}",
+                "{unpriced} of {all} kernels have no time: the trace states neither a duration nor \
+                 FLOPs or bytes for them; the first: {}",
                 first.join(", ")
             ),
             format!(
-                "traces with durations (`duration_micros` or `duration_ns`), or with FLOPs and bytes (`num_ops`, \
-                 `tensor_size`), from which a roofline prices kernels; or {} scaled:0, which leaves kernels \
-                 out and replays communication alone",
+                "traces with durations (`duration_micros` or `duration_ns`), or with FLOPs and bytes \
+                 (`num_ops`, `tensor_size`), from which the roofline computes times; or {} scaled:0, which \
+                 leaves kernels out and replays only communication",
                 SettingKey::Compute
             ),
         )
@@ -142,7 +142,7 @@ impl UnpricedKernels {
         if class.memory.is_none() {
             let all: u64 = self.formats.values().map(|kernels| kernels.count).sum();
             let found = format!(
-                "{first}: it has FLOPs or bytes and no recorded duration, as {all} kernels of the job"
+                "{first}: the kernel has FLOPs or bytes but no recorded duration, like {all} kernels of the job"
             );
             let (found, hint) = without_npu(machine, &found);
             return ReplayRefusal::new(found, hint);
@@ -154,7 +154,7 @@ impl UnpricedKernels {
             format!("computes in {}", has.join(", "))
         };
         let of =
-            |dtype: Option<Dtype>| dtype.map_or("no stated format".to_owned(), |d| d.to_string());
+            |dtype: Option<Dtype>| dtype.map_or("an unknown format".to_owned(), |d| d.to_string());
         let counts = self.formats.iter().map(|(&(class, dtype), kernels)| {
             let on = match machine.classes().len() {
                 1 => String::new(),
@@ -166,15 +166,15 @@ impl UnpricedKernels {
         let (format, key) = (of(dtype), dtype.unwrap_or(Dtype::Bf16));
         ReplayRefusal::new(
             format!(
-                "{first}: it computes in {format}, and class `{}` of machine `{}` {has}; kernels of the job \
-                 without a price: {}",
+                "{first}: the kernel computes in {format}, but class `{}` of machine `{}` {has}; \
+                 kernels of the job without a time: {}",
                 class.name,
                 machine.name(),
                 counts.join(", "),
             ),
             format!(
-                "a machine with a peak for {key}; a job in a format that this one has; or, where {key} is to run \
-                 at another format's rate, a machine file that says so: {key} = \"… TFLOP/s\" in \
+                "a machine with a peak for {key}; a job in a format that this machine has; or, if \
+                 {key} runs at another format's rate, a machine file with {key} = \"… TFLOP/s\" in \
                  [npu.{}.peak]",
                 class.name
             ),
@@ -192,10 +192,10 @@ pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
     };
     (
         format!(
-            "{found}, and machine `{name}` describes no NPU: peak rates and memory are unknown"
+            "{found}, but machine `{name}` describes no NPU, so peak rates and memory are unknown"
         ),
         format!(
-            "the NPU of a preset in front of the dimensions, such as {example}; or a machine file with a table \
+            "the NPU of a preset before the dimensions, such as {example}; or a machine file with a table \
              [npu.NAME]"
         ),
     )

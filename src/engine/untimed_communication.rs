@@ -91,8 +91,8 @@ pub(super) fn refuse(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> Replay
             first.join(", ")
         ),
         format!(
-            "traces of a capture with shapes (`record_shapes=True`), or with the device trace, which has durations; or \
-             {}, with which they take no time and the makespan is a lower bound",
+            "traces of a capture with shapes (`record_shapes=True`), or with the device trace, which has \
+             durations; or {}, with which these nodes take no time and the makespan is a lower bound",
             SettingKey::LowerBound
         ),
     )

@@ -20,7 +20,7 @@ pub use testkit::corpus::{Case, cases, corpus, is_whole, one_of_each, one_of_eac
 
 /// Cases that cannot be replayed to the end, with a part of the error.
 const REFUSED: &[(&str, &str)] = &[
-    ("u_R8_groups_nofile", "its group `1` is not declared"),
+    ("u_R8_groups_nofile", "group `1` is not declared"),
     (
         "u_x_cycle",
         "a cycle of dependencies: 2 (comp) → 3 (comp) → 2",

@@ -113,7 +113,7 @@ fn kernels_need_npus_that_the_machine_describes() {
     let error = refusal(&[&model[..], &[line]].concat());
     for said in [
         "node ",
-        "FLOPs or bytes and no recorded duration",
+        "FLOPs or bytes but no recorded duration",
         "machine `Switch(8):450GB/s:500ns` describes no NPU",
         "h100:Switch(8):450GB/s:500ns",
     ] {
@@ -398,7 +398,7 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     // Four links per chip need an explicit rule, and an error in a machine file names its line.
     let error = refusal(&["replay", &pairs, "-m", "torus:3x3"]);
     assert!(
-        error.contains("chips of 4 links") && error.contains("`step` or `log`"),
+        error.contains("chips with 4 links") && error.contains("`step` or `log`"),
         "{error}"
     );
     fs::write(&path, text.replace("Chip_id: 3", "Chip_id: 3x")).unwrap();
@@ -597,14 +597,14 @@ fn files_of_links_that_make_no_sense_are_refused() {
     ];
     assert_eq!(code(&job), 0);
     for more in [&["--links"][..], &["--network", "fair-sharing"]] {
-        assert!(refusal(&[&job[..], more].concat()).contains("up to 2048"));
+        assert!(refusal(&[&job[..], more].concat()).contains("at most 2048"));
     }
     // A machine file may name the network model; if communication lasts as recorded, the model is not used.
     let keys =
         "shape = \"ring\"\nsize = 4096\nalgorithm = \"ring\"\n[network]\nmodel = \"fair_sharing\"";
     let large = file(&dir, "large.toml", keys);
     let kernels = ["replay", "traces/ddp-resnet18", "-m", &large];
-    assert!(refusal(&kernels).contains("up to 2048"));
+    assert!(refusal(&kernels).contains("at most 2048"));
     assert_eq!(code(&[&kernels[..], &["--comm", "recorded"]].concat()), 0);
 }
 

@@ -70,8 +70,8 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
     ];
     // The second kernel of rank 1 is the first with FLOPs; its third and the last of rank 2 make three such kernels.
     let why = replay(&job(&ranks)).unwrap_err();
-    let expected = "rank 1 node 2 `k2`: it computes in fp8, and class `a100` of machine `dgx-a100` computes in fp64, \
-                    fp32, tf32, fp16, bf16, int8; kernels of the job without a price: 3 in fp8, 1 in fp4\n  try: ";
+    let expected = "rank 1 node 2 `k2`: the kernel computes in fp8, but class `a100` of machine `dgx-a100` computes in fp64, \
+                    fp32, tf32, fp16, bf16, int8; kernels of the job without a time: 3 in fp8, 1 in fp4\n  try: ";
     assert!(why.starts_with(expected), "{why}");
     assert!(
         why.contains("fp8 = \"… TFLOP/s\" in [npu.a100.peak]"),

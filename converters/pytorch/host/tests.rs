@@ -299,7 +299,7 @@ fn damage_is_refused_where_it_stands() {
             "[]".into(),
             "byte 0: found `[]`, expected `{` at the start of a host trace",
         ),
-        ("{}".into(), "no `nodes` in it"),
+        ("{}".into(), "has no `nodes`"),
         (
             "{\"nodes\": 5}".into(),
             "byte 10: found `5}`, expected the array `nodes`",

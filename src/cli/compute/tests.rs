@@ -57,13 +57,13 @@ fn refusals_name_flags() {
     chakram_base::setting::name_as(crate::flags::write_flag);
     for (model, duration, hint) in [
         ("curves", "measured", ", or --compute roofline"),
-        ("loopnest:gemmini-16", "their mappings do", ""),
+        ("loopnest:gemmini-16", "from loop nests", ""),
     ] {
         let args = parse(&["--compute", model, "--efficiency", "0.5"]).unwrap();
         assert_eq!(
             args.options().unwrap_err().to_string(),
             format!(
-                "--efficiency is for kernels by roofline, and with --compute {model} they last as {duration}\n  \
+                "--efficiency is for kernels timed by roofline, but with --compute {model} their times are {duration}\n  \
                  try: without --efficiency{hint}"
             )
         );

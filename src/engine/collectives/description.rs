@@ -14,16 +14,18 @@ impl CollectiveRun {
         is_scripted: bool,
     ) -> String {
         if is_scripted {
-            return "its algorithm, which waits for a message of its own at this rank".to_owned();
+            return "its custom algorithm, which waits for one of its own messages at this rank"
+                .to_owned();
         }
         let position = group.extent.position_of[member.index()];
         let progress = self.progress.as_ref();
         if let Some((from, to)) = progress.and_then(|progress| progress.crossing) {
             let rank = |at: Position| group.members[group.extent.member_at[at.index()].index()];
             return format!(
-                "messages that go another way: rank {} sends to rank {}, which listens to others. The \
-                 queues and trees of a dimension are taken in turn, the second half of several queues goes \
-                 backward round a ring, and the members have issued different numbers of collectives before",
+                "messages on a different route: rank {} sends to rank {}, which expects messages from \
+                 other ranks. Collectives take the queues and trees of a dimension in turn, the second \
+                 half of several queues goes backward round a ring, and the members have issued different \
+                 numbers of collectives before",
                 rank(from),
                 rank(to)
             );
@@ -32,10 +34,10 @@ impl CollectiveRun {
         let behind = behind_in_queue(progress, position, group.members.len());
         let cause = match self.own_schedules.is_empty() {
             true => "NPUs have taken chunks from their queues in different orders",
-            false => "collectives differ, and take the dimensions in different orders",
+            false => "collectives take the dimensions in different orders",
         };
         format!(
-            "its chunks, of which {done} of {} are done here{behind}; all members are there, but their {cause}",
+            "its chunks, of which {done} of {} are done at this rank{behind}; all members have arrived, but their {cause}",
             self.chunks
         )
     }
@@ -61,5 +63,5 @@ fn behind_in_queue(
             (begun, waiting + 1)
         }
     });
-    format!(", {begun} are in a stage or done and {waiting} wait in a queue")
+    format!(", {begun} are in a stage or done, and {waiting} wait in a queue")
 }

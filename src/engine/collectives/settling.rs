@@ -30,11 +30,11 @@ fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     (size > MOST).then(|| {
         ReplayRefusal::new(
             format!(
-                "a collective of {members} members in {chunks} chunks has to go message by message, which is \
-                 more than fits in memory"
+                "a collective of {members} members in {chunks} chunks must be simulated message by \
+                 message, which does not fit in memory"
             ),
-            "fewer `chunks` in the machine's [collectives], or an algorithm and a start for which there is a \
-             closed form",
+            "fewer `chunks` in the machine's [collectives], or an algorithm with an analytical \
+             time whose members start together",
         )
     })
 }
@@ -263,10 +263,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if unchanged.is_none() {
             effects.refusal = Some(ReplayRefusal::new(
                 format!(
-                    "{} is to last another number of times as long, and how long it lasts alone is not known without carrying it out",
+                    "the time of {} is to be changed by a factor, but its uncontended time is unknown because it has no analytical time",
                     call.kind
                 ),
-                "a time instead of the factor",
+                "a time instead of a factor",
             ));
         }
         unchanged.map(|span| changed.of(span))

@@ -39,7 +39,7 @@ pub fn fault(
     let chunks = remote.chunks(bytes, machine.topology().npus())?;
     (chunks > MOST_CHUNKS).then(|| {
         let found = format!(
-            "it shares ports of the network with messages in {chunks} chunks, which is more than {MOST_CHUNKS}"
+            "the access shares ports of the network in {chunks} chunks, expected at most {MOST_CHUNKS}"
         );
         (found, fewer_chunks())
     })
@@ -188,7 +188,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             return;
         };
         if model.is_full() {
-            let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
+            let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
         }
         // Each completion carries the number of its settlement; after a newer settlement the

@@ -90,7 +90,7 @@ impl fmt::Display for OptionRefusal {
                 with(SettingKey::Collectives, &"algorithms")
             ),
             Self::NoHost { machine } => format!(
-                "{own}: machine `{machine}` does not say what launches cost\n  try: a [host] table in its file"
+                "{own}: machine `{machine}` does not state the cost of launches\n  try: a [host] table in its file"
             ),
             Self::NoFreeNpus { machine } => format!(
                 "{own}: machine `{machine}` places ranks on all of its NPUs\n  try: without {own}"
@@ -101,60 +101,60 @@ impl fmt::Display for OptionRefusal {
                         "measured",
                         format!(", or {}", with(SettingKey::Compute, &"roofline")),
                     ),
-                    ComputeModel::LoopNest(_) => ("their mappings do", String::new()),
+                    ComputeModel::LoopNest(_) => ("from loop nests", String::new()),
                     _ => ("recorded", String::new()),
                 };
                 format!(
-                    "{own} is for kernels by roofline, and with {} they last as {duration}\n  try: without {own}{hint}",
+                    "{own} is for kernels timed by roofline, but with {} their times are {duration}\n  try: without {own}{hint}",
                     with(SettingKey::Compute, model)
                 )
             }
             Self::AllRecorded(model) => format!(
-                "{own} says how near kernels come to the NPU's peak, and with {} they last as long as the trace says: \
-                 all of them were recorded\n  try: {}",
+                "{own} scales the NPU's peak, but with {} all kernels of this job have recorded \
+                 times\n  try: {}",
                 with(SettingKey::Compute, model),
                 with(SettingKey::Compute, &"roofline")
             ),
             Self::NoneRecorded => format!(
-                "{own} says where kernels were recorded, and none of this job was\n  try: without {own}"
+                "{own} names the machine of recorded kernels, but this job has none\n  try: without {own}"
             ),
             Self::DeviceUnknown(device) => {
                 let (found, hint) = match device {
                     Some(device) => (
-                        format!("no preset describes its device, `{}`", escape(device)),
+                        format!("no preset describes the device `{}`", escape(device)),
                         "a file that describes the device",
                     ),
                     None => (
-                        "a capture of this job names none".to_owned(),
+                        "a capture of this job names no device".to_owned(),
                         "the machine that kernels were recorded on",
                     ),
                 };
                 format!(
-                    "{} takes the device that a capture names, and {found}\n  try: {hint}, {}",
+                    "{} needs the device that a capture names, but {found}\n  try: {hint}, {}",
                     with(SettingKey::RecordedOn, &"capture"),
                     with(SettingKey::RecordedOn, &"FILE.toml")
                 )
             }
             Self::NoHostTime => format!(
-                "{own} says how long host work lasts, and no node of this job is host work or has a delay on the \
-                 host\n  try: without {own}"
+                "{own} sets the time of host work, but no node of this job is host work or has a \
+                 host delay\n  try: without {own}"
             ),
             Self::NotSimulated(key, comm) => {
                 let with = with(SettingKey::Comm, comm);
                 let reason = match key {
-                    SettingKey::Aggregate => format!(
-                        "{own} is for networks that carry communication, and with {with} it lasts"
-                    ),
+                    SettingKey::Aggregate => {
+                        format!("{own} needs simulated communication, but with {with} it lasts")
+                    }
                     SettingKey::Stepwise => format!(
-                        "{own} carries out collectives in messages, and with {with} they last"
+                        "{own} simulates the messages of collectives, but with {with} they last"
                     ),
                     SettingKey::Links => format!(
-                        "bytes over links are counted from messages, and with {with} communication lasts"
+                        "bytes over links are counted from simulated messages, but with {with} communication lasts"
                     ),
-                    SettingKey::Custom => format!(
-                        "{own} says how messages carry out collectives, and with {with} they last"
-                    ),
-                    _ => format!("{own} says what carries communication, and with {with} it lasts"),
+                    SettingKey::Custom => {
+                        format!("{own} sets the messages of collectives, but with {with} they last")
+                    }
+                    _ => format!("{own} changes simulated communication, but with {with} it lasts"),
                 };
                 format!("{reason} as {comm}\n  try: leave one of the two out")
             }

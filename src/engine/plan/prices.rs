@@ -35,7 +35,8 @@ pub(super) fn price_graph(
     let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
         let bytes = Bytes(graph.bytes(node));
         if let Some(room) = room.filter(|room| bytes > *room) {
-            let found = format!("it moves {bytes} at once, but {holder} holds {room}");
+            let found =
+                format!("the node moves {bytes} at once, but {holder} has a capacity of {room}");
             return Err(refusal(node, found, hint));
         }
         Ok(bytes.0)
@@ -121,7 +122,7 @@ pub(super) fn price_graph(
             }
             NodeKind::LocalMemory => {
                 let Some(memory) = class.memory else {
-                    let found = "it is a load or store of the NPU's own memory";
+                    let found = "the node is a load or store of the NPU's own memory";
                     let (found, hint) = without_npu(machine, found);
                     return Err(refusal(node, found, &hint));
                 };
@@ -131,7 +132,7 @@ pub(super) fn price_graph(
                 let own = options.extensions.memory.as_ref();
                 let own = own.and_then(|design| design.local(&memory, bytes));
                 own.or_else(|| memory.access(bytes)).ok_or_else(|| {
-                    let found = format!("{holder} does not say the latency of its memory");
+                    let found = format!("{holder} does not state the latency of its memory");
                     refusal(node, found, "give the class `memory_latency`")
                 })?
             }
@@ -272,8 +273,10 @@ fn without_memory(machine: &Machine) -> (String, String) {
         ),
     };
     let found = match machine.named_memories() {
-        [] => format!("it reaches remote memory, and machine `{name}` has none"),
-        _ => format!("it names no remote memory, and machine `{name}` has none without a name"),
+        [] => format!("the node accesses remote memory, but machine `{name}` has none"),
+        _ => format!(
+            "the node does not name a remote memory, but all remote memories of machine `{name}` have names"
+        ),
     };
     (found, hint)
 }
@@ -282,7 +285,7 @@ fn without_memory(machine: &Machine) -> (String, String) {
 fn unknown_memory(machine: &Machine, name: &str) -> (String, String) {
     let name = escape(name);
     let found = format!(
-        "it reaches the remote memory \"{name}\", which machine `{}` does not have",
+        "the node accesses the remote memory \"{name}\", which machine `{}` does not have",
         machine.name()
     );
     let hint = match machine.named_memories() {

@@ -58,7 +58,7 @@ pub fn check_class(word: &str) -> Result<(), String> {
     let all: Vec<_> = classes().collect();
     let near = nearest(word, classes());
     Err(format!(
-        "`{word}` is no class of kernels{}; one of {}",
+        "`{word}` is not a class of kernels{}; expected one of {}",
         did_you_mean(near),
         all.join(", ")
     ))

@@ -36,13 +36,13 @@ impl StuckDiagnosis<'_, '_> {
         });
         let what = match half {
             Some(half) => format!(", {}", self.state(half)),
-            None => ", which has none left".to_owned(),
+            None => ", which has no such message left".to_owned(),
         };
         let (bytes, tag) = (graph.bytes(node), message.tag);
         let text = if message.receive {
             format!("{bytes} bytes from rank {peer} with tag {tag}{what}")
         } else {
-            format!("rank {peer} to take {bytes} bytes with tag {tag}{what}")
+            format!("rank {peer} to receive {bytes} bytes with tag {tag}{what}")
         };
         (text, half)
     }
@@ -55,7 +55,7 @@ impl StuckDiagnosis<'_, '_> {
         let (slot, _) = self.flow.call(instance, node);
         let group = self.groups[slot.group].plan;
         let Some(run) = self.runs.begun(slot, node) else {
-            return ("an event that never came".to_owned(), None);
+            return ("an event that never occurred".to_owned(), None);
         };
         let missing: Vec<_> = group
             .members
@@ -79,7 +79,7 @@ impl StuckDiagnosis<'_, '_> {
             });
             let state = match vertex {
                 Some(vertex) => self.state(vertex),
-                None => format!("rank {rank} has no further collective of this group"),
+                None => format!("rank {rank} has no further collective in this group"),
             };
             let text = format!(
                 "{} of {} members of its group (collective {} in the order of issue); {state}",
@@ -119,8 +119,9 @@ impl StuckDiagnosis<'_, '_> {
                 say(rank, their_graph, other),
                 say(own.rank, graph, node)
             ),
-            "members of a group must issue the same collectives in the same order, or nobody's messages \
-             match; look for a trace of another job or step, or add dependencies that fix the order",
+            "look for a trace of another job or step, or add dependencies that fix the order; \
+             members of a group must issue the same collectives in the same order for messages to \
+             match",
         ))
     }
 }

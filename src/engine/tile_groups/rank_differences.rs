@@ -49,8 +49,8 @@ pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(),
         return Ok(());
     }
     let reasons = [
-        (RankDifference::Graph, "carry out unlike graphs"),
-        (RankDifference::Class, "are on NPUs of unlike classes"),
+        (RankDifference::Graph, "have different graphs"),
+        (RankDifference::Class, "are on NPUs of different classes"),
         (
             RankDifference::Exchange,
             "exchange messages or begin at different times",
@@ -63,12 +63,12 @@ pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(),
         .map(|(pairs, why)| format!("{} {why}", counted(*pairs, "pair")))
         .collect();
     let why = match &reasons[..] {
-        [] => "there is one".to_owned(),
+        [] => "the job has only one rank".to_owned(),
         reasons => format!("of neighbours {}", reasons.join(", ")),
     };
     Err(ReplayRefusal::new(
         format!(
-            "{} saves no time here: {runs} of {} would run by themselves, because {why}",
+            "{} saves no time here: {runs} of {} would run separately, because {why}",
             SettingKey::Aggregate,
             counted(ranks as u64, "rank"),
         ),

@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(rate("ring:8:7 GB/s"), 7e9);
         let error = Machine::load("ring:8").unwrap_err().to_string();
         assert!(
-            error.contains("chips of 2 links") && error.contains("`step` or `log`"),
+            error.contains("chips with 2 links") && error.contains("`step` or `log`"),
             "{error}"
         );
         for (name, said) in [

@@ -245,7 +245,7 @@ mod tests {
             (
                 "chakram.job.1",
                 "chakram.job.2",
-                "its schema is `chakram.job.2`",
+                "the schema is `chakram.job.2`",
             ),
             (
                 "\"rank\":7",

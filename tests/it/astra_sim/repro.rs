@@ -31,7 +31,7 @@ fn rings_of_two_directions_are_stuck() {
             let ends: Vec<_> = ran.finish.into_iter().collect();
             assert_eq!(ends, [(4, (3000, 0))], "{name}");
             assert!(
-                ran.error.contains("messages that go another way: rank "),
+                ran.error.contains("messages on a different route: rank "),
                 "{}",
                 ran.error
             );

@@ -33,7 +33,7 @@ const OTHERS: &[(&str, i32, &str)] = &[
     ("a_R4S8_ar_1MB_s4", 2, "found 2 dimensions, expected one"),
     ("a_T444_ar_1MB_s4_lbw", 2, "found 3 dimensions, expected one"),
     ("u_R4S8_ar_1MB_s4_ring-ring-ring", 2, "found 3 names, expected one for each of the 2 dimensions"),
-    ("u_R8_groups_nofile", 2, "its group `1` is not declared"),
+    ("u_R8_groups_nofile", 2, "group `1` is not declared"),
     ("u_S12_ar_1MB_s4_doubleBinaryTree", 2, "doubleBinaryTree among 12 members, which is no power of two"),
     ("u_S12_ar_1MB_s4_halvingDoubling", 2, "halvingDoubling among 12 members, which is no power of two"),
     ("u_S3_ar_1MB_s4_halvingDoubling", 2, "halvingDoubling among 3 members, which is no power of two"),

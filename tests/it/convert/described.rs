@@ -263,9 +263,9 @@ fn kernels_are_carried_from_the_devices_that_captures_name() {
     for (device, found) in [
         (
             Some("Tesla V100-SXM2-32GB"),
-            "no preset describes its device, `Tesla V100-SXM2-32GB`",
+            "no preset describes the device `Tesla V100-SXM2-32GB`",
         ),
-        (None, "a capture of this job names none"),
+        (None, "a capture of this job names no device"),
     ] {
         let output = replay([Some(h100), device]);
         let error = String::from_utf8(output.stderr).unwrap();

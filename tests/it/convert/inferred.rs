@@ -161,7 +161,7 @@ fn stages_of_a_pipeline_are_inferred_where_another_has_their_role() {
     let error = inferring(folder, 5).err().expect("nothing is like it");
     for part in [
         "rank 4 cannot be inferred",
-        "like rank 3",
+        "like captured rank 3",
         "each pipeline stage",
     ] {
         assert!(error.contains(part), "{error}");

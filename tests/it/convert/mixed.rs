@@ -120,7 +120,7 @@ fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
             "kineto.1.json",
             "a job of 4 ranks",
             "kineto.0.json",
-            "one of 2",
+            "a job of 2 ranks",
         ],
     );
     replace(&path, "\"world_size\": 4", "\"world_size\": 4000000000");
@@ -129,7 +129,7 @@ fn jobs_of_other_sizes_and_of_absurd_ones_are_refused() {
         "\"world_size\": 2",
         "\"world_size\": 4000000000",
     );
-    refusal(job.folder.path(), &["4000000000 ranks", "1048576 at most"]);
+    refusal(job.folder.path(), &["4000000000 ranks", "at most 1048576"]);
 }
 
 /// Captures of another process in the folder do no harm; if nothing distinguishes them, the error says so.

@@ -282,7 +282,7 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
     kernels(&folder, "job.0.jsonl", &[RECORDED, NOTHING, NOTHING]);
     let error = folder.refused(&replay);
     assert!(
-        error.contains("2 of 3 kernels have no price")
+        error.contains("2 of 3 kernels have no time")
             && error.contains("rank 0 node 2 `k2`, rank 0 node 3 `k3`")
             && error.contains("--compute scaled:0"),
         "{error}"
@@ -300,7 +300,7 @@ fn a_job_of_kernels_without_a_price_is_refused_by_name() {
     kernels(&folder, "job.0.jsonl", &[RECORDED, WORK, WORK, FP4]);
     let error = folder.refused(&replay);
     assert!(
-        error.contains("rank 0 node 4 `k4`: it computes in fp4"),
+        error.contains("rank 0 node 4 `k4`: the kernel computes in fp4"),
         "{error}"
     );
 }
@@ -320,7 +320,7 @@ fn options_without_effect_are_refused() {
     kernels(&folder, "job.0.jsonl", &[WORK]);
     let error = folder.refused(&[&replay[..], &["--recorded-on", "dgx-a100"]].concat());
     assert!(
-        error.contains("where kernels were recorded, and none of this job was"),
+        error.contains("the machine of recorded kernels, but this job has none"),
         "{error}"
     );
 }

@@ -87,7 +87,11 @@ fn machines_without_switches_are_refused() {
     let channel = "bandwidth = \"10 GB/s\"\nattachment = ";
     for name in ["per_npu", "pool"] {
         let machine = machine(&format!("{channel}\"{name}\""));
-        refused(&ranks, &machine, &["rank 0 node 1", name, "has none"]);
+        refused(
+            &ranks,
+            &machine,
+            &["rank 0 node 1", name, "has no switches"],
+        );
     }
     let ring = r#"attachment = "ring"
 groups = 2
@@ -95,7 +99,7 @@ group_bandwidth = "10 GB/s"
 link_bandwidth = "10 GB/s"
 npu_bandwidth = "10 GB/s"
 chunk = "1 kB""#;
-    refused(&ranks, &machine(ring), &["`ring`", "has none"]);
+    refused(&ranks, &machine(ring), &["`ring`", "has no switches"]);
 }
 
 #[test]
@@ -108,7 +112,11 @@ fn all_npus_must_do_the_same() {
     let pieces = ["rank 0 node 2", "100 B", "rank 2 node 2", "200 B"];
     refused(&ranks, &pool(), &pieces);
     ranks[2] = vec![access(false, 100, true)];
-    refused(&ranks, &pool(), &["rank 0 node 2", "no more of rank 2"]);
+    refused(
+        &ranks,
+        &pool(),
+        &["rank 0 node 2", "no further one on rank 2"],
+    );
     // One rank loads while the others store.
     ranks[2] = vec![access(false, 100, true), access(false, 100, true)];
     refused(&ranks, &pool(), &["rank 0 node 2", "rank 2 node 2"]);
@@ -122,7 +130,7 @@ fn all_npus_must_do_the_same() {
     let workload = job(&ranks, &[]);
     assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());
     ranks.truncate(2);
-    refused(&ranks, &pool(), &["all 4 NPUs", "traces of 2 ranks"]);
+    refused(&ranks, &pool(), &["all 4 NPUs", "only 2 ranks"]);
 }
 
 #[test]

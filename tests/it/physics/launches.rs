@@ -416,7 +416,7 @@ fn stuck_launches_are_named() {
     };
     let text = stuck.to_string();
     let expected = "the replay deadlocked: 2 of 4 nodes completed\n  \
-         launch 1 rank 0 node 1 `n1` waits for its rank to be released by its feed\n  \
+         launch 1 rank 0 node 1 `n1` waits for its feed to release the rank\n  \
          launch 1 rank 1 node 1 `n1` waits for 64 bytes from rank 0 with tag 0, launch 1 rank 0 node 1 `n1` is \
          ready";
     assert_eq!(text, expected);

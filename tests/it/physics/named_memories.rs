@@ -186,7 +186,10 @@ fn memories_that_do_not_exist_are_refused_by_name() {
     );
     assert!(text.contains("it has cxl, nvme"), "{text}");
     let text = refused(&named, MemoryLocation::Remote);
-    assert!(text.contains("it names no remote memory"), "{text}");
+    assert!(
+        text.contains("the node does not name a remote memory"),
+        "{text}"
+    );
     let text = refused("", MemoryLocation::Named("nvm"));
     assert!(
         text.contains("add [remote_memories.nvm] to the machine"),

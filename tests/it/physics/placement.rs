@@ -90,5 +90,5 @@ fn maps_that_place_nobody_or_two_on_one_are_refused() {
     };
     assert!(why(&[0]).contains("places 1 ranks, but the job has 2"));
     assert!(why(&[3, 3]).contains("ranks 0 and 1 on NPU 3"));
-    assert!(why(&[3, 12]).contains("rank 1 on NPU 12, but there are 12 NPUs"));
+    assert!(why(&[3, 12]).contains("rank 1 on NPU 12, but the machine has 12 NPUs"));
 }

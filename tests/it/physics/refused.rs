@@ -119,7 +119,7 @@ fn roots_outside_their_group() {
     let text = why(&ranks, &[("g", &[0, 1])]);
     says(
         &text,
-        &["rank 0 node 1 `n1`", "its root is rank 2", "ranks 0, 1"],
+        &["rank 0 node 1 `n1`", "the root is rank 2", "ranks 0, 1"],
     );
 }
 

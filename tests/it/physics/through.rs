@@ -343,7 +343,7 @@ fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
     for piece in [
         "rank 0 node 1",
         "1048577 chunks",
-        "more than 1048576",
+        "at most 1048576",
         "larger `chunk`",
     ] {
         assert!(error.contains(piece), "{error}");

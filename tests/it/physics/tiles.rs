@@ -289,10 +289,10 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     );
     let pair = [vec![send(1, MB)], vec![receive(0, MB)]];
     let text = refused(&broken, &pair, &[9, 0], None);
-    assert!(text.contains("rank 0 sits on core (1, 2)"), "{text}");
+    assert!(text.contains("rank 0 is placed on core (1, 2)"), "{text}");
     let text = refused(&broken, &pair, &[0, 3], None);
     assert!(
-        text.contains("no way from core (0, 0) to core (3, 0)"),
+        text.contains("no route from core (0, 0) to core (3, 0)"),
         "{text}"
     );
     assert!(
@@ -301,10 +301,10 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     );
     // Both paths are blocked: along x by one fault, along y by the other.
     let text = refused(&broken, &pair, &[0, 10], None);
-    assert!(text.contains("no way"), "{text}");
+    assert!(text.contains("no route"), "{text}");
     let together = vec![vec![call(K::AllReduce, MB)]; 2];
     let text = refused(&broken, &together, &[0, 3], None);
-    assert!(text.contains("no way"), "{text}");
+    assert!(text.contains("no route"), "{text}");
     let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
     assert!(text.contains("take `network` exclusive"), "{text}");
     // If the path in the other order of dimensions is free, it is used: (0, 0) to (3, 1) through (0, 1).

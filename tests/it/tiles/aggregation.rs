@@ -69,7 +69,7 @@ fn aggregation_that_saves_nothing_is_refused_at_once() {
     let error = folder.refused(&args(&each, &[&words[..], &["--aggregate"]].concat()));
     assert!(
         error.contains("--aggregate saves no time here: 32 of 32 ranks would run")
-            && error.contains("pairs are on NPUs of unlike classes")
+            && error.contains("pairs are on NPUs of different classes")
             && error.contains("try: without --aggregate"),
         "{error}"
     );

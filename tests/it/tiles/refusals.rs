@@ -80,7 +80,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     folder.ok(&args("wafer-5x4", &["--place", "s_shape", "-o", "job"]));
     let output = folder.run(&["replay", "job", "--machine", "broken.toml"]);
     assert!(
-        text(&output.stderr).contains("sits on core (1, 0)"),
+        text(&output.stderr).contains("is placed on core (1, 0)"),
         "{}",
         text(&output.stderr)
     );

@@ -89,19 +89,20 @@ fn the_first_divergence_is_told_from_both_sides() {
             .to_string()
     };
     let expected = format!(
-        "\
-rank 0: 2 nodes, 1 dependency, no defects ({})
+        "rank 0: 2 nodes, 1 dependency, no defects ({})
 rank 1: 2 nodes, 1 dependency, 1 error ({})
-total: 2 traces, 4 nodes, 2 dependencies
+total: \
+2 traces, 4 nodes, 2 dependencies
 
-error divergent-collectives: 1 x ranks that disagree on the collectives of a group they share
-  rank 1, node 1 `gather` (record 1): collective 0 (counted from 0) of the group of ranks 0-1: \
-         rank 0 does node 1 `reduce` (record 1), all-reduce of 1024 bytes, but \
-         rank 1 does node 1 `gather` (record 1), all-gather of 64 bytes; \
-         next: rank 0 node 2 `gather` (record 2), all-gather of 64 bytes; \
-         rank 1 node 2 `reduce` (record 2), all-reduce of 1024 bytes
-  try: members of a group must make the same collectives in the same order; look for a trace of another job \
-         or step, or one that was cut
+error divergent-collectives: 1 x ranks that disagree on the collectives \
+of a group they share
+  rank 1, node 1 `gather` (record 1): collective 0 (counted from 0) of the group of \
+ranks 0-1: rank 0 does node 1 `reduce` (record 1), all-reduce of 1024 bytes, but rank 1 does node 1 \
+`gather` (record 1), all-gather of 64 bytes; next: rank 0 node 2 `gather` (record 2), all-gather of 64 \
+bytes; rank 1 node 2 `reduce` (record 2), all-reduce of 1024 bytes
+  try: look for a trace of another job \
+or step, or a truncated trace; members of a group must make the same collectives in the same \
+order
 
 verdict: unsound, 1 error
 ",

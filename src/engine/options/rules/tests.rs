@@ -50,14 +50,18 @@ fn options_of_compute_need_kernels_that_they_price() {
         (
             "recorded",
             &recorded,
-            "and with `compute = recorded` they last as long as the trace says",
+            "but with `compute = recorded` all kernels",
         ),
         ("recorded", &open, ""),
-        ("recorded", &host, "all of them were recorded"),
+        (
+            "recorded",
+            &host,
+            "all kernels of this job have recorded times",
+        ),
         (
             "scaled:0.5",
             &recorded,
-            "and with `compute = scaled:0.5` they last as long",
+            "but with `compute = scaled:0.5` all kernels",
         ),
         ("scaled:0.5", &open, ""),
         ("roofline", &recorded, ""),
@@ -88,7 +92,10 @@ fn options_of_compute_need_kernels_that_they_price() {
     };
     assert_eq!(refusal("mi300x", &recorded, elsewhere), "");
     let found = refusal("mi300x", &open, elsewhere);
-    assert!(found.starts_with("`recorded_on` says where"), "{found}");
+    assert!(
+        found.starts_with("`recorded_on` names the machine"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -101,7 +108,7 @@ fn a_factor_on_the_host_needs_work_of_the_host() {
         workload(Op::Host, 0),
     ] {
         let found = refusal("mi300x", &work, half);
-        assert!(found.starts_with("`host` says how long"), "{found}");
+        assert!(found.starts_with("`host` sets the time"), "{found}");
         assert_eq!(refusal("mi300x", &work, |_| {}), "");
     }
 }
@@ -121,11 +128,11 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         ),
         (
             |options| options.launch = LaunchMode::Eager,
-            "`launch`: machine `mi300x` does not say what launches cost\n  try: a [host] table in its file",
+            "`launch`: machine `mi300x` does not state the cost of launches\n  try: a [host] table in its file",
         ),
         (
             |options| options.launch = LaunchMode::Graph,
-            "`launch`: machine `mi300x` does not say what launches cost\n  try: a [host] table in its file",
+            "`launch`: machine `mi300x` does not state the cost of launches\n  try: a [host] table in its file",
         ),
     ];
     for (change, expected) in changes {

@@ -155,6 +155,6 @@ fn an_undeclared_group_is_named_by_the_rank_that_uses_it() {
     let mut ranks = [0, 1, 2, 3].map(said);
     ranks[3].group = Some("nine");
     let error = workload(&ranks).unwrap_err().to_string();
-    let expected = "rank 3, node 3: its group `nine` is not declared";
+    let expected = "rank 3, node 3: group `nine` is not declared";
     assert!(error.contains(expected), "{error}");
 }
