@@ -19,21 +19,21 @@ use std::path::{Path, PathBuf};
 /// A workload to be added.
 #[derive(Clone, Debug)]
 pub struct WorkloadDraft {
-    /// Its name.
+    /// Name of the workload.
     pub name: String,
     /// Compression level.
     pub level: CompressionLevel,
     /// Metadata given by users.
     pub metadata: BTreeMap<String, MetadataValue>,
-    /// Paths, as given.
+    /// Paths that the user gave.
     pub sources: Vec<String>,
-    /// Its traces, and the job files next to them.
+    /// Traces of the workload, and the job files next to the traces.
     pub found: FoundTraces,
-    /// Other files: name in the archive, and path.
+    /// Names in the archive, and paths, of other files.
     pub files: Vec<(String, PathBuf)>,
     /// Measured step times.
     pub measured: Option<MeasuredTimes>,
-    /// Whether it may replace a workload with the same name.
+    /// Whether the workload may replace a workload with the same name.
     pub replace: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct WorkloadDraft {
 pub struct BaselineDraft {
     /// The workload.
     pub workload: String,
-    /// The record; its hashes must be those of the texts below.
+    /// The record, whose hashes must be the hashes of `report` and `machine`.
     pub record: BaselineRecord,
     /// The report, as JSON.
     pub report: Vec<u8>,
@@ -50,8 +50,8 @@ pub struct BaselineDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive `path` in one commit. Returns the file to which an unfinished tail was
-/// moved, if there was one.
+/// Adds predictions to workloads of the archive `path` in one commit. Returns the file to which the function moved an
+/// unfinished tail, if there was a tail.
 pub fn add_baselines(
     path: &Path,
     drafts: &[BaselineDraft],
@@ -91,17 +91,17 @@ pub fn add_baselines(
 /// Sizes of an added workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedAmounts {
-    /// Size of its files, bytes.
+    /// Size of the workload's files, bytes.
     pub bytes: u64,
-    /// Bytes added to the archive for its objects.
+    /// Number of bytes by which the workload's objects enlarged the archive.
     pub packed: u64,
-    /// Number of objects that were already in the archive.
+    /// Number of the workload's objects that were already in the archive.
     pub known: u64,
-    /// File to which an unfinished tail was moved, if there was one.
+    /// File to which an unfinished tail was moved, if there was a tail.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Packs objects into a segment, each once, except objects that the archive has already.
+/// Packs objects into a segment, each object once, except objects that the archive already has.
 pub(super) struct ObjectPacker<'a, 'w> {
     archive: Option<&'a Archive>,
     out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -110,7 +110,7 @@ pub(super) struct ObjectPacker<'a, 'w> {
 }
 
 impl<'a, 'w> ObjectPacker<'a, 'w> {
-    /// Creates a packer; objects of `archive` are not packed again.
+    /// Creates a packer, which does not pack objects of `archive` again.
     pub fn new(
         archive: Option<&'a Archive>,
         out: &'a mut SegmentWriter<&'w mut dyn Write>,
@@ -124,7 +124,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
         }
     }
 
-    /// Packs `bytes`; returns their hash.
+    /// Packs `bytes`, and returns their hash.
     pub fn pack(
         &mut self,
         bytes: &[u8],
@@ -167,7 +167,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
     }
 }
 
-/// Returns a name without its digits. Files of one family differ only in rank.
+/// Returns a name without its digits. Names of files of one family differ only in their digits.
 pub(super) fn family(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
@@ -195,7 +195,8 @@ pub fn add(
     let kept_aside = writer.commit(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
-        // A replaced workload keeps its predictions, so that it is still compared with them.
+        // A replaced workload keeps its predictions, so that later checks still compare the new workload with these
+        // predictions.
         if let Some(own) = before.workloads().get(&draft.name) {
             entry.baselines.clone_from(&own.baselines);
             entry.measured = entry.measured.or_else(|| own.measured.clone());
@@ -250,7 +251,7 @@ fn pack_workload(
             );
             return Err(ArchiveError::refused(found, "the traces of one job"));
         }
-        // In generated jobs many ranks are one file under several names, which need not be read again.
+        // In generated jobs many ranks share one file under several names, which the function reads only once.
         let identity = chakram_trace::files::identity(&file.path);
         let same = linked.as_ref().filter(|(of, _, _)| Some(*of) == identity);
         let (hash, bytes) = match same {

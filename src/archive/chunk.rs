@@ -1,8 +1,8 @@
-//! Chunks of an object: compression of its bytes to zstd frames, and decompression.
+//! Chunks of an object: compresses the object's bytes to zstd frames, and decompresses these frames.
 //!
 //! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked base is the
-//! dictionary of its frame; for columns, values can also be predicted from the base's. The ranks of a job use the
-//! same chunk of an earlier rank as base.
+//! dictionary of its frame; values of columns can also be predicted from values of the base. The chunks of a rank use
+//! the corresponding chunks of an earlier rank of the job as bases.
 
 use super::CompressionLevel;
 use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
@@ -21,7 +21,7 @@ pub use frame::compress;
 const TARGET: usize = 4 << 20;
 /// Maximum size of a chunk, packed or unpacked, bytes.
 pub const LARGEST: u64 = 64 << 20;
-/// Maximum number of objects per family that can be bases.
+/// Maximum number of objects per family whose chunks can be bases.
 const BASES: usize = 8;
 /// Maximum number of chunks per object whose columns are kept as bases.
 const KEPT: usize = 64;
@@ -29,13 +29,13 @@ const KEPT: usize = 64;
 /// Coding of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkCoding {
-    /// The bytes themselves, in a frame that any zstd reader finds.
+    /// The unchanged bytes, in a frame that any zstd reader finds.
     Plain,
-    /// The bytes themselves, in a frame within a skippable frame.
+    /// The unchanged bytes, in a frame within a skippable frame.
     Bytes,
-    /// Columns of a trace, also in a skippable frame.
+    /// Columns of a trace, in a frame within a skippable frame.
     Columns,
-    /// Columns of the lines of a text, also in a skippable frame.
+    /// Columns of the lines of a text, in a frame within a skippable frame.
     Lines,
 }
 
@@ -52,15 +52,15 @@ pub type ChunkRef = (u32, u32);
 pub struct EncodedChunk {
     /// The zstd frame.
     pub frame: Vec<u8>,
-    /// Coding of its bytes.
+    /// Coding of the chunk's bytes.
     pub coding: ChunkCoding,
     /// Unpacked size of the frame, bytes.
     pub unpacked: u64,
-    /// Number of bytes of the object in it.
+    /// Number of bytes of the object in the chunk.
     pub bytes: u64,
-    /// Number of records in it; 0 if it is not a trace.
+    /// Number of records in the chunk; 0 if the object is not a trace.
     pub records: u64,
-    /// Its base.
+    /// Base of the chunk.
     pub base: Option<ChunkRef>,
 }
 
@@ -98,7 +98,7 @@ impl ObjectEncoder {
     }
 
     /// Encodes the object with index `number` in the segment. Objects of one `family` are similar; `is_trace` states
-    /// whether it is a trace.
+    /// whether the object is a trace.
     pub fn encode(
         &mut self,
         bytes: &[u8],
@@ -110,8 +110,8 @@ impl ObjectEncoder {
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
-        // The first object of a family has most templates. One with the same number of records probably has the
-        // same order too.
+        // The first object of a family has most templates. An object with the same number of records probably has the
+        // same order of templates too.
         let alike = self
             .bases
             .iter()
@@ -201,7 +201,7 @@ impl ObjectEncoder {
         Ok(out)
     }
 
-    /// Encodes a chunk as plain bytes, and keeps it as a possible base.
+    /// Encodes a chunk as plain bytes, and keeps the chunk as a possible base.
     fn bytes(
         &self,
         part: &[u8],
@@ -235,7 +235,7 @@ impl ObjectEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of nodes as columns, and keeps it as a possible base.
+    /// Encodes a chunk of nodes as columns, and keeps the chunk as a possible base.
     fn nodes(
         &self,
         records: &[&[u8]],
@@ -257,7 +257,7 @@ impl ObjectEncoder {
         Ok((chunk, kept))
     }
 
-    /// Encodes a chunk of a text as columns of its lines, and keeps it as a possible base.
+    /// Encodes a chunk of a text as columns of the text's lines, and keeps the chunk as a possible base.
     fn lines(
         &self,
         part: &[u8],
@@ -268,7 +268,7 @@ impl ObjectEncoder {
         self.columns(&lines, RecordKind::Lines, on, at)
     }
 
-    /// Encodes records as columns, and keeps them as a possible base.
+    /// Encodes records as columns, and keeps the columns as a possible base.
     fn columns(
         &self,
         bodies: &[&[u8]],
@@ -313,8 +313,8 @@ impl ObjectEncoder {
     }
 }
 
-/// Splits a trace into its records, without lengths; `None` if it is not a trace, or lengths are not encoded
-/// minimally.
+/// Splits a trace into its records, without their lengths; returns `None` if the bytes are not a trace, or if a
+/// length is not encoded minimally.
 fn records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     let mut rest = bytes;
@@ -337,7 +337,8 @@ fn framed_bytes(records: &[&[u8]]) -> usize {
     records.iter().map(framed).sum()
 }
 
-/// Takes up to `count` records from the front of `bytes` (a part of a trace) and subtracts their number from `count`.
+/// Takes up to `count` records from the front of `bytes`, which is a part of a trace, and subtracts the number of
+/// taken records from `count`.
 pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
     let mut at = 0;
     while *count > 0 && at < bytes.len() {
@@ -350,7 +351,7 @@ pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8
     bytes.split_off(..at)
 }
 
-/// Returns how many of `records` form a chunk.
+/// Returns the number of `records` that form a chunk.
 fn target_records(records: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fits = |record: &&&[u8]| {

@@ -1,4 +1,4 @@
-//! Columns of a trace: records without their numbers, which repeat often, and the numbers grouped by meaning.
+//! Columns of a trace: records without their numbers, which repeat often, and the numbers, grouped by meaning.
 //!
 //! A record is a template and the values of its slots. A template is a list of ops: literal bytes; slots (a column's
 //! value as a varint, or in decimal digits within a text); and the ends of nested messages, whose lengths follow from
@@ -34,15 +34,15 @@ mod template;
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Encoded templates of its own, each preceded by its length; empty for a chunk that was read.
+    /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
     shape: Arc<RecordShape>,
     /// Number of columns, including empty ones.
     count: usize,
     /// Values of all columns, column by column.
     values: Vec<u64>,
-    /// Predictor of each written column, and the columns that may predict it. A chunk is likely to use those of its
-    /// base.
+    /// Predictor of each written column, and the columns that may predict that column. A chunk is likely to use the
+    /// predictors of its base.
     chosen: Vec<Option<Predictor>>,
     relations: Vec<Vec<usize>>,
 }
@@ -58,7 +58,8 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Index of outlines, templates and columns by contents, to find those of further records.
+/// Index of outlines, templates and columns by contents, which finds the outlines, templates and columns of further
+/// records.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
     /// Outlines, indexed by their keys' numbers.
@@ -79,7 +80,7 @@ pub struct ColumnBuffers {
     layers: Vec<TemplateLayer>,
 }
 
-/// Bytes of records joined at once; small enough for a processor's own cache.
+/// Number of bytes of records that are joined at once; small enough for the cache of a processor core.
 const PIECE: usize = 1 << 18;
 /// Index of the column of node ids.
 const IDS: usize = 0;
@@ -122,7 +123,7 @@ impl TraceColumns {
         if base.is_none() && kind != RecordKind::Lines {
             index.structural = StructuralColumns::find(&index.outlines, count, &sequence, &values);
         }
-        // Outlines become templates; values that are fixed in a template are dropped.
+        // The loop converts outlines to templates, and drops values that are fixed in a template.
         let mut fixed = Vec::new();
         let (mut from, mut kept) = (0, 0);
         for number in &mut sequence {
@@ -172,7 +173,7 @@ impl TraceColumns {
         }
     }
 
-    /// Returns how many records have the same template as the same record of `base`.
+    /// Returns the number of records that have the same template as the record with the same index of `base`.
     pub fn alike(&self, base: &Self) -> usize {
         let pairs = self.shape.sequence().iter().zip(base.shape.sequence());
         pairs.filter(|(a, b)| a == b).count()
@@ -191,7 +192,7 @@ impl TraceColumns {
         (0..self.count).filter_map(|number| self.column(number))
     }
 
-    /// Encodes the columns into `bytes`, reusing its memory; templates of `base` are omitted.
+    /// Encodes the columns, without templates of `base`, into `bytes`, whose memory is reused.
     pub fn encode(
         &mut self,
         base: Option<&Self>,
@@ -219,7 +220,7 @@ impl TraceColumns {
         };
         others.resize_with(self.count, Vec::new);
         let mut chosen = vec![None; self.count];
-        // Columns predicted by other columns come after those.
+        // The encoder writes a column after the columns that predict it.
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
         for number in first.chain(then) {
@@ -255,7 +256,7 @@ impl TraceColumns {
         buffers: &mut ColumnBuffers,
     ) -> Result<Self, WireError> {
         let mut input = WireReader::new(encoded);
-        // Limits against corrupt input: every record and every slot takes at least a byte of the chunk.
+        // Every record and every slot takes at least a byte of the chunk, so these limits reject corrupt input.
         let records = input.count(bytes)?;
         let known = base.map_or(0, |base| base.count);
         let count = input.count(known + 1 + encoded.len())?;
@@ -266,7 +267,8 @@ impl TraceColumns {
             let length = input.count(encoded.len())?;
             templates.push(input.take(length)?, count)?;
         }
-        // Columns come from the base, the ids, or new templates, which need at least an op for each.
+        // A column comes from the base, from the ids, or from a new template, which needs at least one op for each
+        // column.
         if count > known + 1 + templates.own_bytes() {
             return Err(WireError("it has more columns than its templates name"));
         }
@@ -339,15 +341,15 @@ impl TraceColumns {
         })
     }
 
-    /// Makes its memory available to the next chunk.
+    /// Gives the memory of the columns to `buffers`, for the next chunk.
     pub fn recycle(self, buffers: &mut ColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
         buffers.layers.extend(self.templates.into_layer());
     }
 
-    /// Joins the records, `bytes` bytes in total, each preceded by its length if `framed`, and passes them to `out` a
-    /// few at a time.
+    /// Joins the records, `bytes` bytes in total, each preceded by its length if `framed` is true, and passes the
+    /// records to `out`, a few at a time.
     pub fn join<E: From<WireError>>(
         &self,
         bytes: usize,
@@ -384,7 +386,7 @@ impl TraceColumns {
         }
     }
 
-    /// Sets `ids` to the id of each record; 0 if it has none.
+    /// Sets `ids` to the id of each record; a record without an id gets 0.
     fn ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
         ids.resize(self.shape.sequence().len(), 0);
@@ -396,8 +398,8 @@ impl TraceColumns {
     }
 }
 
-/// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory is free; filling old memory
-/// is not.
+/// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory costs nothing; filling old memory
+/// costs time.
 fn resize<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
@@ -417,7 +419,7 @@ impl RecordShape {
     ) -> ColumnView<'v> {
         ColumnView {
             records: self.records(number),
-            // Ids predict other columns, so they are decoded first and not predicted by ids.
+            // Ids predict other columns, so the decoder reads ids first, and ids do not predict ids.
             ids: if number == IDS { &[] } else { ids },
             sequence: self.sequence(),
             templates: templates.len(),
@@ -427,10 +429,10 @@ impl RecordShape {
     }
 }
 
-/// Appends the templates of records, predicted from those of the base.
+/// Appends the templates of records, predicted from the templates of the base.
 fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWriter) {
     if base == Some(sequence) {
-        // Ranks that do the same need no data.
+        // A rank with the same sequence of templates as the base needs no data.
         return out.bytes.extend([Predictor::Base as u8, 0]);
     }
     let most = sequence.len().max(base.map_or(0, <[u32]>::len));
@@ -448,8 +450,7 @@ fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWrite
     choose::encode(&wide(sequence), &view, predictors, out);
 }
 
-/// Reads the templates of `count` records into `sequence`; returns whether they are exactly those of the
-/// base.
+/// Reads the templates of `count` records into `sequence`; returns whether these templates are exactly the base's.
 fn decode_sequence(
     input: &mut WireReader<'_>,
     count: usize,
@@ -478,7 +479,7 @@ fn decode_sequence(
         let left = (0..width).fold(0, |all, plane| {
             all | u64::from(planes[plane * count + record]) << (8 * plane)
         });
-        // The prediction is 0 without a base, and the previous value after the base's end.
+        // Without a base the prediction is 0; after the base's end the prediction is the previous value.
         let predicted = match (predictor, base.get(record)) {
             (0, _) => 0,
             (_, Some(&own)) => own.into(),

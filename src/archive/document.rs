@@ -1,4 +1,4 @@
-//! JSON documents in an archive: what its segments state about workloads and objects.
+//! JSON documents in an archive, which state the workloads and objects of segments.
 
 use super::metadata::MetadataValue;
 use super::{ArchiveError, CompressionLevel};
@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 /// Schema of the documents.
 pub const SCHEMA: &str = "chakram.archive.1";
 
-/// Changes made by a segment: the document of its `CKCT` frame.
+/// Changes that a segment makes: the document of the segment's `CKCT` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogueChange<W = WorkloadEntry> {
     /// Schema of this document.
     pub schema: String,
-    /// Workloads that are new, or replace those with the same name.
+    /// Workloads that the segment adds, or that replace workloads with the same name.
     pub workloads: Vec<W>,
     /// Names of removed workloads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -31,7 +31,7 @@ impl Default for CatalogueChange {
     }
 }
 
-/// Plan of a segment, written before anything else: the document of its `CKST` frame.
+/// Plan of a segment, which is the first part of the segment: the document of its `CKST` frame.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SegmentStart {
@@ -39,7 +39,7 @@ pub struct SegmentStart {
     pub schema: String,
     /// Version of the program that writes the segment.
     pub tool_version: String,
-    /// Command that writes the segment: `add`, `merge`, `gc`, `baseline`.
+    /// Command that writes the segment: `add`, `merge`, `gc` or `baseline`.
     pub operation: String,
     /// Workloads that the segment adds or replaces.
     pub workloads: Vec<String>,
@@ -49,7 +49,7 @@ pub struct SegmentStart {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectIndex {
-    /// Its objects, in order.
+    /// Objects of the segment, in order.
     pub objects: Vec<ObjectRow>,
 }
 
@@ -57,17 +57,17 @@ pub struct ObjectIndex {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectRow {
-    /// BLAKE3 hash of its contents, in hexadecimal.
+    /// BLAKE3 hash of the object's contents, in hexadecimal.
     pub blake3: String,
     /// Size in bytes.
     pub bytes: u64,
-    /// Its chunks, in order.
+    /// Chunks of the object, in order.
     pub chunks: Vec<ChunkRow>,
 }
 
-/// Chunk of an object. In order: offset of its zstd frame from the start of the segment; length of the frame; coding (0
-/// plain, 1 bytes, 2 columns); unpacked bytes of the frame; bytes of the object in it; records in it; object and chunk
-/// of its base, both -1 if it has none.
+/// Chunk of an object. The fields are, in order: offset of the chunk's zstd frame from the start of the segment;
+/// length of the frame; coding (0 plain, 1 bytes, 2 columns); unpacked bytes of the frame; bytes of the object in the
+/// chunk; records in the chunk; object and chunk of the chunk's base, both -1 if the chunk has no base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChunkRow(
     pub u64,
@@ -81,18 +81,18 @@ pub struct ChunkRow(
 );
 
 impl ChunkRow {
-    /// Returns the indices of the object and the chunk of its base.
+    /// Returns the indices of the object and the chunk that are the chunk's base.
     pub fn base(&self) -> Option<(usize, usize)> {
         let number = |number: i64| usize::try_from(number).ok();
         Some((number(self.6)?, number(self.7)?))
     }
 }
 
-/// A workload: a job's traces, its other files, and facts about them.
+/// A workload: a job's traces, the job's other files, and facts about the job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadEntry {
-    /// Its name in the archive.
+    /// Name of the workload in the archive.
     pub name: String,
     /// Compression level.
     pub level: CompressionLevel,
@@ -101,7 +101,7 @@ pub struct WorkloadEntry {
     pub metadata: BTreeMap<String, MetadataValue>,
     /// Provenance.
     pub provenance: Provenance,
-    /// Prefix of its traces' names: `PREFIX` in `PREFIX.RANK.et`.
+    /// Prefix of the traces' names: `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
     /// Traces, sorted by rank.
     pub traces: Vec<TraceRow>,
@@ -120,16 +120,16 @@ pub struct WorkloadEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
-    /// Version of the program that added it.
+    /// Version of the program that added the workload.
     pub tool_version: String,
-    /// Paths that were added, as given.
+    /// Paths that the user gave to the program.
     pub sources: Vec<String>,
-    /// Archive and tool version that it was merged from; empty if it was added directly.
+    /// Archive and tool version from which the workload was merged; empty if the workload was added directly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }
 
-/// A trace, and the ranks that share it.
+/// A trace, and the ranks that share the trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRow {
@@ -149,7 +149,7 @@ pub struct TraceRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileRow {
-    /// Its path, relative to the folder of the traces.
+    /// Path of the file, relative to the folder of the traces.
     pub name: String,
     /// Hash of the object.
     pub blake3: String,
@@ -165,13 +165,13 @@ pub struct BaselineRecord {
     pub machine: String,
     /// Hash of the object with the machine file's text.
     pub machine_blake3: String,
-    /// Size of that text, bytes.
+    /// Size of the machine file's text, bytes.
     pub machine_bytes: u64,
     /// Options of the replay, as on the command line.
     pub arguments: Vec<String>,
     /// Hash of the traces and files that were replayed ([`WorkloadEntry::contents_hash`]).
     pub contents: String,
-    /// Duration of the replay in milliseconds, rounded up; used to plan later checks.
+    /// Duration of the replay in milliseconds, rounded up, from which later checks are planned.
     pub replay_ms: u64,
     /// Features that the prediction covers: operators, groups, size, schema, machine.
     pub features: Vec<String>,
@@ -183,7 +183,7 @@ pub struct BaselineRecord {
     pub report: String,
     /// Size of the report, bytes.
     pub report_bytes: u64,
-    /// Reason for recording it, given by the user.
+    /// The user's reason for recording the prediction.
     pub reason: String,
 }
 
@@ -200,12 +200,12 @@ pub struct MeasuredTimes {
 }
 
 impl WorkloadEntry {
-    /// Returns the number of its ranks.
+    /// Returns the number of the workload's ranks.
     pub fn ranks(&self) -> u64 {
         self.traces.iter().map(|row| u64::from(row.ranks)).sum()
     }
 
-    /// Returns the total size of its traces as files, bytes.
+    /// Returns the total size of the workload's traces as files, bytes.
     pub fn trace_bytes(&self) -> u64 {
         let bytes = self
             .traces
@@ -214,7 +214,7 @@ impl WorkloadEntry {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the hashes and sizes of the objects that it needs.
+    /// Returns the hashes and sizes of the objects that the workload needs.
     pub fn objects(&self) -> impl Iterator<Item = (&str, u64)> {
         let traces = self.traces.iter().map(|row| (&row.blake3[..], row.bytes));
         let files = self.files.iter().map(|row| (&row.blake3[..], row.bytes));
@@ -225,7 +225,7 @@ impl WorkloadEntry {
         traces.chain(files).chain(reports).chain(machines)
     }
 
-    /// Returns the BLAKE3 hash of the names and hashes of its traces and files, in hexadecimal.
+    /// Returns the BLAKE3 hash of the names and hashes of the workload's traces and files, in hexadecimal.
     pub fn contents_hash(&self) -> String {
         let text = serde_json::to_vec(&(&self.prefix, &self.traces, &self.files));
         let text = text.expect("names and numbers are JSON");

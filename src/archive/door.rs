@@ -1,4 +1,4 @@
-//! `ARCHIVE::WORKLOAD` in place of a path: commands read traces directly from an archive.
+//! Resolves `ARCHIVE::WORKLOAD` in place of a path, so that commands read traces directly from an archive.
 
 use super::ArchiveError;
 use super::store::Archive;
@@ -41,15 +41,15 @@ impl From<ArchiveError> for TraceError {
     }
 }
 
-/// Splits `ARCHIVE::REST`; `None` if `path` has another form, or a file with that exact name exists.
+/// Splits `ARCHIVE::REST`; returns `None` if `path` has another form, or if a file with exactly that name exists.
 fn split(path: &Path) -> Option<(PathBuf, &str)> {
     let (archive, rest) = path.to_str()?.split_once("::")?;
     let named = !archive.is_empty() && !rest.is_empty() && !path.exists();
     named.then(|| (PathBuf::from(archive), rest))
 }
 
-/// Finds the traces of `ARCHIVE::WORKLOAD`; `None` if `path` is an ordinary path. The traces are read when they are
-/// opened.
+/// Finds the traces of `ARCHIVE::WORKLOAD`; returns `None` if `path` is an ordinary path. The traces are read only
+/// when they are opened.
 pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
     let Some((archive, name)) = split(path) else {
         return Ok(None);
@@ -83,7 +83,8 @@ pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceE
     Ok(found)
 }
 
-/// Reads the file `ARCHIVE::WORKLOAD/FILE`; `None` if `path` has another form, or the workload has no such file.
+/// Reads the file `ARCHIVE::WORKLOAD/FILE`; returns `None` if `path` has another form, or if the workload has no such
+/// file.
 pub fn read_path(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
     let Some((archive, rest)) = split(path) else {
         return Ok(None);

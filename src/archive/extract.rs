@@ -1,4 +1,4 @@
-//! Extracts workloads from an archive to files.
+//! Extracts workloads of an archive to files.
 
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
@@ -30,7 +30,7 @@ pub struct WorkloadPart {
 }
 
 impl WorkloadEntry {
-    /// Returns the ranks of its traces, each with its row.
+    /// Returns the ranks of the workload's traces, each with its row.
     pub fn rank_rows(&self) -> impl Iterator<Item = (u32, &TraceRow)> {
         self.traces.iter().flat_map(|row| {
             (row.rank..row.rank.saturating_add(row.ranks)).map(move |rank| (rank, row))
@@ -42,8 +42,8 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns a lower bound on the disk space of the traces of `ranks`: their names, and one file per distinct trace,
-    /// because ranks with the same trace share one file under several names.
+    /// Returns a lower bound on the disk space of the traces of `ranks`, which is the space of their names and of one
+    /// file per distinct trace, because ranks with the same trace share one file under several names.
     fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // At least a dot and a digit are between prefix and ending.
@@ -61,7 +61,7 @@ impl WorkloadEntry {
 }
 
 impl TraceRow {
-    /// Returns how many of its ranks are in `wanted`.
+    /// Returns the number of the row's ranks that are in `wanted`.
     fn ranks_within(&self, wanted: NumberRange) -> u64 {
         let first = u64::from(self.rank);
         let last = first + u64::from(self.ranks) - 1;
@@ -76,11 +76,12 @@ const INODE_BYTES: u64 = 256;
 /// Size of a folder entry in addition to its name, as in ext4.
 const NAME_BYTES: u64 = 8;
 
-/// Checks that writing a file with this hash to `path` loses nothing; `None` if the hash is not known beforehand.
+/// Checks that writing a file with this hash to `path` loses nothing; `hash` is `None` if the hash is unknown before
+/// writing.
 ///
 /// # Errors
 ///
-/// Fails if a different file is there: extraction only replaces files with the same contents.
+/// Fails if `path` is a file with other contents: extraction replaces only files with the same contents.
 fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -101,12 +102,12 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for the traces of `ranks` of `entry`, because a catalogue may claim any
-    /// number.
+    /// Checks that the archive is large enough for the traces of `ranks` of `entry`, because a damaged catalogue may
+    /// state any number of ranks.
     ///
     /// # Errors
     ///
-    /// Fails if they exceed what an archive of this size may unpack to.
+    /// Fails if these traces are larger than an archive of this size may unpack to.
     pub(super) fn check_ranks(
         &self,
         entry: &WorkloadEntry,
@@ -129,8 +130,9 @@ impl Archive {
         })
     }
 
-    /// Writes the traces of `part` and the other files of `entry` into `folder`, all or none; returns the files. If
-    /// only some ranks or nodes are extracted, the job's file is omitted, because it describes the whole.
+    /// Writes the traces of `part` and the other files of `entry` into `folder`, either all files or none; returns
+    /// the files. If `part` selects only some ranks or nodes, the function omits the job file, because the job file
+    /// describes the whole job.
     pub fn extract(
         &self,
         entry: &WorkloadEntry,
@@ -151,7 +153,7 @@ impl Archive {
         let whole = part == WorkloadPart::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
-        // A job's file refers to the traces, so it is written last.
+        // The job file refers to the traces, so the function writes the job file last.
         let mut all: Vec<(String, &String, Option<NumberRange>)> = traces.chain(files).collect();
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputSet::default();
@@ -160,7 +162,7 @@ impl Archive {
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
             check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
-            // Ranks with the same trace become one file under several names, as in the source.
+            // The function writes one file under several names for ranks with the same trace, as in the source.
             let same = before.filter(|(own, _)| *own == hash);
             let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));
             if let Some(handle) = same.transpose()?.flatten() {
@@ -186,7 +188,7 @@ impl Archive {
         Ok(written)
     }
 
-    /// Passes the metadata of a trace, and these nodes of it, to `out`, with their length prefixes.
+    /// Passes the metadata and these nodes of a trace to `out`, with their length prefixes.
     fn copy_nodes(
         &self,
         hash: &str,

@@ -1,7 +1,7 @@
-//! Archives as folders: packs (files with one segment each), and a manifest that lists them.
+//! Archives in folders: packs, which are files with one segment each, and a manifest that lists the packs.
 //!
-//! The manifest has two lines: JSON, and the CRC-32 of that line. It is replaced by renaming, so a reader sees
-//! the archive either before or after a commit.
+//! The manifest has two lines: JSON, and the CRC-32 of the JSON line. A commit replaces the manifest by renaming, so
+//! a reader sees the archive either before or after the commit.
 
 use super::document::{SCHEMA, SegmentStart};
 use super::segment::{Segment, SegmentFile, crc32, start_of};
@@ -26,7 +26,7 @@ const PACKS: &str = "packs";
 #[serde(deny_unknown_fields)]
 struct Manifest {
     schema: String,
-    /// Number of the next pack; numbers are never reused.
+    /// Number of the next pack; commands never reuse a number.
     next: u64,
     packs: Vec<PackRow>,
 }
@@ -34,7 +34,7 @@ struct Manifest {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PackRow {
-    /// File name in the folder of packs.
+    /// Name of the pack's file in the folder of packs.
     file: String,
     bytes: u64,
     /// BLAKE3 hash of the segment without its end.
@@ -91,7 +91,7 @@ fn pack_name(number: u64) -> String {
     format!("{number:08}{ENDING}")
 }
 
-/// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest.
+/// Opens the segments of the archive `path`, and finds a pack that was written but that the manifest does not list.
 pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::refused(
@@ -99,7 +99,7 @@ pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveE
             "chakram archive create",
         ));
     }
-    // A `gc` may remove packs between reading the manifest and opening them.
+    // A `gc` may remove packs between reading the manifest and opening the packs.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
@@ -139,7 +139,7 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
     Ok(all)
 }
 
-/// Finds a pack that a command wrote but did not commit; its file has the manifest's next number.
+/// Finds a pack that a command wrote but did not commit; the name of its file has the manifest's next number.
 fn uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
@@ -159,7 +159,7 @@ fn uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, 
     }))
 }
 
-/// Creates an empty archive.
+/// Creates an empty archive in the folder `path`.
 pub fn create(path: &Path) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io(path, "create", error);
     fs::create_dir_all(path.join(PACKS)).map_err(io)?;
@@ -216,7 +216,7 @@ pub fn add(
     with_pack(path, start, body)?.write(path)
 }
 
-/// Replaces all packs by one. The folder must be locked.
+/// Replaces all packs by one pack. The folder must be locked.
 pub fn replace(
     path: &Path,
     start: SegmentStart,
@@ -226,7 +226,7 @@ pub fn replace(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write(path)?;
-    // All other packs are unused now, including those of interrupted commands.
+    // All other packs, including packs of interrupted commands, are unused now.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

@@ -1,8 +1,9 @@
-//! Archives: many workloads in a file or a folder, verified, compressed and immutable.
+//! Archives, each of which contains many workloads in a file or a folder, verified, compressed and immutable.
 //!
-//! An archive is a sequence of *segments*, one after another in a file (`.etz`), or as separate files in a folder. A
-//! segment contains objects, which are named by their BLAKE3 hash and stored once, and lists the workloads that it
-//! adds, replaces and drops. `docs/reference/archive-format.md` is the specification.
+//! An archive is a sequence of *segments*, in one file (`.etz`) one after another, or in a folder as separate files.
+//! A segment contains objects and lists the workloads that the segment adds, replaces and drops. The name of an
+//! object is its BLAKE3 hash, and an archive stores each object once. `docs/reference/archive-format.md` is the
+//! specification.
 
 mod add;
 mod chunk;
@@ -42,7 +43,7 @@ use std::path::{Path, PathBuf};
 /// Extension of single-file archives.
 pub const ENDING: &str = ".etz";
 
-/// Called after each object of a workload, for progress displays.
+/// Function that is called after each object of a workload, for progress displays.
 pub type ObjectDone<'a> = &'a dyn Fn();
 
 /// Compression level of a workload.
@@ -85,22 +86,22 @@ impl CompressionLevel {
 /// Error with an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// Its bytes were changed, or it never was an archive.
+    /// The archive's bytes were changed, or the file never was an archive.
     #[error("{}{found}", Self::place(.file.as_deref(), *.at))]
     Broken {
-        /// The archive, or a file of it.
+        /// The archive, or a file of the archive.
         file: Option<PathBuf>,
         /// Offset in the file.
         at: Option<u64>,
-        /// What was found.
+        /// Finding that shows the damage.
         found: String,
     },
-    /// It is valid, but the operation is not possible.
+    /// The archive is valid, but the operation is not possible.
     #[error("{found}\n  try: {hint}")]
     Refused {
-        /// What was found.
+        /// Finding that prevents the operation.
         found: String,
-        /// What to try.
+        /// Suggestion for the user.
         hint: String,
     },
     /// An operating system error.
@@ -108,7 +109,7 @@ pub enum ArchiveError {
     Io {
         /// The file.
         file: PathBuf,
-        /// The attempted operation; completes a message that begins with "cannot".
+        /// The attempted operation, which completes a message that begins with "cannot".
         doing: &'static str,
         /// Error of the operating system.
         source: io::Error,
@@ -152,7 +153,7 @@ impl ArchiveError {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Adds the file, unless the error already names one.
+    /// Adds the file `path` to the error, unless the error already names a file.
     fn in_file(mut self, path: &Path) -> Self {
         match &mut self {
             Self::Broken { file, .. } => drop(file.get_or_insert_with(|| path.to_owned())),
@@ -162,7 +163,7 @@ impl ArchiveError {
         self
     }
 
-    /// Puts the subject `name` before the finding of a refusal.
+    /// Inserts the subject `name` before the finding of a refusal.
     fn about(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape(name));
@@ -170,7 +171,7 @@ impl ArchiveError {
         self
     }
 
-    /// Adds the offset, unless the error already has one.
+    /// Adds the offset `byte` to the error, unless the error already has an offset.
     fn at_byte(mut self, byte: u64) -> Self {
         if let Self::Broken { at, .. } = &mut self {
             at.get_or_insert(byte);

@@ -1,4 +1,4 @@
-//! Listings: the facts about workloads that queries and tables need, read without the rest.
+//! Listings: the facts about workloads that queries and tables need, read without other data.
 
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{DescribedWorkload, MetadataValue};
@@ -29,13 +29,13 @@ impl DescribedWorkload for WorkloadEntry {
 /// A row of a listing: a workload without its files, baselines and provenance.
 #[derive(Debug, Deserialize)]
 pub struct ListedWorkload<'t> {
-    /// Its name.
+    /// Name of the workload.
     #[serde(borrow)]
     pub name: Cow<'t, str>,
     /// Metadata by key.
     #[serde(borrow, default)]
     pub metadata: ListedMetadata<'t>,
-    /// Number of ranks, and size of their traces.
+    /// Number of the workload's ranks, and size of their traces.
     #[serde(rename = "traces")]
     pub amounts: TraceAmounts,
 }
@@ -68,7 +68,7 @@ impl DescribedWorkload for ListedWorkload<'_> {
     }
 }
 
-/// Text that is only copied if it contains escapes.
+/// Text that is copied only if the text contains escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct BorrowedText<'t>(#[serde(borrow)] Cow<'t, str>);
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for TraceAmounts {
     }
 }
 
-/// Catalogues of an archive, from which listings are read.
+/// Catalogues of an archive, which contain the facts of listings.
 #[derive(Debug)]
 pub struct ArchiveListing {
     catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
@@ -133,11 +133,11 @@ pub struct ArchiveListing {
 }
 
 impl ArchiveListing {
-    /// Opens the archive `path`, a file or a folder.
+    /// Opens the archive `path`, which is a file or a folder.
     ///
     /// # Errors
     ///
-    /// Fails if it is not an archive, or a catalogue cannot be unpacked.
+    /// Fails if `path` is not an archive, or if a catalogue cannot be unpacked.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = located(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
@@ -152,17 +152,17 @@ impl ArchiveListing {
         })
     }
 
-    /// Returns the bytes after the last committed segment, if there are any.
+    /// Returns the bytes after the last committed segment, if there are such bytes.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }
 
-    /// Returns the total size of its segments, bytes.
+    /// Returns the total size of the archive's segments, bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
-    /// Returns its workloads, by name.
+    /// Returns the archive's workloads, by name.
     ///
     /// # Errors
     ///

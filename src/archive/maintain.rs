@@ -1,4 +1,4 @@
-//! Merges archives, and removes what need not be kept.
+//! Merges archives, and removes expired workloads and unused objects.
 
 use super::add::{ObjectPacker, repack};
 use super::document::{CatalogueChange, WorkloadEntry};
@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 pub struct MergeResult {
     /// Names of added workloads.
     pub added: Vec<String>,
-    /// Names of workloads that were there already and are the same.
+    /// Names of workloads that the archive already had, with the same contents.
     pub known: Vec<String>,
-    /// File to which an unfinished tail was moved, if there was one.
+    /// File to which an unfinished tail was moved, if there was a tail.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Adds the workloads of `sources` to the archive `into` in one commit. Workloads with the same name must be the same.
+/// Adds the workloads of `sources` to the archive `into` in one commit. Workloads with the same name must have the
+/// same contents.
 pub fn merge(
     into: &Path,
     sources: &[Archive],
@@ -32,7 +33,7 @@ pub fn merge(
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
-        // Otherwise the contents of a damaged tail would be missing silently.
+        // Without this check, the contents of a damaged tail would be missing silently.
         source.tail().map_or(Ok(()), ArchiveTail::check_removable)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
@@ -99,15 +100,15 @@ fn is_same(a: &WorkloadEntry, b: &WorkloadEntry) -> bool {
 pub struct CollectResult {
     /// Workloads dropped because their retention expired.
     pub dropped: Vec<String>,
-    /// Size before, bytes.
+    /// Size of the archive before the collection, bytes.
     pub before: u64,
-    /// Size after, bytes.
+    /// Size of the archive after the collection, bytes.
     pub after: u64,
-    /// File to which an unfinished tail was moved, if there was one.
+    /// File to which an unfinished tail was moved, if there was a tail.
     pub kept_aside: Option<PathBuf>,
 }
 
-/// Returns the workloads whose retention has expired on the day `as_of`, that is, whose last day is earlier.
+/// Returns the workloads whose last day of retention is before the day `as_of`.
 pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
         return Err(ArchiveError::refused(

@@ -1,4 +1,4 @@
-//! Typed metadata of workloads, and queries over it.
+//! Typed metadata of workloads, and queries over metadata.
 
 use super::ArchiveError;
 use serde::{Deserialize, Serialize};
@@ -9,11 +9,11 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MetadataValue {
-    /// Text, compared without case.
+    /// Text, which is compared without regard to case.
     Text(String),
     /// A number.
     Number(f64),
-    /// A version, compared part by part: 2.10 is newer than 2.9.
+    /// A version, which is compared part by part: 2.10 is newer than 2.9.
     Version(String),
     /// A date, `YYYY-MM-DD`.
     Date(String),
@@ -45,7 +45,8 @@ const KEYS: [(&str, MetadataType); 12] = [
 ];
 
 impl MetadataValue {
-    /// Parses the value of `key`. Its type is that of the key, or else is guessed from the text.
+    /// Parses the value of `key`. The value has the key's type if the key has a fixed type; otherwise the function
+    /// guesses the type from the text.
     pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
         let own = KEYS.iter().find(|(known, _)| *known == key);
         let Some((_, kind)) = own else {
@@ -93,7 +94,7 @@ impl MetadataValue {
         }
     }
 
-    /// Compares with the text of a query; `None` if the types differ.
+    /// Compares the value with the text of a query; returns `None` if the types differ.
     fn compare(&self, text: &str) -> Option<Ordering> {
         match self {
             Self::Text(own) => Some(own.to_lowercase().cmp(&text.to_lowercase())),
@@ -135,7 +136,8 @@ pub fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// Returns the parts of a version, in a form that sorts correctly: numbers by length and digits, other text last.
+/// Returns the parts of a version in a form that sorts correctly: numbers sort by length and digits, and other text
+/// sorts last.
 fn version(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
         .split(['.', '+', '-'])
@@ -161,30 +163,30 @@ fn version(text: &str) -> Vec<(usize, &str)> {
 pub enum MetadataQuery {
     /// Compares a key's value with a text.
     Compare(String, Comparison, String),
-    /// Both are true.
+    /// Both queries are true.
     And(Box<Self>, Box<Self>),
-    /// At least one is true.
+    /// At least one query is true.
     Or(Box<Self>, Box<Self>),
-    /// It is false.
+    /// The query is false.
     Not(Box<Self>),
 }
 
 /// Comparison of a value with a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// Equal.
+    /// The value equals the text.
     Equal,
-    /// Not equal; true for a missing key.
+    /// The value does not equal the text; the comparison is true for a missing key.
     NotEqual,
-    /// Less.
+    /// The value is less than the text.
     Less,
-    /// Less or equal.
+    /// The value is less than or equal to the text.
     AtMost,
-    /// Greater.
+    /// The value is greater than the text.
     Greater,
-    /// Greater or equal.
+    /// The value is greater than or equal to the text.
     AtLeast,
-    /// Contains the text.
+    /// The value contains the text.
     Contains,
 }
 
@@ -195,7 +197,7 @@ const DEPTH: usize = 64;
 pub trait DescribedWorkload {
     /// Returns its name.
     fn name(&self) -> &str;
-    /// Returns the number of its ranks.
+    /// Returns the number of the workload's ranks.
     fn rank_count(&self) -> u64;
     /// Returns the metadata value of a key.
     fn value(&self, key: &str) -> Option<&MetadataValue>;
@@ -217,7 +219,7 @@ impl MetadataQuery {
         }
     }
 
-    /// Returns whether `workload` matches.
+    /// Returns whether `workload` matches the query.
     pub fn holds(&self, workload: &impl DescribedWorkload) -> bool {
         match self {
             Self::And(a, b) => a.holds(workload) && b.holds(workload),
@@ -254,7 +256,7 @@ impl MetadataQuery {
 /// A word or sign of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum QueryToken {
-    /// A word, and whether it is quoted; a quoted word is never `and`, `or` or `not`.
+    /// A word, and whether the word is quoted; a quoted word is never `and`, `or` or `not`.
     Word(String, bool),
     Sign(&'static str),
 }

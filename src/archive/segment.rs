@@ -4,8 +4,9 @@
 //! CKST start │ objects: plain zstd frames, or CKOB frames │ CKCT catalogue │ CKIX objects │ CKEN end
 //! ```
 //!
-//! Everything except plain objects is in skippable zstd frames, whose contents begin with four letters. Documents are
-//! JSON in zstd frames. The end has a fixed size, so it can be found from the end of a file; it points to the rest.
+//! Everything except plain objects is in skippable zstd frames, whose contents begin with four letters, such as
+//! `CKST`. Documents are JSON in zstd frames. The end has a fixed size, so readers find it from the end of a file;
+//! the end contains the locations of the catalogue and of the index of objects.
 
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
@@ -22,8 +23,8 @@ use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
-/// Version of the format that is written. Version 1 had no decimal numbers in templates, version 2 no predictor by
-/// sums of columns.
+/// Version of the format that is written. Version 1 had no decimal numbers in templates; version 2 had no predictor
+/// by sums of columns.
 pub const VERSION: u32 = 3;
 /// Size of the end of a segment, bytes.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
@@ -37,11 +38,11 @@ pub const END: [u8; 4] = *b"CKEN";
 /// End of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentEnd {
-    /// Size of the segment, bytes, including its end.
+    /// Size of the segment including its end, bytes.
     pub length: u64,
     /// Offset and length of the zstd frame of the catalogue, from the start of the segment.
     catalogue: (u64, u64),
-    /// The same for the index of objects.
+    /// Offset and length of the zstd frame of the index of objects, from the start of the segment.
     index: (u64, u64),
     /// BLAKE3 hash of the segment without its end.
     pub digest: [u8; 32],
@@ -63,8 +64,8 @@ impl SegmentEnd {
         out
     }
 
-    /// Parses the last bytes of a segment. Returns `None` if they are not its end, and `Err` with the version if
-    /// that is unknown.
+    /// Parses the last bytes of a segment. Returns `None` if the bytes are not the end of a segment, and `Err` with
+    /// the version if the version is unknown.
     pub fn parse(bytes: &[u8]) -> Option<Result<Self, u32>> {
         let (body, crc) = bytes.split_last_chunk::<4>()?;
         let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
@@ -97,7 +98,7 @@ impl SegmentEnd {
     }
 }
 
-/// Returns the CRC-32 of `bytes`, as in zlib.
+/// Returns the CRC-32 of `bytes`, as zlib computes it.
 pub fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);
@@ -134,7 +135,7 @@ impl<W: Write> SegmentWriter<W> {
         Ok(())
     }
 
-    /// Writes `contents` in a skippable frame; returns their offset and length.
+    /// Writes `contents` in a skippable frame; returns the offset and the length of `contents`.
     fn skippable(&mut self, letters: [u8; 4], contents: &[u8]) -> io::Result<(u64, u64)> {
         let size = u32::try_from(contents.len() + 4)
             .map_err(|_| io::Error::other("a frame would be larger than 4 GiB"))?;
@@ -201,8 +202,8 @@ impl<W: Write> SegmentWriter<W> {
         Ok(())
     }
 
-    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end, to be written once
-    /// everything else is synced.
+    /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end, which the caller must
+    /// write after everything else is synced.
     pub fn finish(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
         let catalogue = self.document(CATALOGUE, catalogue)?;
         let index = ObjectIndex {
@@ -219,7 +220,7 @@ impl<W: Write> SegmentWriter<W> {
     }
 }
 
-/// A file with segments, with random access.
+/// A file with segments, which can be read at any offset.
 #[derive(Debug)]
 pub struct SegmentFile {
     pub path: PathBuf,
@@ -236,14 +237,14 @@ impl SegmentFile {
         })
     }
 
-    /// Acquires the writers' lock in shared mode; it is released when the returned file is closed.
+    /// Acquires the writers' lock in shared mode; closing the returned file releases the lock.
     pub fn try_lock_shared(&self) -> Result<File, TryLockError> {
         let file = File::open(&self.path).map_err(TryLockError::Error)?;
         file.try_lock_shared()?;
         Ok(file)
     }
 
-    /// Returns its length.
+    /// Returns the length of the file, bytes.
     pub fn length(&self) -> Result<u64, ArchiveError> {
         let file = self
             .file
@@ -255,14 +256,14 @@ impl SegmentFile {
             .map_err(|error| ArchiveError::io(&self.path, "read the size of", error))
     }
 
-    /// Reads `length` bytes at `at`, which must all be within the file.
+    /// Reads `length` bytes at offset `at`; all of these bytes must be within the file.
     pub fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         self.read_into(at, length, &mut out)?;
         Ok(out)
     }
 
-    /// Reads `length` bytes at `at` into `out`, replacing its contents.
+    /// Reads `length` bytes at offset `at` into `out`, whose previous contents are dropped.
     pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
         let io = |error| ArchiveError::io(&self.path, "read", error);
         bounds::check("a part of an archive", length, 1, "smaller archives")
@@ -273,7 +274,7 @@ impl SegmentFile {
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         file.seek(SeekFrom::Start(at)).map_err(io)?;
         out.clear();
-        // Limits the allocation to what the file has, in case it is shorter than stated.
+        // The file may be shorter than stated, so the allocation is limited to the file's size.
         let there = file.metadata().map_err(io)?.len().saturating_sub(at);
         out.reserve_exact(length.min(there) as usize);
         (&mut *file).take(length).read_to_end(out).map_err(io)?;
@@ -288,7 +289,7 @@ impl SegmentFile {
 #[derive(Debug)]
 pub struct Segment {
     pub file: Arc<SegmentFile>,
-    /// Offset of its first byte in the file.
+    /// Offset of the segment's first byte in the file.
     pub start: u64,
     pub end: SegmentEnd,
 }
@@ -319,7 +320,7 @@ impl Segment {
         parsed.map_err(|error| self.unreadable(self.end.catalogue.0, "catalogue", &error))
     }
 
-    /// Reads the index of its objects, and checks that chunks are consecutive within the segment.
+    /// Reads the index of the segment's objects, and checks that chunks are consecutive within the segment.
     pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
         let text = self.document(self.end.index, "index")?;
         let index: ObjectIndex = serde_json::from_slice(&text)
@@ -359,7 +360,7 @@ impl Segment {
     }
 }
 
-/// Unpacks the frame of a document, which states its unpacked size, within the limits for compressed input.
+/// Unpacks the frame of a document, within the limits for compressed input; the frame must state its unpacked size.
 pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     let size = zstd::zstd_safe::get_frame_content_size(frame);
     let size = size
@@ -380,7 +381,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     decompress(frame, size, None)
 }
 
-/// Parses the plan of a segment whose first bytes are `bytes`.
+/// Parses the plan of the segment that begins with `bytes`.
 pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
     let rest = bytes.strip_prefix(&MAGIC)?;
     let (size, rest) = rest.split_first_chunk::<4>()?;

@@ -1,4 +1,4 @@
-//! Writes a segment, at the end of an archive or as a file of its own.
+//! Writes a segment at the end of an archive, or as a separate file.
 
 use super::ArchiveError;
 use super::document::{CatalogueChange, SegmentStart};
@@ -6,11 +6,11 @@ use super::segment::SegmentWriter;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-/// Writes the objects of a segment; returns its catalogue changes.
+/// Function that writes the objects of a segment, and returns the segment's catalogue changes.
 pub type SegmentBody<'b> =
     dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
 
-/// Writes a segment without its end, which is returned.
+/// Writes a segment without the segment's end, and returns that end.
 pub fn write_segment(
     out: &mut dyn Write,
     start: SegmentStart,
@@ -24,7 +24,7 @@ pub fn write_segment(
     Ok(end)
 }
 
-/// Writes a file with one segment; the file appears only once it is complete.
+/// Writes a file with one segment, which appears only after it is complete.
 pub fn write_file(
     path: &Path,
     start: SegmentStart,

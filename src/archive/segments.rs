@@ -17,7 +17,7 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     // A writer keeps the lock until its segment is committed.
     let lock = file.try_lock_shared();
     let (found, bytes) = match lock {
-        // Bytes that looked like a tail before the lock was taken may be committed now.
+        // Bytes that looked like a tail before the lock was acquired may be committed now.
         Ok(_) => committed_segments(&file)?,
         Err(_) => (found, tail),
     };
@@ -28,7 +28,7 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
     match ArchiveTail::find(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
-        // A failing writer may remove the tail while it is read.
+        // A writer that fails may remove the tail while this function reads it.
         Err(_) if is_locked => Ok((found, None)),
         Err(error) => Err(error),
     }
@@ -36,8 +36,8 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
 
 /// Finds the segments of a file in order, and the number of bytes after them.
 ///
-/// The last segment is the last one from which segment ends lead back to byte 0. This is necessary because a
-/// tail may contain the end of another archive that is stored inside it.
+/// The last segment is the last segment from which segment ends lead back to byte 0. This condition is necessary
+/// because a tail may contain another archive, which has ends of segments.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.length()?;
     let mut failed = BTreeSet::new();
@@ -50,7 +50,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
         }
         match chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
-            // The file ends with a segment's end, so there is no tail and a segment must be damaged.
+            // The file ends with a segment's end, so there is no tail, and a segment must be damaged.
             Err(error) if end == length => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
         }
@@ -58,8 +58,8 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
     }
 }
 
-/// Follows the ends of segments from byte `end` back to byte 0. Offsets from which this fails are added to
-/// `failed`.
+/// Follows the ends of segments from byte `end` back to byte 0. The function adds offsets that do not lead back to
+/// byte 0 to `failed`.
 fn chain(
     file: &Arc<SegmentFile>,
     end: u64,
@@ -101,9 +101,9 @@ fn chain(
     Ok(found)
 }
 
-/// Returns the offset after the last segment end within the first `length` bytes; 0 if there is none.
+/// Returns the offset after the last segment end within the first `length` bytes; 0 if there is no segment end.
 fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
-    /// Maximum number of bytes searched at once.
+    /// Maximum number of bytes that are searched at once.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;
     // In an intact file this window contains exactly the end.

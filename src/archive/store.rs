@@ -1,4 +1,5 @@
-//! The committed state of an archive on disk: a file of segments, or a folder of such files with a manifest.
+//! The committed state of an archive on disk: a file of segments, or a folder of files with one segment each and a
+//! manifest.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
 use super::segment::{Segment, SegmentFile};
@@ -15,24 +16,24 @@ mod writer;
 
 pub use writer::{ArchiveWriter, CommitPlan, create};
 
-/// An archive open for reading, in the state that was committed when it was opened.
+/// An archive that is open for reading, in the state that was committed when the archive was opened.
 #[derive(Debug)]
 pub struct Archive {
     path: PathBuf,
     is_folder: bool,
     segments: Vec<Segment>,
-    /// Bytes after the last segment.
+    /// Bytes after the last segment, if there are such bytes.
     tail: Option<ArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
     cache: ObjectCache,
 }
 
 impl Archive {
-    /// Opens the archive `path`, a file or a folder.
+    /// Opens the archive `path`, which is a file or a folder.
     ///
     /// # Errors
     ///
-    /// Fails if it is not an archive, or its catalogue is damaged.
+    /// Fails if `path` is not an archive, or if its catalogue is damaged.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let (segments, tail) = located(path)?;
         let mut workloads = BTreeMap::new();
@@ -52,27 +53,27 @@ impl Archive {
         })
     }
 
-    /// Returns the path with which it was opened.
+    /// Returns the path with which the archive was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the bytes after the last committed segment, if there are any.
+    /// Returns the bytes after the last committed segment, if there are such bytes.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }
 
-    /// Returns its workloads, by name.
+    /// Returns the archive's workloads, by name.
     pub fn workloads(&self) -> &BTreeMap<String, WorkloadEntry> {
         &self.workloads
     }
 
-    /// Returns its segments in order.
+    /// Returns the archive's segments, in order.
     pub(super) fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// Returns the total size of its segments, bytes.
+    /// Returns the total size of the archive's segments, bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.end.length).sum()
     }
@@ -136,7 +137,7 @@ pub(super) fn committed<N: Ord + Borrow<str>, W>(
     let entries = change.workloads.into_iter();
     let named = entries.map(|entry| (name(&entry), entry));
     if workloads.is_empty() {
-        // Collecting all at once is faster than inserting one by one.
+        // Collecting all workloads at once is faster than inserting them one by one.
         *workloads = named.collect();
     } else {
         workloads.extend(named);

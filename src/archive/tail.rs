@@ -1,7 +1,7 @@
-//! Bytes after the last committed segment: a segment that is being written, is unfinished, or is damaged.
+//! Bytes after the last committed segment, which are a segment that is being written, is unfinished, or is damaged.
 //!
-//! A command that is killed, or a truncated copy, leaves the first frames of a segment. Anything else was modified
-//! after it was written, and may contain the only copy of a workload.
+//! A command that is killed, or a truncated copy, leaves the first frames of a segment. Any other tail was modified
+//! after a command wrote it, and may contain the only copy of a workload.
 
 use super::ArchiveError;
 use super::document::SegmentStart;
@@ -17,35 +17,36 @@ use std::path::{Path, PathBuf};
 /// State of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailState {
-    /// Another process has the writers' lock, so it is writing the tail.
+    /// Another process has the writers' lock, so that process is writing the tail.
     Growing,
-    /// It stops before the segment's end is complete: a command was interrupted, or a copy is truncated.
+    /// The tail stops before the segment's end is complete, because a command was interrupted or a copy is truncated.
     Unfinished,
-    /// No interruption explains it: its end is present but invalid, or its frames are in the wrong order.
+    /// No interruption explains the tail: the segment's end is present but invalid, or the frames are in the wrong
+    /// order.
     Damaged,
 }
 
 /// Bytes after the last committed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArchiveTail {
-    /// The file.
+    /// File of the tail.
     pub file: PathBuf,
-    /// Offset of its first byte in the file.
+    /// Offset of the tail's first byte in the file.
     pub at: u64,
-    /// Its length, bytes.
+    /// Length of the tail, bytes.
     pub bytes: u64,
-    /// Whether it stops before the segment's end is complete.
+    /// Whether the tail stops before the segment's end is complete.
     pub(super) is_cut: bool,
     /// Whether a writer has the lock.
     pub(super) is_locked: bool,
-    /// Command that wrote it, if its first frame states that.
+    /// Command that wrote the tail, if the first frame states the command.
     pub operation: Option<String>,
     /// Workloads that the command was going to add or replace.
     pub workloads: Vec<String>,
 }
 
 impl ArchiveTail {
-    /// Examines the `bytes` bytes at `at` of `file`.
+    /// Examines the `bytes` bytes at offset `at` of `file`.
     pub(super) fn find(file: &SegmentFile, at: u64, bytes: u64) -> Result<Self, ArchiveError> {
         let io = |error| ArchiveError::io(&file.path, "read", error);
         let start = start_of(&file.read(at, bytes.min(1 << 20))?);
@@ -53,7 +54,7 @@ impl ArchiveTail {
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
     }
 
-    /// Creates a description.
+    /// Creates the description of a tail.
     pub(super) fn new(
         file: &Path,
         range: std::ops::Range<u64>,
@@ -74,7 +75,7 @@ impl ArchiveTail {
         }
     }
 
-    /// Returns its state.
+    /// Returns the state of the tail.
     pub fn state(&self) -> TailState {
         match (self.is_locked, self.is_cut) {
             (true, _) => TailState::Growing,
@@ -83,12 +84,13 @@ impl ArchiveTail {
         }
     }
 
-    /// Returns whether it was modified after it was written.
+    /// Returns whether the tail was modified after a command wrote it.
     pub fn is_damaged(&self) -> bool {
         self.state() == TailState::Damaged
     }
 
-    /// Fails if it is damaged, because a writer must not remove it then. The caller has the writers' lock.
+    /// Fails if the tail is damaged, because a writer must not remove a damaged tail. The caller has the writers'
+    /// lock.
     pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
         if self.is_cut {
             return Ok(());
@@ -106,7 +108,7 @@ impl ArchiveTail {
         Err(ArchiveError::broken(found).in_file(&self.file))
     }
 
-    /// Copies it to a new file next to `beside`, named after `beside`; returns the new file.
+    /// Copies the tail to a new file next to `beside`, named after `beside`; returns the new file.
     pub(super) fn keep_aside(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
         let name = beside.file_name().unwrap_or_default();
         for number in 1u32.. {
@@ -162,11 +164,11 @@ impl fmt::Display for ArchiveTail {
     }
 }
 
-/// Returns whether the bytes `from..to` of `path` are the first frames of a segment that stops before its end is
-/// complete.
+/// Returns whether the bytes `from..to` of `path` are the first frames of a segment whose end is missing or
+/// incomplete.
 fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
     let mut file = BufReader::new(File::open(path)?);
-    // A complete end means that the segment is not truncated, whatever precedes it.
+    // A segment with a complete end is not truncated, whatever bytes precede the end.
     if to - from >= END_BYTES {
         file.seek(SeekFrom::Start(to - END_BYTES))?;
         let mut head = [0; 12];
@@ -203,13 +205,13 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
 
 /// The next frame of a tail.
 enum TailFrame {
-    /// It extends past the end of the file.
+    /// A frame that extends past the end of the file.
     Cut,
     /// A zstd frame.
     Plain,
     /// A skippable frame with these letters.
     Skippable([u8; 4]),
-    /// Neither kind of frame.
+    /// Bytes that are neither kind of frame.
     Unknown,
 }
 
@@ -221,7 +223,7 @@ struct FrameWalk {
 }
 
 impl FrameWalk {
-    /// Reads `N` bytes; `None` if fewer are left.
+    /// Reads `N` bytes; returns `None` if fewer bytes are left.
     fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         if self.left < N as u64 {
@@ -233,7 +235,7 @@ impl FrameWalk {
         Ok(Some(bytes))
     }
 
-    /// Skips `count` bytes; `None` if fewer are left.
+    /// Skips `count` bytes; returns `None` if fewer bytes are left.
     fn skip(&mut self, count: u64) -> io::Result<Option<()>> {
         if self.left < count {
             self.left = 0;

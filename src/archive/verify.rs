@@ -1,4 +1,5 @@
-//! Verification: compares every byte of an archive with its checksums, and every object with its hash.
+//! Verifies an archive: compares every byte of an archive with the archive's checksums, and every object with its
+//! hash.
 
 use super::store::Archive;
 use super::tail::{ArchiveTail, TailState};
@@ -18,18 +19,18 @@ pub struct ArchiveVerdict {
     pub faults: Vec<String>,
     /// Workloads that cannot be extracted completely.
     pub lost: Vec<String>,
-    /// Bytes after the last committed segment, if there are any.
+    /// Bytes after the last committed segment, if there are such bytes.
     pub tail: Option<ArchiveTail>,
 }
 
 impl ArchiveVerdict {
-    /// Returns whether everything committed is intact.
+    /// Returns whether all committed data is intact.
     pub fn is_sound(&self) -> bool {
         let is_damaged = self.tail.as_ref().is_some_and(ArchiveTail::is_damaged);
         self.faults.is_empty() && self.lost.is_empty() && !is_damaged
     }
 
-    /// Returns whether a command was interrupted before it committed.
+    /// Returns whether a command was interrupted before its commit.
     pub fn is_unfinished(&self) -> bool {
         let tail = self.tail.as_ref();
         tail.is_some_and(|tail| tail.state() == TailState::Unfinished)
@@ -44,7 +45,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Fails if the archive cannot be read at all; damage of its contents is reported in the result.
+    /// Fails if the archive cannot be read at all; the result describes damage of the archive's contents.
     pub fn verify(&self, done: ObjectDone<'_>) -> Result<ArchiveVerdict, ArchiveError> {
         let mut verdict = ArchiveVerdict {
             tail: self.tail().cloned(),

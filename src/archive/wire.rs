@@ -1,15 +1,15 @@
-//! Varints, of which the format allows only minimal encodings, and a reader with bounds on counts.
+//! Reads and writes varints, which must have the minimal encoding, and reads encoded data with limits on counts.
 
 use chakram_trace::format::wire::decode_varint;
 
 pub use chakram_trace::format::encoder::{put_varint, varint_length};
 
-/// Error for invalid encoded data; describes the problem.
+/// Error for invalid encoded data, with a description of the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WireError(pub &'static str);
 
-/// Reads a byte string from front to back.
+/// Reader of a byte string from front to back.
 #[derive(Debug)]
 pub struct WireReader<'a> {
     rest: &'a [u8],
@@ -63,7 +63,7 @@ impl<'a> WireReader<'a> {
         Ok(taken)
     }
 
-    /// Fails unless everything was read.
+    /// Fails unless all bytes were read.
     pub fn end(&self) -> Result<(), WireError> {
         if self.rest.is_empty() {
             return Ok(());
@@ -71,7 +71,7 @@ impl<'a> WireReader<'a> {
         Err(WireError("there is more than was announced"))
     }
 
-    /// Returns whether everything was read.
+    /// Returns whether all bytes were read.
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }
@@ -91,7 +91,7 @@ mod tests {
             // A truncated varint has no end.
             assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
         }
-        // 0 with a second group of zeros; 2^64 in ten groups; eleven groups.
+        // The invalid encodings are 0 with a second group of zeros, 2^64 in ten groups, and eleven groups.
         assert_eq!(shortest_varint(&[0x80, 0]), None);
         assert_eq!(
             shortest_varint(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 2]),

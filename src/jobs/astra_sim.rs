@@ -1,4 +1,4 @@
-//! Jobs from ASTRA-sim's inputs, which include the machine.
+//! Reads jobs from ASTRA-sim's inputs, which include the machine.
 
 use super::JobError;
 use super::custom::read_scripts;
@@ -28,17 +28,17 @@ use std::path::{Path, PathBuf};
 /// A job from ASTRA-sim's inputs: inputs, traces, and notes about them.
 #[derive(Debug)]
 pub struct AstraSimJob {
-    /// Everything but the traces.
+    /// The inputs without the traces.
     pub inputs: AstraInputs,
-    /// Collective backend.
+    /// Backend of collectives.
     pub collectives: AstraCollectives,
     /// The traces.
     pub workload: Workload,
     /// Number of lanes that an NPU needs.
     pub lanes: u32,
-    /// Whether sends and receives may lack a matching half.
+    /// Whether a send may lack its receive, and a receive its send.
     pub lenient: bool,
-    /// Statistics of each instance that are known before it runs.
+    /// Statistics of each instance that are known before the replay.
     pub work: Vec<RankWork>,
     /// Tensors of each instance, if memory is tracked.
     pub tensors: Option<Vec<RankTensors>>,
@@ -46,7 +46,7 @@ pub struct AstraSimJob {
     pub types: Option<Vec<NodeTypes>>,
     /// Notes about the inputs.
     pub notes: Vec<InputNote>,
-    /// Files with their hashes, if those are requested.
+    /// The files with their hashes, if hashes are requested.
     pub files: Vec<HashedInput>,
 }
 
@@ -60,11 +60,11 @@ impl AstraSimJob {
         Self::load(flags, false, &mut |_, _| {})
     }
 
-    /// Reads all files named in `flags`; hashes them if `hash` is set.
+    /// Reads all files named in `flags`; hashes these files if `hash` is true.
     ///
     /// # Errors
     ///
-    /// Like [`Self::open`].
+    /// Fails where [`Self::open`] fails.
     pub fn load(
         flags: &AstraFlags,
         hash: bool,
@@ -149,7 +149,7 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // The reader of the traces has already priced kernels like ASTRA-sim.
+            // The reader of the traces has already computed the kernels' durations as ASTRA-sim does.
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };
@@ -161,7 +161,7 @@ impl AstraSimJob {
         )?)
     }
 
-    /// Replays the job like ASTRA-sim, except for the quirks that its flags correct, and returns the report.
+    /// Replays the job as ASTRA-sim does, except for the quirks that its flags correct, and returns the report.
     ///
     /// # Errors
     ///
@@ -177,7 +177,7 @@ impl AstraSimJob {
 
 /// Replays `prepared` over the network selected by `inputs`; collects a report if `full`.
 ///
-/// The loops are compiled here, once per network; observers are called dynamically to avoid more copies.
+/// The compiler generates the loops here, once per network; calls of observers are dynamic, to avoid more copies.
 pub fn run_inputs(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
@@ -212,7 +212,7 @@ pub fn run_inputs(
     }
 }
 
-/// Builds the error about a scale that leaves no endpoint delay for a collective at time 0.
+/// Builds the error that a scale leaves a collective at time 0 no endpoint delay.
 fn undelayed(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -243,7 +243,7 @@ fn replay_over<N: NetworkBackend>(
     Ok((outcome, None))
 }
 
-/// Returns the work of each instance; examines shared graphs only once.
+/// Returns the work of each instance; examines each shared graph only once.
 fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
@@ -275,7 +275,8 @@ fn tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns the file of each rank, possibly compressed or in another format, and the files of ranks beyond the network.
+/// Returns the file of each rank, which may be compressed or in another format, and the files of ranks beyond the
+/// network.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
@@ -284,7 +285,7 @@ fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     ((0..npus).map(file).collect(), beyond)
 }
 
-/// Builds the note that the network has fewer NPUs than the workload has traces.
+/// Builds the note that the workload has more traces than the network has NPUs.
 fn traces_beyond(
     flags: &AstraFlags,
     inputs: &AstraInputs,
@@ -308,7 +309,8 @@ fn traces_beyond(
     }
 }
 
-/// Reads the custom algorithm whose files begin with `prefix`: one file per position, at most one per NPU.
+/// Reads the custom algorithm whose files begin with `prefix`: one file per position, and at most one position per
+/// NPU.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has(rank));

@@ -1,4 +1,4 @@
-//! Custom collectives, whose algorithm is one trace per member.
+//! Loads custom collectives, whose algorithm is one trace per member.
 
 use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 /// A custom algorithm in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomFiles {
-    /// Kind of collective that it replaces.
+    /// Kind of collective whose algorithm is replaced.
     pub kind: CollectiveKind,
     /// Prefix of the files `PREFIX.P.et`, one per position P.
     pub prefix: PathBuf,
 }
 
-/// Loads the algorithms in `args`. Adds their files to `inputs`, if hashes are requested.
+/// Loads the algorithms in `args`. Adds the files of these algorithms to `inputs` if hashes are requested.
 ///
 /// # Errors
 ///
-/// Fails if a position has no file, or if a file is not a valid algorithm or does not match the others.
+/// Fails if a position has no file, or if a file is not a valid algorithm or does not match the other files.
 pub fn load_custom(
     args: &[CustomFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,
@@ -60,7 +60,7 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
-    // An algorithm of one member sends nothing, so a single file counts as a mistake.
+    // An algorithm of one member sends nothing, so a single file must be a mistake.
     let missing = missing.or((files.len() == 1).then_some(1));
     let Some(position) = missing else {
         return Ok(files);

@@ -1,4 +1,4 @@
-//! Effects of given settings: compares a run with the runs without each setting.
+//! Finds the effects of given settings: compares a run with the runs without each setting.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -11,8 +11,8 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum number of nodes of all repeated runs together; a step of a simulated collective counts as a node. This takes
-/// one or two seconds.
+/// Maximum number of nodes of all repeated runs together; a step of a simulated collective counts as a node.
+/// Repeating that many nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
 /// Returns the number of nodes of a run plus, if collectives were simulated, an estimate of their steps: 2 n² for n
@@ -28,14 +28,14 @@ fn work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that change without a setting; all empty if the run is the same without it.
+/// The parts of a run that change without a setting; all are empty if the run without the setting is the same.
 #[derive(Debug, Default)]
 pub struct RunWithout<'a> {
-    /// The workload, if it changes.
+    /// The workload, if the workload changes.
     pub workload: Option<Workload>,
-    /// The machine, if it changes.
+    /// The machine, if the machine changes.
     pub machine: Option<Cow<'a, Machine>>,
-    /// The options, if they change.
+    /// The options, if the options change.
     pub options: Option<ReplayOptions>,
     /// Whether the run is too large to repeat.
     pub is_too_large: bool,
@@ -43,17 +43,18 @@ pub struct RunWithout<'a> {
 
 /// A setting given by the user.
 pub struct GivenSetting<'a> {
-    /// Its key, as in studies.
+    /// Key of the setting, as in studies.
     pub key: String,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
-    /// The corresponding option, if any.
+    /// The corresponding option, if there is one.
     pub option: Option<SettingKey>,
-    /// Creates the run without it; `None` if this is impossible, because a run needs the setting.
+    /// Creates the run without the setting; returns `None` if a run needs the setting.
     pub without: Box<dyn Fn() -> Option<RunWithout<'a>> + Sync + 'a>,
 }
 
-/// Finds the settings in `given` without an effect on the run `prepared`, and adds notes about them to its `report`.
+/// Finds the settings in `given` without an effect on the run `prepared`, and adds notes about these settings to the
+/// run's `report`.
 pub fn note_settings(
     report: &mut Report,
     prepared: &CompiledReplay<'_>,
@@ -73,7 +74,7 @@ pub fn note_settings(
         let run = RunFacts { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
-        // Equal inputs give equal results, so no replay is needed.
+        // Equal inputs give equal results, so the function needs no replay.
         let is_default = without.workload.is_none()
             && without.options.is_none()
             && machine == prepared.machine();
@@ -111,19 +112,19 @@ pub fn note_settings(
     report.settings = found;
 }
 
-/// A value in which a machine's file differs from the file of which it is an edit.
+/// A value in which an edited file of a machine differs from the original file.
 #[derive(Clone, Debug)]
 pub struct MachineEdit {
-    /// Its path in the file.
+    /// Path of the value in the file.
     pub path: String,
-    /// Its value as TOML text; `removed` if the edit removed it.
+    /// The edited value as TOML text; `removed` if the edit removed the value.
     pub value: String,
-    /// The machine without this edit, if it is valid.
+    /// The machine without this edit, if such a machine is valid.
     pub without: Option<Machine>,
 }
 
-/// Returns the differences between the file `text` of `machine` and the preset of the same name, by key. Empty for
-/// presets and for files without such a preset. `file` is the text's name in errors.
+/// Returns the differences between the file `text` of `machine` and the preset of the same name, by key. The list is
+/// empty for presets and for files without such a preset. `file` is the text's name in errors.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = preset_text(machine.name()) else {
         return Vec::new();
@@ -150,7 +151,7 @@ pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit>
 }
 
 impl MachineEdit {
-    /// Converts it to a setting of a run on the edited machine.
+    /// Converts the edit to a setting of a run on the edited machine.
     pub fn setting(&self) -> GivenSetting<'_> {
         GivenSetting {
             key: format!("machine.{}", self.path),

@@ -1,4 +1,4 @@
-//! Input files of a job: text, hashes, and a readable name of the job.
+//! Reads input files of a job: text, hashes, and a readable name of the job.
 
 use super::machine_reference;
 use chakram_report::summary::HashedInput;
@@ -19,7 +19,7 @@ pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInpu
     }
 }
 
-/// Reads a text file; standard input if its name is `-`.
+/// Reads a text file, or standard input if the name is `-`.
 pub fn read_text(path: &Path) -> Result<String, TraceError> {
     let read = || {
         if path == Path::new("-") {
@@ -31,11 +31,11 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
     read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
 }
 
-/// Returns a readable name of the job: the given folder, file or prefix. If several are given, the first rank's file,
-/// so that their order does not matter.
+/// Returns a readable name of the job: the given folder, file or prefix. If there are several paths, the name is the
+/// first rank's file, so that the order of paths does not matter.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
-        // Canonicalized so that `.` gets a name.
+        // Canonicalizing gives `.` a name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),
         _ => PathBuf::new(),

@@ -1,4 +1,4 @@
-//! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
+//! Prepares jobs for a replay: from files, from a pattern, or from ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
 use chakram_base::interrupt::Interruption;
@@ -67,7 +67,7 @@ pub enum JobError {
     /// The traces do not form a workload.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// It would exceed the memory limit.
+    /// The job would exceed the memory limit.
     #[error(transparent)]
     Memory(#[from] MemoryLimitError),
     /// Loading was interrupted.
@@ -110,21 +110,21 @@ pub enum JobError {
 }
 
 impl Job {
-    /// Opens the job at `paths`: a folder of traces, the prefix of files named `PREFIX.RANK.et`, the job file, or files
-    /// of single ranks.
+    /// Opens the job at `paths`, which are a folder of traces, the prefix of files named `PREFIX.RANK.et`, the job
+    /// file, or files of single ranks.
     ///
     /// # Errors
     ///
-    /// Fails if there are no traces, or if they are unreadable or do not form a job.
+    /// Fails if there are no traces, or if the traces are unreadable or do not form a job.
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
         Self::open_with(paths, &JobOptions::default())
     }
 
-    /// Like [`Self::open`], with options.
+    /// Opens the job at `paths` as [`Self::open`] does, with options.
     ///
     /// # Errors
     ///
-    /// Like [`Self::open`].
+    /// Fails where [`Self::open`] fails.
     pub fn open_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &JobOptions,
@@ -140,7 +140,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// Fails if the options are invalid, or would exceed the memory limit.
+    /// Fails if the options are invalid, or if the job would exceed the memory limit.
     pub fn generate(pattern: WorkloadPattern) -> Result<Self, JobError> {
         let job = generate::GeneratedJob::new(pattern)?;
         job.check_memory()?;
@@ -178,12 +178,12 @@ impl Job {
         &self.name
     }
 
-    /// Returns its graphs, ranks and groups.
+    /// Returns the graphs, ranks and groups of the job.
     pub fn workload(&self) -> &Workload {
         &self.workload
     }
 
-    /// Consumes the job and returns its graphs, ranks and groups.
+    /// Converts the job to its graphs, ranks and groups.
     pub fn into_workload(self) -> Workload {
         self.workload
     }
@@ -193,12 +193,12 @@ impl Job {
         &self.edits
     }
 
-    /// Returns the number of ranks without a trace that were completed from captured ranks of their role.
+    /// Returns the number of ranks without a trace that the loader completed from captured ranks of the same role.
     pub fn completed_ranks(&self) -> u64 {
         self.completed
     }
 
-    /// Returns the files from which it was read, if they were hashed ([`JobOptions::hash`]).
+    /// Returns the files from which the job was read, if [`JobOptions::hash`] requested their hashes.
     pub fn inputs(&self) -> &[HashedInput] {
         &self.inputs
     }
@@ -208,7 +208,7 @@ impl Job {
 ///
 /// # Errors
 ///
-/// Like [`Job::replay`].
+/// Fails where [`Job::replay`] fails.
 pub fn replay(
     workload: &Workload,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! Loading of a job: finds its files, reads declared groups, and combines the traces of its ranks into a workload.
+//! Loads a job: finds its files, reads declared groups, and combines the traces of its ranks into a workload.
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
@@ -37,7 +37,7 @@ pub struct JobOptions {
     /// Minimum number of ranks (the machine's NPUs) of a job with [`MissingRankPolicy::Mirror`], if neither `ranks` nor
     /// its traces state a number.
     pub mirrored: u32,
-    /// Read only the profiled step with this number.
+    /// Number of the only profiled step to read.
     pub step: Option<u64>,
     /// Changes of the job.
     pub edits: Vec<JobEdit>,
@@ -47,14 +47,14 @@ pub struct JobOptions {
     pub delays: Vec<(u32, Span)>,
     /// Treatment of the profiler's estimated cost.
     pub profiler: ProfilerPolicy,
-    /// Whether to hash inputs, which reads every byte once more.
+    /// Whether to hash inputs; hashing reads every byte once more.
     pub hash: bool,
 }
 
-/// Receives the number of ranks read so far and the total.
+/// Function that receives the number of ranks read so far, and the total.
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. Several paths must be files or folders of one job.
+/// Finds the files of a job. If there are several paths, all must be files or folders of one job.
 pub fn find<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: VerifyLevel,
@@ -97,8 +97,8 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> 
     Ok(all)
 }
 
-/// Returns the groups declared outside the traces: in the file `path` if given, otherwise in the job file. Adds the
-/// file to `inputs`, if hashes are requested.
+/// Returns the groups declared outside the traces: in the file `path` if there is one, otherwise in the job file.
+/// Adds the file to `inputs` if hashes are requested.
 pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
@@ -114,8 +114,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`, or only one of their profiled steps. `piped` has the contents of their pipe, if it
-/// was read.
+/// Returns the traces in `found`, or only their profiled step `step`. `piped` has the contents of the traces' pipe,
+/// if the pipe was read.
 pub fn at_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -209,7 +209,8 @@ pub fn load(
     })
 }
 
-/// Checks that the state of a run fits into memory: 4 bytes per node and rank. Many ranks can share one small file.
+/// Checks that the state of a run, 4 bytes per node and rank, fits into memory. Many ranks can share one small file,
+/// so small files do not prove a small state.
 fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
@@ -223,20 +224,20 @@ fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     )
 }
 
-/// Content of a trace, and its hash if requested.
+/// Content of a trace, and its hash if hashes are requested.
 struct ReadTrace<R> {
     read: R,
     hash: Option<HashedInput>,
     is_of_member: bool,
 }
 
-/// Number of files that each thread reads before they are added to the workload; enough that threads do not wait for
-/// each other.
+/// Number of files that each thread reads before the loader adds them to the workload; enough that threads do not
+/// wait for each other.
 const FILES_OF_THREAD: usize = 16;
 
-/// Reads `files` into `builder` with `read`, on all processors. A file with several names is read once, unless its
-/// content depends on the rank. Calls `graph_of` in the order of the files. Adds them to `inputs`, if hashes are
-/// requested.
+/// Reads `files` into `builder` with `read`, on all processors. The function reads a file with several names once,
+/// unless the file's content depends on the rank. The function calls `graph_of` in the order of the files, and adds
+/// the files to `inputs` if hashes are requested.
 pub fn read_traces<R: Send>(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
@@ -284,7 +285,8 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // A file with several names has the same content for every rank, unless it refers to its rank.
+                // A file with several names has the same content for every rank, unless the content refers to its
+                // rank.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
                         let known: &HashedInput = &inputs[*index];
@@ -325,5 +327,5 @@ pub fn read_traces<R: Send>(
 #[derive(Default)]
 struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
 
-/// The file, and its expected digest.
+/// Device and inode of a file, and its expected digest.
 type LinkKey = ((u64, u64), Option<FileDigest>);

@@ -1,4 +1,4 @@
-//! Facts about machines, as input of plans.
+//! Extracts facts about machines, as input of plans.
 
 use chakram_hardware::machine::Machine;
 use chakram_workloads::generate::plan::{CoreGrid, MachineFacts};
@@ -30,7 +30,7 @@ pub fn least_memory(machine: &Machine) -> Option<u64> {
     least(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
-/// Returns the minimum; `None` if any value is unknown.
+/// Returns the minimum of `all`; `None` if any value is unknown.
 fn least(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

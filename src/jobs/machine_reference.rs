@@ -1,6 +1,7 @@
-//! Reference to a machine in a job file: a preset by name, or a file by its path relative to the job file's folder.
+//! Refers to a machine in a job file: to a preset by its name, or to a file by its path relative to the job file's
+//! folder.
 //!
-//! So a job can be replayed from any working folder, and can be moved together with its machine.
+//! Therefore a job can be replayed from any working folder, and can be moved together with its machine.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Output of a job: files appear only when all are complete, and the job file appears last.
+//! Writes a job: files appear only when all are complete, and the job file appears last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Default name of a job in a folder.
 const JOB: &str = "job";
 
-/// Returns the prefix of a job's files. A name that ends with a separator counts as a folder, even if it does not
+/// Returns the prefix of a job's files. A name that ends with a separator means a folder, even if the folder does not
 /// exist.
 fn prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
@@ -46,14 +46,15 @@ pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
-    /// Output files, with the inputs that they must not replace.
+    /// Output files, with the inputs that the output files must not replace.
     pub files: OutputSet,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
 }
 
 impl JobOutputs {
-    /// Starts a job at `output`. `packed` is the compression ending of its files: `.zst`, `.gz` or nothing.
+    /// Starts a job at `output`. `packed` is the ending of compressed files, `.zst` or `.gz`, or empty for files
+    /// without compression.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
             prefix: prefix(output)?,
@@ -96,8 +97,8 @@ impl JobOutputs {
         self.finish(rank, file)
     }
 
-    /// Reuses the `written` trace for `rank`, as a hard link if `link`, otherwise as a copy. Returns `None` if the
-    /// caller must write it again.
+    /// Reuses the `written` trace for `rank`, as a hard link if `link` is true, otherwise as a copy. Returns `None`
+    /// if the caller must write the trace again.
     pub fn share(
         &mut self,
         rank: u32,
@@ -145,7 +146,7 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
-        // Listed after the commit, when the names of this job are final.
+        // The function lists the other traces after the commit, when the names of this job are final.
         Ok(SavedJob {
             others: others(&self.prefix, &job)?,
             traces: self.names,
@@ -154,18 +155,18 @@ impl JobOutputs {
     }
 }
 
-/// A job that was written.
+/// A written job.
 #[derive(Debug)]
 pub struct SavedJob {
-    /// Prefix of the names of its files.
+    /// Prefix of the names of the job's files.
     pub prefix: PathBuf,
-    /// Its traces, in the order in which they were written.
+    /// The job's traces, in the order in which they were written.
     pub traces: Vec<PathBuf>,
-    /// Other traces with its prefix that do not belong to it, sorted.
+    /// Traces with the job's prefix that do not belong to the job, sorted.
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file. A machine file is named by its path relative to the job file.
+/// Writes a job file, which names a machine file by its path relative to the job file.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {
@@ -178,8 +179,8 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
     Ok(())
 }
 
-/// Updates the digest of `path` in the job file of its folder to the contents now `written`, if the job file lists
-/// `path`.
+/// Updates the digest of `path` in the job file of its folder to that of the contents now `written`, if the job file
+/// lists `path`.
 pub fn rename_contents(
     files: &mut OutputSet,
     path: &Path,
@@ -203,7 +204,7 @@ pub fn rename_contents(
     Ok(())
 }
 
-/// Lists the traces with the prefix of a job that do not belong to it.
+/// Lists the traces with a job's prefix that do not belong to the job.
 pub fn others(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,7 +1,7 @@
-//! The options of a replay of traces, each declared once: key, words, help and effect.
+//! Declares the options of a replay of traces, each once: key, words, help and effect.
 //!
-//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store their words, and studies use their keys. So all
-//! three accept the same options and parse them the same way.
+//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store their words, and studies use their keys.
+//! Therefore all three accept the same options and parse them the same way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -28,21 +28,21 @@ pub use words::{parse_edits, parse_npus};
 /// An option of a replay: a key of studies, and a flag.
 #[derive(Debug)]
 pub struct ReplayOption {
-    /// Its key; the command line uses it as a flag.
+    /// Key of the option; the command line uses the key as a flag.
     pub key: SettingKey,
-    /// Name of its value in help; empty for switches.
+    /// Name of the option's value in help; empty for switches.
     pub value: &'static str,
     /// Help text; keys of other options are in braces.
     pub help: &'static str,
-    /// Word of its default value, if there is one.
+    /// Word of the default value; empty if the option has no default value.
     pub default: &'static str,
-    /// Whether short help omits it.
+    /// Whether short help omits the option.
     pub is_rare: bool,
     /// Accepted words.
     pub syntax: ReplayOptionSyntax,
-    /// Options that cannot be combined with it.
+    /// Options that cannot be combined with this option.
     pub excludes: &'static [SettingKey],
-    /// Whether it only affects how the result is computed, not the result.
+    /// Whether the option affects only how the result is computed, not the result.
     pub is_exact: bool,
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
@@ -50,7 +50,7 @@ pub struct ReplayOption {
 /// Form of an option's words.
 #[derive(Clone, Copy, Debug)]
 pub enum ReplayOptionSyntax {
-    /// No word: the option is on if given.
+    /// No words; the option is on if it is given.
     Switch,
     /// A text.
     Word,
@@ -377,7 +377,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
 ];
 
-/// Error about a machine's text after values were changed.
+/// Error of changing values of a machine's text.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineTextError {
     /// A value cannot be changed.
@@ -410,9 +410,9 @@ pub struct ReplaySettings {
 /// A changed value in a machine's file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineValue {
-    /// Its path in the file.
+    /// Path of the value in the file.
     pub path: String,
-    /// Its value.
+    /// The new value.
     pub value: ConfigLiteral,
 }
 
@@ -423,22 +423,22 @@ pub enum ReplaySettingsError {
     Value {
         /// The option.
         key: SettingKey,
-        /// Its given words.
+        /// The given words.
         value: String,
-        /// Returns a description of the expected words.
+        /// Description of the expected words.
         why: String,
     },
     /// Two options contradict each other.
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
-    /// Rates are given for a machine that has its own.
+    /// Rates are given for a machine whose file already states rates.
     OwnRates(String),
     /// Only one of bandwidth and latency is given.
     RateMissing {
-        /// The given one.
+        /// The option that is given.
         given: SettingKey,
-        /// The missing one.
+        /// The option that is missing.
         missing: SettingKey,
     },
     /// An option has no effect.
@@ -460,7 +460,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Names options as in messages, or with `{:#}` by their keys in files.
+/// Names options as messages do; `{:#}` names options by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -541,7 +541,8 @@ impl ReplaySettings {
         &self.replay
     }
 
-    /// Returns the options of loading the traces. A mirrored job of unknown size gets one rank for each of `npus`.
+    /// Returns the options of loading the traces. A mirrored job of unknown size gets one rank for each of the `npus`
+    /// NPUs.
     pub fn job(&self, npus: u32) -> JobOptions {
         // A replay as captured must show the capture unchanged, including the profiler's cost.
         let default = match self.replay.comm {
@@ -573,11 +574,11 @@ impl ReplaySettings {
         Ok(options)
     }
 
-    /// Returns the options of the replay. Adds files that they read to `inputs`, if hashes are requested.
+    /// Returns the options of the replay. Adds the files that the options name to `inputs` if hashes are requested.
     ///
     /// # Errors
     ///
-    /// Fails like [`Self::options_without_files`], and on unreadable files.
+    /// Fails where [`Self::options_without_files`] fails, and on unreadable files.
     pub fn options(
         &self,
         inputs: Option<&mut Vec<HashedInput>>,
@@ -593,7 +594,8 @@ impl ReplaySettings {
     ///
     /// # Errors
     ///
-    /// Fails if rates are given for a machine that has its own, or if one of the two is missing.
+    /// Fails if rates are given for a machine whose file already states rates, or if only one of bandwidth and latency is
+    /// given.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
@@ -605,12 +607,12 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the requested changes of values in machine files.
+    /// Returns the changes that the options request in a machine's file.
     pub fn machine_values(&self) -> &[MachineValue] {
         &self.machine_values
     }
 
-    /// Returns the `text` of a machine with the changed values; `file` is its name in errors.
+    /// Returns the `text` of a machine with the changed values; `file` is the text's name in errors.
     ///
     /// # Errors
     ///
@@ -621,11 +623,11 @@ impl ReplaySettings {
         with_values(text, file, &values)
     }
 
-    /// Parses the machine `text` with the changed values; `file` is its name in errors.
+    /// Parses the machine `text` with the changed values; `file` is the text's name in errors.
     ///
     /// # Errors
     ///
-    /// Fails like [`Self::with_machine_values`], and on invalid values.
+    /// Fails where [`Self::with_machine_values`] fails, and on invalid values.
     pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
@@ -635,11 +637,11 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine`, with jobs on all of its NPUs if requested.
+    /// Returns `machine`; its jobs occupy all NPUs if the options request that.
     ///
     /// # Errors
     ///
-    /// Fails if its jobs already use all NPUs.
+    /// Fails if the machine's jobs already occupy all NPUs.
     pub fn filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
@@ -699,7 +701,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given beside `map`"));
-        // A switch that is off counts as not given.
+        // The parser treats a switch that is off as not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

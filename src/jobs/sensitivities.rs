@@ -1,4 +1,4 @@
-//! Sensitivities of a job: the effect of classes of durations, and of the machine's rates and latencies.
+//! Finds the sensitivities of a job: the effects of classes of durations, and of the machine's rates and latencies.
 
 use chakram_base::config::{ConfigLiteral, number_leaves, with_values};
 use chakram_base::units::Span;
@@ -9,12 +9,12 @@ use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, Sensitivity
 /// Maximum number of nodes for which replays confirm every row; each row takes about thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
-/// Text of a machine's file, and its name in errors.
+/// Text of a machine's file, and the file's name in errors.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
     /// The text.
     pub text: &'a str,
-    /// Its name.
+    /// Name of the text.
     pub file: &'a str,
 }
 
@@ -22,14 +22,15 @@ pub struct MachineText<'a> {
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
 /// Words in keys of times (lower is faster).
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// Smallest factor on time that is tried, nearly no time; a factor of 0 would need an infinite rate.
+/// Smallest tested factor on time, which leaves nearly no time; a factor of 0 would need an infinite rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor for which a slope is measured.
+/// Largest factor at which a slope is measured.
 const NEAREST: f64 = 0.9999;
 /// Number of bisections between the last valid factor and the next.
 const HALVINGS: u32 = 6;
-/// Points of a range at which its line is checked; those that show most curves first.
+/// Points of a range at which the search checks that the range is straight; points that reveal most curves come
+/// first.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
 /// Finds the sensitivities of `run` on the machine with this text.
@@ -56,7 +57,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // Replays with about this factor on the key's time.
+        // `end` replays with about the given factor on the key's time.
         let end = |factor: f64| -> Option<ScaledKey> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale(&value, 1.0 / factor)?),
@@ -81,7 +82,7 @@ pub fn find_sensitivities(
     Ok(report)
 }
 
-/// The run with another value of a machine key.
+/// A run with another value of a machine key.
 #[derive(Clone, Copy, Debug)]
 struct ScaledKey {
     /// Factor on the key's time.
@@ -106,8 +107,8 @@ fn rate_row(
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))
     };
-    // Ends are rounded to a picosecond for each node, so a slope over a wide range is the more exact one. The makespan is straight
-    // down to a factor if ends in between are on the line through both ends of the range.
+    // The replay rounds ends to a picosecond for each node, so a slope over a wider range is more exact. The makespan
+    // is straight down to a factor if makespans at factors between are on the line through both ends of the range.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;
         for part in PARTS_OF_RANGE {
@@ -124,7 +125,7 @@ fn rate_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // A kink may be this near to the run as it is.
+            // A kink may be as near as these factors to the unchanged run.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {
@@ -153,8 +154,8 @@ fn rate_row(
     })
 }
 
-/// Multiplies a time by about `factor`, to a whole number of picoseconds, and returns the exact factor. Replays round latencies,
-/// and use one of them hundreds of times.
+/// Multiplies a time by about `factor`, to a whole number of picoseconds, and returns the exact factor. Replays round
+/// latencies, and use one latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
         return Some((factor, scale(value, factor)?));

@@ -1,7 +1,7 @@
-//! Software stacks: named choices of kernels, launches and plan options by a framework.
+//! Software stacks: choices of kernels, launches and plan options by a framework, under a name.
 //!
-//! A stack's file contains the prices that depend on software, by NPU class (`[npu.CLASS]`, tables as in machine files), and plan
-//! options (`[plan]`). Options that the user gives override the options of the stack.
+//! A stack's file contains the durations that depend on software, by NPU class (`[npu.CLASS]`, tables as in machine
+//! files), and plan options (`[plan]`). Options that the user gives override the options of the stack.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, nearest, quoted, read,
@@ -42,9 +42,9 @@ const OF_STACKS: &[&str] = &[
 /// A stack that comes with the program.
 #[derive(Clone, Copy, Debug)]
 pub struct StackPreset {
-    /// Name for `--stack`.
+    /// Name of the stack for `--stack`.
     pub name: &'static str,
-    /// Its file; comments give the source of every number.
+    /// Text of the stack's file; comments in the text give the source of every number.
     pub text: &'static str,
 }
 
@@ -94,12 +94,12 @@ pub enum StackError {
     Unknown {
         /// The name.
         name: String,
-        /// The nearest one.
+        /// The most similar name of a stack.
         closest: Option<String>,
-        /// All of them.
+        /// Names of all stacks.
         all: String,
     },
-    /// Its file cannot be read.
+    /// The stack's file cannot be read.
     #[error("cannot read stack file {file}: {source}")]
     Read {
         /// The file.
@@ -107,15 +107,15 @@ pub enum StackError {
         /// The reason.
         source: io::Error,
     },
-    /// The file is invalid.
+    /// The stack's file is invalid.
     #[error(transparent)]
     Refused(#[from] ConfigError),
-    /// The stack has prices for other NPUs only, and no plan options.
+    /// The stack has durations for other NPUs only, and no plan options.
     #[error("stack {} has prices for {known}, and {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
     OtherNpus {
         /// The stack.
         stack: String,
-        /// Classes that it knows.
+        /// NPU classes for which the stack has durations.
         known: String,
         /// The machine.
         machine: String,
@@ -123,11 +123,11 @@ pub enum StackError {
 }
 
 impl SoftwareStack {
-    /// Finds the stack called `name`: a file if it contains a `/` or ends in `.toml`, otherwise a preset.
+    /// Finds the stack called `name`: a file if `name` contains a `/` or ends in `.toml`, otherwise a preset.
     ///
     /// # Errors
     ///
-    /// If there is none, or its file cannot be read or is refused.
+    /// Fails if the stack does not exist, or if its file cannot be read or is invalid.
     pub fn load(name: &str) -> Result<Self, StackError> {
         if name.contains('/') || name.ends_with(".toml") {
             let text = read(name).map_err(|source| StackError::Read {
@@ -148,11 +148,11 @@ impl SoftwareStack {
         Ok(Self::parse(preset.text, preset.name)?)
     }
 
-    /// Reads the text of a stack's file, called `file` in errors.
+    /// Reads the text of a stack's file; `file` is the text's name in errors.
     ///
     /// # Errors
     ///
-    /// If it is not TOML, has an unknown key or one without an effect, or lacks its name.
+    /// Fails if the text is not TOML, has an unknown key or a key without an effect, or lacks the stack's name.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -177,21 +177,21 @@ impl SoftwareStack {
         Ok(stack)
     }
 
-    /// Its name.
+    /// Returns the name of the stack.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// One-line description; may be empty.
+    /// Returns a description of one line, which may be empty.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Returns `machine` with the stack's prices instead of its own, and a report of these prices.
+    /// Returns `machine` with the stack's durations instead of its own, and a report of these durations.
     ///
     /// # Errors
     ///
-    /// If the stack has prices for other NPUs only, and no plan options.
+    /// Fails if the stack has durations for other NPUs only, and no plan options.
     pub fn price(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
@@ -230,8 +230,8 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`, except options for which `is_given` returns true, and records both in `report`. An option
-    /// that the plan rejects is left out, with the reason.
+    /// Sets the stack's options in `plan`, except options for which `is_given` returns true, and records both kinds
+    /// in `report`. The function leaves out an option that the plan rejects, and records the reason.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,
@@ -353,14 +353,15 @@ mod tests {
             "{}",
             report.to_line()
         );
-        // Decoding was measured with the machine's kernel, and the stack says nothing of it.
+        // The duration of decoding was measured with the machine's kernel, and the stack states no duration of
+        // decoding.
         let of = |machine: &Machine| {
             machine.classes()[0].curves.attention[Dtype::Bf16 as usize]
                 .unwrap()
                 .decode
         };
         assert_eq!(of(&machine), of(&priced));
-        // 500 of 700 W hold for the stack's kernels too.
+        // The power limit of 500 W instead of 700 W also slows the stack's kernels.
         let capped = Machine::preset("grand-teton-h100").unwrap();
         let (priced, _) = stack.price(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
@@ -393,7 +394,7 @@ mod tests {
         let given = ParallelismPlan::new();
         assert_eq!(plan.loss, given.loss);
         assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
-        // Gathers of sharded optimizers are no part of a plan without one.
+        // A plan without a sharded optimizer has no gathers of one.
         assert!(!plan.gather_overlap);
         let left: Vec<_> = report.left.iter().map(|left| left.part.as_str()).collect();
         assert_eq!(left, ["gather_overlap", "loss"]);

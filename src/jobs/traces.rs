@@ -1,5 +1,4 @@
-//! Access to the single traces of a job, for transformations of traces; or to one trace from a
-//! pipe.
+//! Gives access to the single traces of a job, for transformations of traces, or to one trace from a pipe.
 
 use super::JobError;
 use super::load::{at_step, find};
@@ -36,12 +35,12 @@ impl OpenedTrace<'_> {
         }
     }
 
-    /// Returns the bytes.
+    /// Returns the bytes of the trace.
     pub fn as_slice(&self) -> &[u8] {
         self.contents().as_slice()
     }
 
-    /// Converts an error about the bytes to one about their source.
+    /// Converts an error about the bytes to an error about the file or pipe of the bytes.
     pub fn blame(&self, error: TraceError) -> TraceError {
         self.contents().with_source(error)
     }
@@ -56,7 +55,7 @@ impl JobTraces {
         Ok(Self { found, piped })
     }
 
-    /// Restricts the traces to one profiled step, if `step` is given.
+    /// Restricts the traces to the profiled step `step`, if there is one.
     pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
         if step.is_none() {
             return Ok(self);
@@ -67,7 +66,7 @@ impl JobTraces {
         })
     }
 
-    /// Reads the trace of rank 0 from `pipe`; `name` is its name in messages.
+    /// Reads the trace of rank 0 from `pipe`; `name` is the pipe's name in messages.
     pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
         Ok(Self {
             found: FoundTraces {
@@ -107,7 +106,7 @@ pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
         ..JobFile::default()
     };
     for (path, job) in &found.jobs {
-        // The first machine of several jobs counts; roles are merged.
+        // The result has the machine of the first job, and the roles of all jobs.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;

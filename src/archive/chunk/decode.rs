@@ -1,4 +1,4 @@
-//! Decodes chunks: unpacks their frames, and joins columns to the original bytes.
+//! Decodes chunks: unpacks their frames, and joins the values of columns to the original bytes.
 
 use super::{ChunkCoding, LARGEST};
 use crate::ArchiveError;
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::io;
 use zstd::zstd_safe::{DCtx, get_error_name};
 
-/// A decoded chunk: its unpacked frame, and its columns.
+/// A decoded chunk: the chunk's unpacked frame, and its columns.
 #[derive(Debug)]
 pub struct DecodedChunk {
     pub(super) unpacked: Vec<u8>,
@@ -17,10 +17,10 @@ pub struct DecodedChunk {
     pub(super) framed: bool,
 }
 
-/// Reusable memory of chunks that were read or written. Allocating it anew takes as long as unpacking.
+/// Reusable memory of chunks that were read or written. Allocating new memory takes as long as unpacking.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
-    /// The frame being read.
+    /// Memory of the frame that is read.
     pub frame: Vec<u8>,
     unpacked: Vec<Vec<u8>>,
     columns: ColumnBuffers,
@@ -44,7 +44,7 @@ thread_local! {
     static CONTEXT: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
 }
 
-/// Unpacks a frame of exactly `unpacked` bytes.
+/// Unpacks a frame that contains exactly `unpacked` bytes.
 pub fn decompress(frame: &[u8], unpacked: u64, dictionary: Option<&[u8]>) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     decompress_into(frame, unpacked, dictionary, &mut out)?;
@@ -64,7 +64,7 @@ fn decompress_into(
     }
     let wrong = |code| io::Error::other(get_error_name(code));
     out.clear();
-    // Reserved memory is not touched before it is written, so a false claim costs nothing.
+    // The operating system provides reserved memory only when it is written, so a false size costs nothing.
     out.reserve_exact(unpacked as usize);
     let size = match dictionary {
         // Raw content that begins like a trained dictionary must be passed explicitly as raw content.
@@ -91,7 +91,7 @@ fn decompress_into(
 }
 
 impl DecodedChunk {
-    /// Reads a chunk of `bytes` bytes whose frame unpacks to `unpacked` bytes.
+    /// Reads a chunk that contains `bytes` bytes of an object, and whose frame unpacks to `unpacked` bytes.
     pub fn read(
         frame: &[u8],
         coding: ChunkCoding,
@@ -121,7 +121,7 @@ impl DecodedChunk {
         })
     }
 
-    /// Passes the `bytes` bytes of the object to `out`; uses `joined` as memory if columns must be joined.
+    /// Passes the `bytes` bytes of the object to `out`; uses `joined` as memory if the chunk consists of columns.
     pub fn contents(
         &self,
         bytes: u64,
@@ -137,7 +137,7 @@ impl DecodedChunk {
         }
     }
 
-    /// Makes its memory available to the next chunk.
+    /// Gives the memory of the chunk to `buffers`, for the next chunk.
     pub fn recycle(self, buffers: &mut ChunkBuffers) {
         buffers.unpacked.push(self.unpacked);
         if let Some(columns) = self.columns {

@@ -7,13 +7,13 @@ use zstd::zstd_safe::{
     CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, SafeResult, get_error_name,
 };
 
-/// Minimum size of a part that gets a block of its own, bytes.
+/// Minimum size of a part that gets a separate block, bytes.
 const PART: usize = 1 << 10;
 /// Initial capacity for a frame, bytes.
 const ROOM: usize = 1 << 12;
 
 thread_local! {
-    /// Reusable compression context: creating its tables takes as long as compressing a chunk.
+    /// Reusable compression context; creating the context's tables takes as long as compressing a chunk.
     static CONTEXT: RefCell<Option<CCtx<'static>>> = const { RefCell::new(None) };
 }
 
@@ -22,8 +22,8 @@ pub fn compress(bytes: &[u8], level: i32, dictionary: Option<&[u8]>) -> io::Resu
     compress_parts(bytes, &[], level, dictionary)
 }
 
-/// Compresses `bytes` whose parts, which end at `ends`, have different statistics. A zstd block has one code for its
-/// bytes, so parts that are large enough get separate blocks.
+/// Compresses `bytes`, whose parts end at `ends` and have different statistics. A zstd block has one code for all of
+/// its bytes, so each part that is large enough gets a separate block.
 pub fn compress_parts(
     bytes: &[u8],
     ends: &[usize],
@@ -66,8 +66,8 @@ pub fn compress_parts(
     }
     write(&bytes[from..], ZSTD_EndDirective::ZSTD_e_end)?;
     wrong(context.reset(ResetDirective::SessionAndParameters))?;
-    // SAFETY: only the lifetime changes. It is the dictionary's, and the reset has dropped the reference to
-    // the dictionary.
+    // SAFETY: only the lifetime changes. The old lifetime is the dictionary's, and the reset has dropped the
+    // reference to the dictionary.
     let context = unsafe { std::mem::transmute::<CCtx<'_>, CCtx<'static>>(context) };
     CONTEXT.set(Some(context));
     Ok(out)

@@ -1,10 +1,10 @@
-//! Encodes and decodes objects with arbitrary contents.
+//! Tests that encode and decode objects with arbitrary contents.
 
 use super::*;
 use crate::wire::WireError;
 use proptest::prelude::*;
 
-/// Encodes `objects` as one family and reads each back.
+/// Encodes `objects` as one family, and decodes each object.
 fn round_trip(
     objects: &[Vec<u8>],
     level: CompressionLevel,
@@ -59,8 +59,8 @@ fn framed(records: &[Vec<u8>]) -> Vec<u8> {
     out
 }
 
-/// Generates fields of a message: varints, texts, fixed-size numbers and nested messages, in any order, some not
-/// encoded minimally.
+/// Generates fields of a message: varints, texts, fixed-size numbers and nested messages, in any order; some fields
+/// are not encoded minimally.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let varint = |value: u64| {
         let mut out = Vec::new();
@@ -101,7 +101,8 @@ proptest! {
         tail in prop::collection::vec(any::<u8>(), 0..4),
     ) {
         let mut objects = vec![framed(&records)];
-        // Ranks that differ only in the exchanged parts, and one that is truncated.
+        // The other objects differ from the first only in exchanged messages; the last object has extra bytes, like a
+        // truncated record.
         for other in others {
             let mut changed = records.clone();
             for (to, from) in changed.iter_mut().step_by(2).zip(other) {
@@ -136,7 +137,7 @@ proptest! {
 
 #[test]
 fn a_short_chunk_has_the_columns_of_a_long_base() {
-    // An object with one record of two bytes, with a base whose records have eleven fields.
+    // The base has a record with eleven fields, and the next object has one record of two bytes.
     let wide: Vec<u8> = (1..12).flat_map(|field| [field << 3, 1]).collect();
     let objects = [framed(&[vec![], wide]), framed(&[vec![], vec![8, 1]])];
     for level in [CompressionLevel::Default, CompressionLevel::Best] {
@@ -145,7 +146,8 @@ fn a_short_chunk_has_the_columns_of_a_long_base() {
     }
 }
 
-/// A trace of `nodes` nodes: id, dependency on the previous node, and a duration that differs between ranks.
+/// Builds a trace of `nodes` nodes, each with an id, a dependency on the previous node, and a duration that differs
+/// between ranks.
 fn chain(nodes: u64, rank: u64) -> Vec<u8> {
     let mut records = vec![vec![]];
     for id in 1..=nodes {
@@ -163,7 +165,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the base's by 31 per rank modulo 256: one byte with few distinct values.
+        // Durations differ from the base's by 31 per rank modulo 256: the difference is one byte with few distinct
+        // values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));
@@ -172,7 +175,7 @@ fn a_rank_that_differs_in_times_costs_its_times() {
 
 #[test]
 fn ranks_that_differ_in_structure_come_back() {
-    // Types that follow from names. The second and third rank also have types that the first does not.
+    // Names determine the types of nodes. The second and third ranks also have types that the first rank lacks.
     let rank = |every: u64| {
         let mut records = vec![vec![]];
         for id in 1..2000 {
@@ -213,10 +216,10 @@ fn lines_that_differ_in_numbers_cost_their_numbers() {
     let encoded = round_trip(&[text(1), text(2)], CompressionLevel::Default, false);
     for chunks in &encoded {
         assert_eq!(chunks[0].coding, ChunkCoding::Lines);
-        // Every column is its previous value plus one, or constant.
+        // The values of every column are constant or increase by one.
         assert!(chunks[0].frame.len() < 200, "{}", chunks[0].frame.len());
     }
-    // Random bytes stay bytes, because lines have no structure.
+    // The encoder stores random bytes as bytes, because their lines have no structure.
     let noise: Vec<u8> = (0..4096u64)
         .map(|i| ((i * i * 0x9e37_79b9) >> 13) as u8)
         .collect();
@@ -243,7 +246,8 @@ fn a_frame_that_claims_too_much_is_refused() {
 
 #[test]
 fn columns_that_no_template_names_are_refused() {
-    // 60 million columns without records or templates, followed by enough bytes that a chunk could name them.
+    // The input states 60 million columns without records or templates, and has enough further bytes that a chunk
+    // could name these columns.
     let count = 60_000_000;
     let mut encoded = vec![0];
     crate::wire::put_varint(&mut encoded, count);

@@ -1,4 +1,4 @@
-//! Interns byte strings as numbers. They cannot be iterated, so no order depends on a hash.
+//! Assigns numbers to byte strings. The strings cannot be iterated, so no order depends on a hash.
 
 #![allow(
     clippy::disallowed_types,
@@ -21,12 +21,12 @@ impl ByteNumbers {
         self.numbers.len()
     }
 
-    /// Returns the number of `bytes`, if known.
+    /// Returns the number of `bytes`, if these bytes have a number.
     pub fn get(&self, bytes: &[u8]) -> Option<u32> {
         self.numbers.get(bytes).copied()
     }
 
-    /// Returns the number of `bytes`; a new string gets the next number.
+    /// Returns the number of `bytes`; a new byte string gets the next number.
     pub fn intern(&mut self, bytes: &[u8]) -> u32 {
         let next = self.numbers.len() as u32;
         *self.numbers.entry(bytes.into()).or_insert(next)

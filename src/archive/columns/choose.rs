@@ -1,20 +1,20 @@
-//! Encodes a column: chooses the predictor with the smallest residuals, and writes these in byte planes.
+//! Encodes a column: chooses the predictor with the smallest residuals, and writes these residuals in byte planes.
 
 use super::predict::{ColumnSlice, ColumnView, Predictor, walk};
 use crate::wire::{WireError, WireReader, put_varint};
 
-/// Predictors tried for columns.
+/// Predictors that the encoder tries for columns.
 pub const ALL: &[Predictor] = &Predictor::ALL;
 
-/// Maximum number of values used to choose a predictor.
+/// Maximum number of values from which the encoder chooses a predictor.
 const SAMPLE: usize = 1 << 11;
 
-/// Moves the sign to the lowest bit, so that small differences of either sign become small numbers.
+/// Moves the sign of a difference to the lowest bit, so that small differences of either sign become small numbers.
 fn zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
 
-/// Inverse of [`zigzag`].
+/// Inverts [`zigzag`].
 pub fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
@@ -65,16 +65,16 @@ fn cost(values: &[u64]) -> u64 {
 /// Encoded columns, with the ends of their byte planes.
 #[derive(Debug)]
 pub struct ColumnWriter {
-    /// The bytes.
+    /// The encoded bytes.
     pub bytes: Vec<u8>,
-    /// Ends of planes, ascending. The bytes of different planes have different statistics.
+    /// Ends of planes, in ascending order. The bytes of different planes have different statistics.
     pub ends: Vec<usize>,
     /// Reusable memory for residuals.
     pub left: Vec<u64>,
 }
 
 impl ColumnWriter {
-    /// Starts an empty writer that reuses this memory.
+    /// Starts an empty writer, which reuses the memory of `bytes` and `left`.
     pub fn new(mut bytes: Vec<u8>, left: Vec<u64>) -> Self {
         bytes.clear();
         let ends = Vec::new();
@@ -82,7 +82,7 @@ impl ColumnWriter {
     }
 }
 
-/// Appends `values` with the best of `candidates`, which is returned.
+/// Appends `values` with the best of `candidates`, and returns that predictor.
 pub fn encode(
     values: &[u64],
     view: &ColumnView<'_>,
@@ -118,8 +118,8 @@ pub fn encode(
     best
 }
 
-/// Reads a column into `values`, one value per record of `view`; `others` returns columns read before. Returns whether
-/// every value equals the prediction from its base.
+/// Reads a column into `values`, one value per record of `view`; `others` returns columns that were already read.
+/// Returns whether every value equals its prediction from the base.
 pub fn decode<'v>(
     input: &mut WireReader<'_>,
     values: &mut [u64],

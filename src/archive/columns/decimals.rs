@@ -1,4 +1,4 @@
-//! Decimal numbers within texts: layers, micro-batches, groups and sizes in names and values.
+//! Splits texts at decimal numbers, such as layers, micro-batches, groups and sizes in names and values.
 
 use crate::wire::put_varint;
 
@@ -6,8 +6,8 @@ use crate::wire::put_varint;
 const MOST_DIGITS: usize = 19;
 
 /// Appends to `key` the number of numbers in `text`, then the parts of the text between them, each preceded by its
-/// length; appends the numbers to `slots`. A number has no leading zero, so that its value determines its spelling.
-/// More than 19 digits in a row are not a number.
+/// length; appends the numbers to `slots`. A number must have no leading zero, so that its value determines its
+/// spelling. A sequence of more than 19 digits is not a number.
 pub fn split(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();
     let at_count = key.len();
@@ -70,7 +70,7 @@ mod tests {
             parts("mb0/layer12"),
             (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])
         );
-        // Leading zeros remain text, and so do numbers with more digits than surely fit.
+        // Leading zeros remain text, and numbers with more digits than surely fit into 64 bits also remain text.
         assert_eq!(parts("007"), (b"\x01\x0200\0".to_vec(), vec![7]));
         assert_eq!(parts("00"), (b"\x01\x010\0".to_vec(), vec![0]));
         assert_eq!(parts(&"9".repeat(19)).1, [9_999_999_999_999_999_999]);

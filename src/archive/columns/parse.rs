@@ -1,28 +1,28 @@
 //! Splits a record into its template and the values of its slots.
 //!
-//! A *key* is the record without its numbers: tags; texts, split at decimal numbers, with the length of each part; and
-//! nested messages, between their tag and a zero byte, which is not a valid tag. A key identifies a template but is
-//! cheaper to compute; a template is built only for a new key. The first byte of a key is the kind of the record: a
-//! node, metadata, or a literal for records that are not encoded minimally.
+//! A *key* is the record without its numbers: tags; texts, split at decimal numbers, with the length of each part;
+//! and nested messages, between their tag and a zero byte, which is not a valid tag. A key identifies a template, but
+//! is cheaper to compute than a template; the encoder builds a template only for a new key. The first byte of a key
+//! is the kind of the record: a node, metadata, or a literal for records that are not encoded minimally.
 
 use super::byte_numbers::ByteNumbers;
 use super::decimals;
 use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal};
 use crate::wire::{put_varint, shortest_varint};
 
-/// Path of the id column: node message, no attribute name, field 1.
+/// Path of the id column: a node message, no attribute name, and field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];
 
-/// Maximum number of numbers in a text with columns of their own; further ones share one.
+/// Maximum number of numbers in a text that have columns of their own; further numbers share one column.
 const MOST_PLACES: u64 = 8;
 
 /// First byte of the key of a record that is stored unchanged.
 const LITERAL_KEY: u8 = 0;
 /// First byte of the key of a line of a text.
 const LINE_KEY: u8 = 5;
-/// Number of bytes before a line's first number that identify the meaning of its numbers.
+/// Number of bytes before a line's first number that identify the meaning of the line's numbers.
 const MEANING: usize = 24;
-/// Maximum number of columns; further meanings share one.
+/// Maximum number of columns; further meanings share one column.
 const MOST_COLUMNS: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ enum MessageKind {
 }
 
 impl MessageKind {
-    /// Returns the kind of the message in field `field`, if it is parsed.
+    /// Returns the kind of the message in field `field`, if such messages are parsed.
     fn within(self, field: u64) -> Option<Self> {
         match (self, field) {
             (Self::Node, 8 | 9) => Some(Self::Io),
@@ -43,8 +43,8 @@ impl MessageKind {
         }
     }
 
-    /// Returns whether texts in field `field` are not split: names of attributes, which identify columns; and values
-    /// and shapes of tensors, which repeat as a whole and would be larger as numbers.
+    /// Returns whether texts in field `field` are not split. Such texts are names of attributes, which identify
+    /// columns; and values and shapes of tensors, which repeat as a whole and would be larger as numbers.
     fn keeps_text(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
@@ -56,7 +56,7 @@ impl MessageKind {
 }
 
 /// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally;
-/// if not, both contain only a part of it.
+/// if not, `key` and `slots` get only a part of the record.
 pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> bool {
     let kind = if metadata {
         MessageKind::Metadata
@@ -73,14 +73,14 @@ pub fn line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     decimals::split(line, key, slots);
 }
 
-/// Sets `key` to the literal key of `record`.
+/// Sets `key` to the key that contains `record` unchanged.
 pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.push(LITERAL_KEY);
     key.extend_from_slice(record);
 }
 
-/// Appends `part` to `key`. Half of the parts are a single tag, for which a push is faster than a copy.
+/// Appends `part` to `key`. Half of the parts are a single tag, which a push appends faster than a copy.
 #[inline]
 fn append(part: &[u8], key: &mut Vec<u8>) {
     match *part {
@@ -90,7 +90,7 @@ fn append(part: &[u8], key: &mut Vec<u8>) {
 }
 
 fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> Option<()> {
-    // Bytes between `literal` and `at` belong to the key and are not appended yet.
+    // Bytes between `literal` and `at` belong to the key, but are not yet appended.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
         let (tag, length) = shortest_varint(&bytes[at..])?;
@@ -146,9 +146,9 @@ fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u
 /// Template of a key in which every number is a slot.
 #[derive(Clone, Debug, Default)]
 pub struct RecordOutline {
-    /// Its ops.
+    /// Ops of the template.
     pub ops: Vec<u8>,
-    /// Columns of its slots.
+    /// Columns of the template's slots.
     pub slots: Vec<u32>,
     /// Columns of numbers within texts.
     pub decimals: Vec<u32>,
@@ -203,7 +203,7 @@ impl OpWriter {
 }
 
 impl RecordOutline {
-    /// Returns its ops, in which slots with a value in `fixed` are replaced by that value.
+    /// Returns the ops of the outline; a slot with a value in `fixed` becomes that value.
     pub fn fix(&self, fixed: &[Option<u64>]) -> Vec<u8> {
         let mut ops = OpWriter::of_about(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
@@ -257,7 +257,7 @@ fn path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// Returns the index of the column with a path, adding it if new.
+/// Returns the index of the column with a path; adds a column for a new path.
 fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     let known = columns.get(&path);
     let number = known.unwrap_or_else(|| {
@@ -267,7 +267,8 @@ fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     number.into()
 }
 
-/// Appends the ops of a text: its parts and its numbers. `path` returns the path of the columns from the first part.
+/// Appends the ops of a text: the text's parts and numbers. `path` returns the path of the columns from the first
+/// part.
 fn text_of(
     rest: &mut &[u8],
     ops: &mut OpWriter,
@@ -280,7 +281,7 @@ fn text_of(
     ops.literal.extend_from_slice(first);
     let path = path(first);
     for number in 0..numbers {
-        // Numbers at the same position of a text have the same meaning, except far from the start.
+        // Numbers at the same position of a text have the same meaning, except numbers far from the start.
         let place = number.min(MOST_PLACES) as u8;
         ops.decimal(column(columns, [&path[..], &[place]].concat()));
         ops.literal.extend_from_slice(text(rest)?);
@@ -336,7 +337,7 @@ fn ops_of(
             }
             2 => {
                 if rest.first() == Some(&0) {
-                    // A text without numbers is literal, including its length.
+                    // A text without numbers is a literal, including the text's length.
                     *rest = &rest[1..];
                     let before = *rest;
                     text(rest)?;

@@ -1,4 +1,4 @@
-//! Predictions of a column's values, shared by encoder and decoder.
+//! Predicts the values of a column, for both encoder and decoder.
 
 /// Records and values of a column.
 pub type ColumnSlice<'v> = (&'v [u32], &'v [u64]);
@@ -14,17 +14,17 @@ pub struct ColumnView<'v> {
     pub sequence: &'v [u32],
     /// Number of templates.
     pub templates: usize,
-    /// Other columns: index, records and values.
+    /// Records and values of the same column in the base.
     pub base: Option<ColumnSlice<'v>>,
-    /// Other columns, by number: records and values.
+    /// Number, records and values of each other column that may predict this column.
     pub others: [Option<(u32, ColumnSlice<'v>)>; 2],
 }
 
 impl<'v> ColumnView<'v> {
-    /// Returns the base's values if they correspond one to one to the column's.
+    /// Returns the base's values if they correspond one to one to the column's values.
     fn aligned(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
-        // Ranks that do the same share the list of records.
+        // Ranks with the same templates share the list of records, so equal pointers make the comparison fast.
         let same = std::ptr::eq(records, self.records) || records == self.records;
         same.then(|| &values[..records.len()])
     }
@@ -43,19 +43,20 @@ impl<'v> ColumnView<'v> {
 pub enum Predictor {
     /// Zero.
     Zero = 0,
-    /// The previous value; 0 for the first.
+    /// The previous value; 0 for the first value.
     Previous = 1,
-    /// The id of its record.
+    /// The id of the value's record.
     Id = 2,
     /// The previous value plus the difference between the records' ids.
     PreviousById = 3,
-    /// The last value in a record with the same template; 0 for the first.
+    /// The last value in a record with the same template; 0 for the first such value.
     Template = 4,
-    /// The value in the same record of the base; if there is none, the previous value.
+    /// The value in the same record of the base; the previous value if that record has no value.
     Base = 5,
-    /// As `Base`, plus the difference between the previous value and its counterpart in the base.
+    /// The prediction of `Base`, plus the difference between the previous value and its counterpart in the base.
     BaseShifted = 6,
-    /// The value of another column in the same record divided by 1000, rounded down; 0 if there is none.
+    /// The value of another column in the same record divided by 1000, rounded down; 0 if the record has no such
+    /// value.
     Thousandth = 7,
     /// The sum of the values of two other columns in the same record; a missing value counts as 0.
     Sum = 8,
@@ -75,7 +76,7 @@ impl Predictor {
         Self::Sum,
     ];
 
-    /// Returns the number of other columns that it uses.
+    /// Returns the number of other columns that the predictor uses.
     pub fn others(self) -> usize {
         match self {
             Self::Thousandth => 1,
@@ -84,7 +85,7 @@ impl Predictor {
         }
     }
 
-    /// Returns whether `view` has the inputs that it needs.
+    /// Returns whether `view` has the inputs that the predictor needs.
     pub fn applies(self, view: &ColumnView<'_>) -> bool {
         match self {
             Self::Zero | Self::Previous => true,
@@ -125,7 +126,7 @@ impl<'v> RecordCursor<'v> {
     }
 }
 
-/// Iterates over the column: `value` receives the index and prediction of each value and returns the value.
+/// Iterates over the column: `value` receives the index and the prediction of each value, and returns the value.
 #[inline(always)]
 pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(usize, u64) -> u64) {
     let records = view.records;

@@ -1,10 +1,10 @@
-//! A buffer for writing records, in which the lengths of messages are filled in when they end.
+//! A buffer for writing records, in which the length of a message is written when the message ends.
 
 use super::decimals::digits;
 use crate::wire::WireError;
 
-/// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into the margin; their excess
-/// is overwritten by later writes.
+/// Writes into a buffer with a margin after the usable part. Fixed-size copies may reach into the margin; later
+/// writes overwrite the excess bytes.
 #[derive(Debug)]
 pub struct RecordWriter<'b> {
     buffer: &'b mut Vec<u8>,
@@ -13,7 +13,7 @@ pub struct RecordWriter<'b> {
 
 /// Size of a fixed-size copy, which is faster than an exact copy.
 const ONCE: usize = 64;
-/// Size of a fixed-size copy for short literals, which most are.
+/// Size of a fixed-size copy for short literals; most literals are short.
 const SHORT: usize = 32;
 
 /// Maximum length of a varint, and of a number in decimal digits.
@@ -22,23 +22,23 @@ pub const DIGITS: usize = 20;
 
 pub const TOO_LARGE: WireError = WireError("its records are larger than it says");
 
-/// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns them and their number.
+/// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns these bytes and their number.
 #[inline(always)]
 fn spread(value: u64) -> (u64, usize) {
-    // Split into groups of 28 bits, then 14, then 7.
+    // The steps split the value into groups of 28 bits, then 14, then 7.
     let spread = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
     let spread = spread & 0x0000_3fff_0000_3fff | (spread & 0x0fff_c000_0fff_c000) << 2;
     let spread = spread & 0x007f_007f_007f_007f | (spread & 0x3f80_3f80_3f80_3f80) << 1;
-    // n bits take (9 n + 64) / 64 bytes, which is exact up to 56 bits.
+    // n bits take (9 n + 64) / 64 bytes, and this formula is exact up to 56 bits.
     let bits = 64 - (value | 1).leading_zeros();
     let length = (9 * bits + 64) / 64;
-    // Set the continuation bit in all bytes but the last (highest).
+    // The mask sets the continuation bit in all bytes except the last (highest).
     let more = 0x0080_8080_8080_8080 >> (64 - 8 * length);
     (spread | more, length as usize)
 }
 
 impl<'b> RecordWriter<'b> {
-    /// Starts at the beginning of `buffer`; its contents are ignored.
+    /// Starts at the beginning of `buffer`, whose contents are ignored.
     pub fn new(buffer: &'b mut Vec<u8>) -> Self {
         Self { buffer, at: 0 }
     }
@@ -61,20 +61,20 @@ impl<'b> RecordWriter<'b> {
         &self.buffer[..self.at]
     }
 
-    /// Restarts at the beginning.
+    /// Restarts at the beginning of the buffer.
     pub fn restart(&mut self) {
         self.at = 0;
     }
 
-    /// Reserves `bytes` bytes for a length; returns where the contents begin.
+    /// Reserves `bytes` bytes for a length; returns the offset of the contents.
     #[inline(always)]
     pub fn leave(&mut self, bytes: usize) -> usize {
         self.at += bytes;
         self.at
     }
 
-    /// Writes the length of the contents that begin at `from` before them. If it needs more or fewer bytes than the
-    /// `left` reserved ones, the contents are moved.
+    /// Writes the length of the contents that begin at `from` before these contents. If the length needs more or
+    /// fewer bytes than the `left` reserved bytes, the function moves the contents.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread((self.at - from) as u64);
@@ -126,8 +126,8 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint. If it ends a message, also writes the message's length, one byte, `length` bytes before it;
-    /// `length` is 0 if it does not.
+    /// Writes a varint. If the varint ends a message, the function also writes the message's length, one byte,
+    /// `length` bytes before the varint; `length` is 0 if the varint ends no message.
     #[inline(always)]
     pub fn varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
@@ -136,7 +136,7 @@ impl<'b> RecordWriter<'b> {
             return self.long_varint(value, length);
         }
         let (bytes, own) = spread(value);
-        // If it ends no message, the varint overwrites this byte.
+        // A varint that ends no message overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::wire::put_varint;
 
-    /// Creates a buffer with capacity for `bytes` bytes, filled with old data.
+    /// Creates a buffer with capacity for `bytes` bytes, which old data fill.
     fn buffer(bytes: usize) -> Vec<u8> {
         vec![0xff; bytes + ONCE]
     }
@@ -188,7 +188,7 @@ mod tests {
         for &value in &values {
             put_varint(&mut expected, value);
             out.varint(value, 0).unwrap();
-            // A message of "ab" and the value, preceded by its length.
+            // The expected message is its length, "ab" and the value.
             let at = expected.len();
             expected.extend_from_slice(b"\0ab");
             put_varint(&mut expected, value);
@@ -216,7 +216,7 @@ mod tests {
         let mut out = RecordWriter::new(&mut buffer);
         let from = out.leave(1);
         (0..129).for_each(|_| out.literal(b"a", 1).unwrap());
-        // A length of two bytes moves the contents, for which there is no room.
+        // A length of two bytes moves the contents, for which the buffer has no room.
         assert_eq!(out.put_length(from, 1), Err(TOO_LARGE));
     }
 

@@ -1,18 +1,19 @@
-//! Relations between columns of a record, through which others can predict a column; guessed from a sample of a
-//! chunk's records.
+//! Finds relations between columns of a record, by which the encoder can predict a column from others, in a sample of
+//! a chunk's records.
 
 use super::predict::{ColumnSlice, RecordCursor};
 
-/// Number of sampled records. They are spread over the chunk, because traces begin differently than they
-/// continue.
+/// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
+/// differ from later records.
 const SAMPLE: usize = 512;
-/// Number of sampled records checked first; a relation is dropped if none of them fits.
+/// Number of sampled records checked first; a relation that none of these records fits is dropped.
 const GLANCE: usize = 16;
 /// Minimum values for which predicting a column by a sum is worthwhile.
 const LARGE: u64 = 1 << 8;
 
-/// Returns, for each column, the columns that probably predict it: one column with about 1000 times its values, or two
-/// columns whose sum it is. A predicting column is not predicted by others itself. The first column is never predicted.
+/// Returns, for each column, the columns that probably predict it: one column with about 1000 times the predicted
+/// values, or two columns whose sum is the predicted column. No other column predicts a predicting column, and none
+/// predicts the first column.
 pub fn relations<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,
@@ -51,7 +52,7 @@ pub fn relations<'c>(
     found
 }
 
-/// Returns the first value of a column in each sampled record; 0 if there is none.
+/// Returns the first value of a column in each sampled record; 0 if a record has no value.
 fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
     let mut cursor = RecordCursor::new(Some(column));
@@ -59,11 +60,11 @@ fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     wanted.map(|r| cursor.next(r).unwrap_or(0)).collect()
 }
 
-/// Nonzero values of a column's sample, with their positions.
+/// Nonzero values in the sample of a column, with their positions.
 #[derive(Debug)]
 struct PresentValues {
     all: Vec<(usize, u64)>,
-    /// A few of them for quick checks; empty if there are too few to be significant.
+    /// A few of the nonzero values, for quick checks; empty if too few exist to be significant.
     few: Vec<(usize, u64)>,
 }
 
@@ -94,8 +95,8 @@ mod tests {
 
     #[test]
     fn sums_and_thousandths_are_found() {
-        // In order: ids; a duration and a delay in nanoseconds, the latter in every third record; the duration in
-        // microseconds; the sum of both, except in the first records; unrelated values.
+        // The columns are, in order: ids; a duration in nanoseconds; a delay in nanoseconds, in every third record;
+        // the duration in microseconds; the sum of duration and delay, except in the first records; unrelated values.
         let records: Vec<u32> = (0..4000).collect();
         let thirds: Vec<u32> = (0..4000).step_by(3).collect();
         let mixed = |i: u32, n: u64| u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> n;

@@ -1,14 +1,14 @@
-//! The shape of a chunk: the template of each record, and hence the record of each value.
+//! The shape of a chunk, which is the template of each record, and hence the record of each value.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;
 use std::ops::Range;
 
-/// Templates of records, and records of values. Ranks that do the same share one shape.
+/// Templates of records, and records of values. Ranks with the same sequence of templates share one shape.
 #[derive(Debug, Default)]
 pub struct RecordShape {
     sequence: Vec<u32>,
-    /// Start of each column among all values, and the end of the last.
+    /// Start of each column among all values, and the end of the last column.
     starts: Vec<usize>,
     /// Record of each value, column by column.
     records: Vec<u32>,
@@ -24,12 +24,12 @@ impl RecordShape {
         &self.sequence
     }
 
-    /// Returns the sequence for setting it; call [`Self::place`] afterwards.
+    /// Returns the template of each record for writing; the caller must call [`Self::place`] after a change.
     pub fn sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
-    /// Computes the records of the values of `columns` columns; fails if there are more than `most` values.
+    /// Computes the records of the values of `columns` columns; fails if the columns have more than `most` values.
     pub fn place(
         &mut self,
         templates: &TemplateTable,
@@ -70,7 +70,7 @@ impl RecordShape {
         Ok(())
     }
 
-    /// Sets `out` to `values` in column order; `values` are in record order.
+    /// Sets `out` to `values`, which are in record order, in column order.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
         super::resize(out, values.len());
@@ -88,7 +88,7 @@ impl RecordShape {
         self.records.len()
     }
 
-    /// Returns the range of a column among all values.
+    /// Returns the range of a column's values among all values.
     #[inline]
     pub fn range(&self, column: usize) -> Range<usize> {
         match self.starts.get(column..column.saturating_add(2)) {

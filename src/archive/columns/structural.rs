@@ -1,15 +1,15 @@
-//! Structural columns: columns with few distinct values that the rest of a record nearly always determines, such
-//! as types, lanes and flags. Their values are stored in templates instead of columns, which reduces the number of
-//! values per record.
+//! Structural columns: columns with few distinct values, such as types, lanes and flags, which the rest of a record
+//! nearly always determines. Templates contain the values of structural columns, which reduces the number of values
+//! per record.
 
 use super::parse::RecordOutline;
 use std::sync::Arc;
 
-/// Structural columns, and the values that templates contain. A record with another value in such a column
-/// stores it in the column.
+/// Structural columns, and their values that templates contain. A record with another value in such a column stores
+/// that value in the column.
 #[derive(Clone, Debug, Default)]
 pub struct StructuralColumns {
-    /// Values by column; empty for columns that are not structural.
+    /// Values by column; the list of a column that is not structural is empty.
     values: Vec<Vec<u64>>,
 }
 
@@ -19,8 +19,8 @@ const FEW: usize = 7;
 const OFTEN: usize = 32;
 
 impl StructuralColumns {
-    /// Finds the structural columns of records, given the outline number of each record, and all their
-    /// values.
+    /// Finds the structural columns of records from the outline number of each record and from all values of the
+    /// records.
     pub fn find(
         outlines: &[Arc<RecordOutline>],
         columns: usize,
@@ -28,7 +28,7 @@ impl StructuralColumns {
         values: &[u64],
     ) -> Self {
         let mut found = vec![Vec::new(); columns];
-        // Numbers in texts are excluded: they include names of groups, which differ between ranks.
+        // Numbers in texts are excluded, because some are parts of names of groups, which differ between ranks.
         let texts = outlines.iter().flat_map(|outline| &outline.decimals);
         texts.for_each(|&column| found[column as usize] = vec![0; FEW + 1]);
         let mut counts = vec![0usize; columns];
@@ -37,7 +37,7 @@ impl StructuralColumns {
             *all += outline.slots.len();
             Some(*all)
         }));
-        // Per slot of an outline, a bit set of the values that occur.
+        // `seen` has, for each slot of an outline, a bit set of the values that occur.
         let mut seen = vec![0u8; starts[outlines.len()]];
         let mut rest = values;
         for &number in sequence {
@@ -74,7 +74,7 @@ impl StructuralColumns {
         Self { values: found }
     }
 
-    /// Sets `fixed` to the values in the template of a record, `None` for slots with values in columns. Returns a
+    /// Sets `fixed` to the values in the template of a record; a slot with a value in a column gets `None`. Returns a
     /// number that distinguishes the template from others with the same outline.
     pub fn fix(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
         let mut variant = 1;
@@ -101,8 +101,8 @@ mod tests {
 
     #[test]
     fn values_that_outlines_tell_are_structural() {
-        // Two outlines with three columns: a type, which the outline determines; a number from 0 to 2, which it does
-        // not determine; a time.
+        // The records have two outlines with three columns: a type, which the outline determines; a number from 0 to
+        // 2, which the outline does not determine; and a time.
         let outline = || {
             Arc::new(RecordOutline {
                 ops: Vec::new(),
@@ -131,7 +131,7 @@ mod tests {
         let texts = [&outlines[..], &[Arc::new(text)]].concat();
         let found = StructuralColumns::find(&texts, 3, &sequence, &values);
         assert!(found.values.iter().all(Vec::is_empty));
-        // Few records prove nothing.
+        // Few records do not prove a column structural.
         let found = StructuralColumns::find(&outlines, 3, &sequence[..60], &values[..180]);
         assert!(found.values.iter().all(Vec::is_empty));
     }

@@ -1,11 +1,11 @@
-//! Templates of records: as ops in a chunk, and as steps for writing a record.
+//! Templates of records: as ops in a chunk, and as steps that write a record.
 
 use super::record_writer::{DIGITS, LONGEST, RecordWriter};
 use crate::wire::{WireError, WireReader, put_varint};
 use std::sync::Arc;
 
-/// Templates of a chunk by number: those shared with its base first, then its own. In a trace with distinct names
-/// almost every record has its own template.
+/// Templates of a chunk by number: first the templates shared with the base, then the chunk's own templates. In a
+/// trace with distinct names almost every record has its own template.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateTable {
     layers: Vec<Arc<TemplateLayer>>,
@@ -14,14 +14,14 @@ pub struct TemplateTable {
 /// Templates that a chunk adds to those of its base, stored in a few arrays.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateLayer {
-    /// Number of its first template.
+    /// Number of the layer's first template.
     first: usize,
-    /// Encoded size of all its templates in a chunk, bytes.
+    /// Encoded size of all templates of the layer in a chunk, bytes.
     bytes: usize,
     steps: Vec<TemplateStep>,
     /// Literals of all steps.
     literals: Vec<u8>,
-    /// Columns of slots, in record order.
+    /// Columns of the slots of all templates, in record order.
     slots: Vec<u32>,
     ends: Vec<TemplateEnd>,
 }
@@ -34,48 +34,50 @@ struct TemplateEnd {
     slots: usize,
 }
 
-/// A template, as used for writing.
+/// A template in the form for writing records.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordTemplate<'t> {
     steps: &'t [TemplateStep],
-    /// Literals of the steps; later templates' literals may follow.
+    /// Literals of the steps; literals of later templates may follow.
     literals: &'t [u8],
     /// Total length of the steps' literals.
     length: usize,
 }
 
-/// A step in writing a record: a literal, and what follows it.
+/// A step in writing a record: a literal, and the part after the literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TemplateStep {
     /// Length of the literal.
     literal: u32,
-    /// Column of the slot, if one follows.
+    /// Column of the slot, if a slot follows the literal.
     column: u32,
     behind: BehindLiteral,
     /// For a slot that ends a message: distance from the message's length byte to the slot; otherwise 0.
     field: u8,
 }
 
-/// What follows a literal.
+/// Part of a record that follows a literal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BehindLiteral {
-    /// A slot. It may also end a message that contains nothing else but a literal, as most attributes do. The literal
-    /// then includes the message's length byte, which is corrected once the value is known.
+    /// A slot. The slot may also end a message that contains only a literal and the slot; most attributes are such
+    /// messages. The literal then includes the message's length byte, which the writer corrects once the value is
+    /// known.
     Slot,
     Nothing,
     Decimal,
-    /// A message. The literal ends with a byte reserved for its length.
+    /// A message. The literal ends with a byte that is reserved for the message's length.
     Open,
     Close,
 }
 
-/// Kinds of ops, in the two low bits.
+/// Kinds of ops, which the two low bits of an op contain.
 pub const LITERAL: u64 = 0;
 pub const SLOT: u64 = 1;
 pub const OPEN: u64 = 2;
 pub const CLOSE: u64 = 3;
 
-/// Returns the op of a decimal number in `column`. It is a `CLOSE` with an argument; a real close has none.
+/// Returns the op of a decimal number in `column`, which is a `CLOSE` with an argument; the end of a message is a
+/// `CLOSE` without an argument.
 pub fn decimal(column: u64) -> u64 {
     (column + 1) << 2 | CLOSE
 }
@@ -85,18 +87,18 @@ const DEPTH: usize = 16;
 const TOO_DEEP: WireError = WireError("messages of a template lie too deep");
 const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
 const NO_COLUMN: WireError = WireError("a template has a column that is not there");
-/// Maximum length of the literal in a message with a slot; ensures that the message's length fits in one
-/// byte.
+/// Maximum length of the literal in a message with a slot; a longer literal could give the message a length of two
+/// bytes.
 const INNER: usize = 0x7f - LONGEST;
 
 impl TemplateTable {
-    /// Returns the number of templates.
+    /// Returns the number of templates in all layers.
     pub fn len(&self) -> usize {
         let last = self.layers.last();
         last.map_or(0, |layer| layer.first + layer.ends.len())
     }
 
-    /// Starts a layer of own templates after the existing ones, reusing the memory of `layer`.
+    /// Starts a layer of the chunk's own templates after the existing templates, in the memory of `layer`.
     pub fn begin_layer(&mut self, mut layer: TemplateLayer) {
         layer.first = self.len();
         layer.bytes = 0;
@@ -107,12 +109,13 @@ impl TemplateTable {
         self.layers.push(Arc::new(layer));
     }
 
-    /// Returns the memory of its own templates, unless it is shared.
+    /// Returns the memory of the chunk's own templates, unless another table shares that memory.
     pub fn into_layer(mut self) -> Option<TemplateLayer> {
         self.layers.pop().and_then(Arc::into_inner)
     }
 
-    /// Returns the layer of template `number`, and the ends of the previous and of this template in it.
+    /// Returns the layer of template `number`, and the ends, in that layer, of the previous template and of this
+    /// template.
     #[inline]
     fn ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
         let mut layers = self.layers.iter().rev();
@@ -156,8 +159,8 @@ impl TemplateTable {
 impl TemplateLayer {
     fn push(&mut self, encoded: &[u8], columns: usize) -> Result<(), WireError> {
         let mut input = WireReader::new(encoded);
-        // `literal` counts bytes since the last step. `open` has each open message: the index after its first step, and
-        // where its contents begin among literals.
+        // `literal` counts bytes since the last step. `open` contains, for each open message, the index after its
+        // first step, and the offset of its contents among the literals.
         let mut literal = 0;
         let mut open = [(0, 0); DEPTH];
         let mut depth = 0usize;
@@ -208,7 +211,7 @@ impl TemplateLayer {
         Ok(())
     }
 
-    /// Adds a step after a literal, to which `more` bytes were added.
+    /// Adds a step whose literal got `more` bytes in addition to `literal`.
     fn step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
@@ -218,10 +221,11 @@ impl TemplateLayer {
         });
     }
 
-    /// Ends a message whose contents begin after `steps` steps and at `contents` among the literals.
+    /// Ends the message whose contents begin after `steps` steps, at offset `contents` among the literals.
     fn close(&mut self, steps: usize, contents: usize, literal: &mut usize) {
         match self.steps[steps - 1..] {
-            // A message without slots is constant, so it becomes a literal, including its length.
+            // A message without slots is constant, so the function makes the message, including its length, a
+            // literal.
             [open] => {
                 self.steps.pop();
                 if *literal < 0x80 {
@@ -253,7 +257,7 @@ impl RecordTemplate<'_> {
     /// Returns the maximum size of a record while it is written.
     #[inline]
     pub fn most(&self) -> usize {
-        // At most one number follows each literal, and a length precedes them all.
+        // At most one number follows each literal, and the record's length precedes all literals.
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
@@ -268,7 +272,7 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // Reserves space for the length. Usually the length has as many bytes as if every number took one byte.
+        // The writer reserves space for the length, which usually has as many bytes as if every number took one byte.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed { out.leave(left) } else { 0 };
         for step in self.steps {

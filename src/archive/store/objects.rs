@@ -1,4 +1,4 @@
-//! Objects of an archive: their locations, and their contents, chunk by chunk.
+//! Finds the objects of an archive, and reads their contents chunk by chunk.
 
 use super::Archive;
 use crate::ArchiveError;
@@ -12,27 +12,27 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Debug, Default)]
 pub struct ObjectCache {
     indices: OnceLock<ArchiveIndex>,
-    /// Recently used bases, decoded.
+    /// Recently used bases, in decoded form.
     decoded: Mutex<VecDeque<(ChunkPlace, Arc<DecodedChunk>)>>,
-    /// Memory for reuse.
+    /// Memory that later chunks reuse.
     buffers: Mutex<Vec<ChunkBuffers>>,
 }
 
-/// Location of an object: index of its segment, and of the object in it.
+/// Location of an object: index of its segment, and index of the object in the segment.
 type ObjectPlace = (usize, usize);
-/// Location of a chunk: its object, and index of the chunk in it.
+/// Location of a chunk: location of its object, and index of the chunk in the object.
 type ChunkPlace = (ObjectPlace, usize);
 
 /// Objects of all segments.
 #[derive(Debug, Default)]
 struct ArchiveIndex {
     indices: Vec<ObjectIndex>,
-    /// For each base, the last chunk that depends on it.
+    /// For each base, the last chunk that depends on that base.
     bases: BTreeMap<ChunkPlace, ChunkPlace>,
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
-/// Maximum number of cached bases. With the cache, ranks with the same base unpack it once.
+/// Maximum number of cached bases. The cache makes ranks with the same base unpack that base only once.
 const KEPT: usize = 16;
 /// Maximum length of a chain of bases.
 const DEPTH: usize = 8;
@@ -71,7 +71,7 @@ impl Archive {
         Ok(self.place(hash)?.is_some())
     }
 
-    /// Returns the packed size of an object in the archive, bytes; 0 if it does not exist.
+    /// Returns the packed size of an object in the archive, bytes; 0 if the object does not exist.
     pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
@@ -84,7 +84,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// Fails if it does not exist, is damaged, or would take too much memory.
+    /// Fails if the object does not exist, is damaged, or would take too much memory.
     pub fn read(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         let (segment, at) = self.expect(hash)?;
@@ -110,7 +110,7 @@ impl Archive {
         })
     }
 
-    /// Passes the bytes of an object to `out` chunk by chunk, and checks them against its hash.
+    /// Passes the bytes of an object to `out` chunk by chunk, and checks the bytes against the object's hash.
     pub fn copy(
         &self,
         hash: &str,
@@ -120,7 +120,7 @@ impl Archive {
         self.copy_at((segment, at), out)
     }
 
-    /// As [`Self::copy`], for the object at a location.
+    /// Passes the bytes of the object at a location to `out`, as [`Self::copy`] does.
     pub fn copy_at(
         &self,
         place: (usize, usize),
@@ -141,7 +141,7 @@ impl Archive {
         Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Returns the number of nodes of an object that is a trace; `None` if it is stored as plain bytes.
+    /// Returns the number of nodes of an object that is a trace; `None` if the object is stored as plain bytes.
     pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.expect(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
@@ -152,8 +152,9 @@ impl Archive {
         Ok(records.checked_sub(1))
     }
 
-    /// Passes records of a trace object to `out`, with their length prefixes. Only the chunks that contain them, and
-    /// their bases, are read. Their checksums are verified, but not the object's hash.
+    /// Passes records of a trace object to `out`, with their length prefixes. The function reads only the chunks that
+    /// contain these records, and the bases of these chunks. The function verifies the checksums of these chunks, but
+    /// not the object's hash.
     pub fn copy_records(
         &self,
         hash: &str,
@@ -221,7 +222,7 @@ impl Archive {
         result
     }
 
-    /// Drops cached bases that no later chunk uses; objects are usually read in order.
+    /// Drops cached bases that no later chunk uses; commands usually read objects in order.
     fn let_go(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
@@ -235,7 +236,7 @@ impl Archive {
             let last = index.bases.get(base);
             last.is_some_and(|last| *last <= place)
         };
-        // A base is dropped before its own base, whose columns it may share.
+        // A base may share columns with its own base, so the loop drops a base before its own base.
         while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
             let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
             if let Some(base) = base {
@@ -291,7 +292,7 @@ impl Archive {
         let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.at(object, chunk, error))?);
-        // Only bases will be needed again.
+        // Later chunks need only bases again.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));
@@ -312,7 +313,7 @@ impl Archive {
             .clone())
     }
 
-    /// Returns the number of objects in the indices; 0 if they cannot be read.
+    /// Returns the number of objects in the indices; 0 if the indices cannot be read.
     pub fn objects(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

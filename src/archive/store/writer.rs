@@ -1,4 +1,4 @@
-//! Writes an archive, one writer at a time: appends a segment, or replaces all segments by one.
+//! Writes an archive, one writer at a time: appends a segment, or replaces all segments by one segment.
 
 use super::Archive;
 use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Plan of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitPlan {
-    /// The command: `add`, `baseline`, `gc`, `merge`.
+    /// The command: `add`, `baseline`, `gc` or `merge`.
     pub operation: &'static str,
-    /// Names of the workloads that it adds or replaces.
+    /// Names of the workloads that the commit adds or replaces.
     pub workloads: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ impl CommitPlan {
     }
 }
 
-/// An archive open for writing; its lock excludes other writers.
+/// An archive that is open for writing; its lock excludes other writers.
 #[derive(Debug)]
 pub struct ArchiveWriter {
     archive: Arc<Archive>,
@@ -39,11 +39,11 @@ pub struct ArchiveWriter {
 }
 
 impl ArchiveWriter {
-    /// Waits for other writers of the archive `path`, and opens it.
+    /// Waits for other writers of the archive `path`, and opens the archive.
     ///
     /// # Errors
     ///
-    /// Fails if it does not exist, or has a damaged tail, which a writer would remove.
+    /// Fails if the archive does not exist, or has a damaged tail, which a writer would remove.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
@@ -80,8 +80,8 @@ impl ArchiveWriter {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. On failure nothing changes. Returns the file to which an unfinished tail was moved to make room
-    /// for the segment.
+    /// Adds a segment. A failure leaves the archive unchanged. Returns the file to which the function moved an
+    /// unfinished tail, which occupied the place of the segment.
     pub fn commit(
         mut self,
         plan: &CommitPlan,
@@ -102,7 +102,7 @@ impl ArchiveWriter {
         self.restore_unless(result, aside)
     }
 
-    /// Copies an unfinished tail to a file of its own; returns the file.
+    /// Copies an unfinished tail to a new file, and returns that file.
     fn keep_tail_aside(&self) -> Result<Option<PathBuf>, ArchiveError> {
         let tail = self.archive.tail.as_ref();
         tail.map(|tail| tail.keep_aside(&self.archive.path))
@@ -130,7 +130,7 @@ impl ArchiveWriter {
                 }
                 std::fs::remove_file(aside)
             };
-            // If that fails, the copy remains.
+            // If `put_back` fails, the copy remains.
             let _: io::Result<()> = put_back();
         }
         result.map_err(|error| error.in_file(&self.archive.path))?;
@@ -152,13 +152,13 @@ impl ArchiveWriter {
         let tail = write_segment(&mut out, plan.start(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
-        // The end must not reach the disk before everything that it refers to.
+        // The end must not reach the disk before the data to which it refers.
         file.sync_data().map_err(io)?;
         file.write_all(&tail).map_err(io)?;
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one. Returns the same as [`Self::commit`].
+    /// Replaces all segments by one segment. Returns the same file as [`Self::commit`].
     pub fn rewrite(
         self,
         plan: &CommitPlan,
@@ -171,7 +171,7 @@ impl ArchiveWriter {
             false => write_file(path, plan.start(), body),
         };
         match (&result, &aside) {
-            // The archive is unchanged.
+            // A failure leaves the archive unchanged, so it still has the tail.
             (Err(_), Some(aside)) if !self.archive.is_folder => {
                 let _ = std::fs::remove_file(aside);
             }
@@ -181,11 +181,11 @@ impl ArchiveWriter {
     }
 }
 
-/// Creates an empty archive, a file or a folder.
+/// Creates an empty archive, which is a file or a folder.
 ///
 /// # Errors
 ///
-/// Fails if something exists there already.
+/// Fails if `path` already exists.
 pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if path.exists() {
         return Err(ArchiveError::refused(

@@ -1,4 +1,4 @@
-//! Parsers of the words of options.
+//! Parses the words of options.
 
 use super::MachineValue;
 use crate::CustomFiles;
@@ -12,7 +12,7 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::format::CollectiveKind;
 use std::path::Path;
 
-/// Parses the only word.
+/// Parses `words`, which must be one word.
 pub(super) fn one<T>(
     words: &[String],
     read: impl FnOnce(&str) -> Result<T, String>,
@@ -31,7 +31,7 @@ pub(super) fn all<T>(
     words.iter().map(|word| read(word)).collect()
 }
 
-/// Parses the word of a choice; hyphens count as underscores.
+/// Parses the word of a choice; a hyphen means the same as an underscore.
 pub(super) fn choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
     one(words, |word| T::parse(&word.replace('-', "_")))
 }
@@ -75,7 +75,7 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
 ///
 /// # Errors
 ///
-/// Returns the invalid part, or that there are more NPUs than a machine can have.
+/// Returns the invalid part, or the message that a machine cannot have so many NPUs.
 pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {
