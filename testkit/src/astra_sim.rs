@@ -34,7 +34,7 @@ use queues::Queue;
 use std::collections::{BTreeMap, VecDeque};
 use workload::Workload;
 
-/// Event limit: a run with more events counts as never ending.
+/// Maximum number of events; the simulator treats a run with more events as never ending.
 const MOST_EVENTS: u64 = 200_000_000;
 
 /// Outcome of a simulation.
@@ -42,7 +42,7 @@ const MOST_EVENTS: u64 = 200_000_000;
 pub struct Answer {
     /// Completion time of each NPU in ns; `None` if it never completed.
     pub finish: Vec<Option<u64>>,
-    /// Each NPU's time in ns without its device's compute nodes; 0 if it never finished.
+    /// Time of each NPU in ns without compute nodes of its device; 0 if the NPU never finished.
     pub exposed: Vec<u64>,
     /// Number of messages sent over the network.
     pub messages: u64,
@@ -66,10 +66,10 @@ struct Npu<'c> {
     workload: Workload<'c>,
     queues: Vec<Queue>,
     rotations: Vec<Rotation>,
-    /// Number of uses of trees by kind of collective and dimension, which determines the next tree.
+    /// Number of uses of trees, by kind of collective and dimension; the number determines the next tree.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions; in the original's counting all of them use group 0.
+    /// Number of chunks so far, by group and set of dimensions; in the original's counting, all chunks use group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }
@@ -87,13 +87,14 @@ struct Sim<'c> {
     numbering: Numbering,
 }
 
-/// How the chunks of an NPU are numbered.
+/// Numbering of the chunks of an NPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
-    /// As in ASTRA-sim 2.x: a group's chunks are counted separately, chunks of all NPUs together with all others.
+    /// Numbers as in ASTRA-sim 2.x: the original counts chunks of a group separately, and chunks of all NPUs together
+    /// with all other chunks.
     Original,
     /// Chunks of each group and of each set of dimensions are counted separately, so that earlier collectives of some
-    /// NPUs do not block them.
+    /// NPUs do not block later collectives.
     Apart,
 }
 
@@ -115,7 +116,8 @@ pub fn run(config: &Config) -> Answer {
     simulate(config, Numbering::Original)
 }
 
-/// The same with chunks counted so that no NPU waits only because NPUs have issued different numbers of chunks.
+/// Simulates until no event is left, with chunks counted so that no NPU waits only because NPUs have issued different
+/// numbers of chunks.
 pub fn run_numbered_apart(config: &Config) -> Answer {
     simulate(config, Numbering::Apart)
 }

@@ -1,32 +1,29 @@
-//! Captures in the format of PyTorch's profiler, for a job that is simulated here, with its truth.
+//! Captures, in the format of PyTorch's profiler, of a job that is simulated here, with the job's true times.
 //!
-//! A capture is two files per rank: the host's operators from `ExecutionTraceObserver`, and the
-//! timeline from Kineto. With them, converters can be tested and measured without PyTorch, at any
-//! size, and compared with [`Truth`], which has the true times.
+//! A capture consists of two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
+//! from Kineto. These files make it possible to test and measure converters without PyTorch, at any size, and to
+//! compare their results with [`Truth`], which has the true times.
 //!
 //! # The job
 //!
-//! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A
-//! rank's thread runs its program in order; durations come from round constants and from the sizes
-//! of the tensors (`cost.rs`), stretched by the rank's factor and a pseudo-random part. Ranks meet
-//! in collectives: a collective begins to transfer when its last member has started, and ends on
-//! all members at the same time, within a few nanoseconds.
+//! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A rank's thread runs
+//! its program in order; durations follow from round constants and from the sizes of the tensors (`cost.rs`); the
+//! rank's factor and a pseudo-random part lengthen them. Ranks meet in collectives: a collective begins to transfer
+//! when its last member has started, and ends on all members at the same time, within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, two workers per group run collectives in order; the thread continues, and
-//!   at the end blocks until the gradients are reduced. In a pipeline, messages are annotations on
-//!   the thread itself.
+//! - On a CPU with Gloo, two workers per group run collectives in order; the thread continues, and blocks at the end
+//!   until the gradients are reduced. In a pipeline, messages are annotations on the thread itself.
 //! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream; collectives
 //!   run on their group's stream, and streams wait for one another through events. The host waits
 //!   only at the end of a step.
 //!
 //! # Differences from PyTorch
 //!
-//! Gloo's workers record no operators of their own, and their annotations are never parents of
-//! other events in the host's file. Correlation and external ids have no gaps within a block, and
-//! the allocator never gives a freed storage to another tensor. There is no set-up of
-//! communicators, no rebuilding of buckets, no clock drift, and no record of GPU memory
-//! allocations. On GPUs only the calls that the job needs are recorded: launches, copies, events,
-//! and one synchronization per step.
+//! Gloo's workers record no operators of their own, and their annotations are never parents of other events in the
+//! host's file. Correlation and external ids have no gaps within a block, and the allocator never gives a freed
+//! storage to another tensor. A capture has no set-up of communicators, no rebuilding of buckets, no clock drift, and
+//! no record of GPU memory allocations. On GPUs a capture has only the calls that the job needs: launches, copies,
+//! events, and one synchronization per step.
 
 use cost::draw;
 use layout::Layout;
@@ -65,7 +62,7 @@ pub use options::{Bound, Device, OptionError, Options, Style};
 pub use simulate::Waiter;
 pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
 
-/// Kineto's `baseTimeNanoseconds`.
+/// Value of Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
 /// Start of the job after the base time, in ns.
 const EPOCH: u64 = 4_313_706_734_900_000;
@@ -113,25 +110,25 @@ impl Capture {
         self.options.ranks
     }
 
-    /// Writes the host's file of `rank`.
+    /// Writes the host's file of `rank` to `sink`.
     ///
     /// # Errors
-    /// Errors of `sink`.
+    /// Fails if `sink` fails.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// Panics if there is no such rank.
     pub fn write_host(&self, rank: u32, sink: impl Write) -> Result<()> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         host::write(self, rank, sink)
     }
 
-    /// Writes Kineto's file of `rank`.
+    /// Writes Kineto's file of `rank` to `sink`.
     ///
     /// # Errors
-    /// Errors of `sink`.
+    /// Fails if `sink` fails.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// Panics if there is no such rank.
     pub fn write_kineto(&self, rank: u32, sink: impl Write) -> Result<()> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         kineto::write(self, rank, sink)
@@ -141,7 +138,7 @@ impl Capture {
     /// `folder`.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system fails.
     pub fn write(&self, folder: &Path) -> Result<()> {
         for rank in 0..self.ranks() {
             let file = |what| File::create(folder.join(format!("{what}.{rank}.json")));
@@ -156,12 +153,12 @@ impl Capture {
         Ok(())
     }
 
-    /// The program of `rank`, with the names of its groups and devices.
+    /// Returns the program of `rank`, with the names of its groups and devices.
     fn program(&self, rank: u32) -> Program {
         step::program(&self.options, &self.layout, rank).0
     }
 
-    /// The program of `rank` without names.
+    /// Returns the program of `rank` without names.
     fn shared_program(&self, rank: u32) -> &Program {
         &self.programs[(rank as usize).min(self.programs.len() - 1)]
     }

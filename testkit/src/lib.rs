@@ -1,7 +1,7 @@
-//! References for chakram's tests: captures of simulated jobs with their ground truth, and simple simulators.
+//! References for Chakram's tests: captures of simulated jobs with true times, and simple simulators.
 //!
-//! This crate does not depend on chakram or share code with it, and is not published. Helpers that use chakram's own
-//! types are next to the tests.
+//! This crate does not depend on Chakram, shares no code with Chakram, and is not published. Helpers that use
+//! Chakram's own types are next to the tests.
 //!
 //! - [`capture`]: files as PyTorch's profiler writes them, and the true times of their events
 //! - [`astra_sim`]: ASTRA-sim 2.x as a plain event-by-event simulator, and random jobs for it
@@ -9,7 +9,7 @@
 //! - [`serving`]: requests on processors, one task or one request at a time
 //! - [`llm_serving`]: a serving engine of language models, step by step
 //! - [`port_chunks`]: chunks of loads and messages that alternate at ports
-//! - [`corpus`]: traces and captures of other tools, and tests skipped without them
+//! - [`corpus`]: traces and captures of other tools, and a list of tests that are skipped without these files
 //! - [`seeds`]: fuzz targets on their seeds
 //! - [`wire`]: protobuf's wire format in a few lines
 

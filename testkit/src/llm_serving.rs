@@ -1,10 +1,10 @@
-//! A plain serving engine of language models, step by step, to check the fast one.
+//! A plain serving engine of language models, which runs step by step and checks the fast engine.
 //!
-//! Written from a description of the rules alone. Simplicity comes before speed: the free list is a vector that is
-//! searched, contents of blocks are lists of tokens that are compared as a whole, queues are vectors that are sorted,
-//! and time is a sum.
+//! The code was written from a description of the rules alone. Simplicity comes before speed: the free list is a
+//! vector that is searched, contents of blocks are lists of tokens that are compared as a whole, queues are vectors
+//! that are sorted, and time is a sum.
 
-/// A token; tokens are equal if their numbers are.
+/// A token; tokens are equal if their numbers are equal.
 pub type Token = u64;
 
 /// A request.
@@ -32,11 +32,11 @@ pub struct PlainEngine {
     pub whole_must_fit: bool,
     /// Blocks that must stay free when a request joins running ones.
     pub watermark: usize,
-    /// Requests join only when no request runs.
+    /// Whether requests join only when no request runs.
     pub is_static: bool,
-    /// Requests reserve blocks for all their tokens when they are admitted.
+    /// Whether requests reserve blocks for all their tokens when they are admitted.
     pub reserves_whole: bool,
-    /// Times of a step, and per computed token, per request and per token read.
+    /// Times of a step: a constant time, and times per computed token, per request and per read token.
     pub times: [u64; 4],
 }
 
@@ -45,7 +45,7 @@ pub struct PlainEngine {
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// Requests in order, each with its tokens computed before and in the step.
+    /// Requests in order, each with the number of its tokens that were computed before the step and in the step.
     pub parts: Vec<(usize, usize, usize)>,
     /// Preempted requests, in order.
     pub put_back: Vec<usize>,
@@ -60,7 +60,7 @@ pub struct PlainLlmTimes {
     pub first: u64,
     pub last: u64,
     pub tokens: usize,
-    /// Cached tokens at its first admission.
+    /// Number of cached tokens at the request's first admission.
     pub hit: usize,
     pub put_back: usize,
     pub is_refused: bool,
@@ -69,15 +69,15 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     holders: usize,
-    /// All tokens up to the block's last, if known.
+    /// All tokens up to the block's last token, if they are known.
     content: Option<Vec<Token>>,
-    /// Logical time at which it got its content.
+    /// Logical time at which the block got its content.
     since: u64,
 }
 
 struct Memory {
     cells: Vec<Cell>,
-    /// Free blocks; the next one to use is first.
+    /// Free blocks; the next block to use is first.
     free: Vec<usize>,
     clock: u64,
 }
@@ -128,7 +128,7 @@ struct Served {
     was_admitted: bool,
 }
 
-/// Serves requests given in order of arrival; returns each step and each request's times.
+/// Serves requests, which are in order of arrival; returns each step and each request's times.
 pub fn serve_step_by_step(
     engine: &PlainEngine,
     requests: &[PlainLlmRequest],
@@ -193,7 +193,7 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // Running requests, in order of admission.
+        // This loop composes the running requests, in order of admission.
         let mut queue = running.clone();
         queue.reverse();
         'next: while let Some(who) = queue.pop() {
@@ -248,7 +248,7 @@ pub fn serve_step_by_step(
         if engine.by_priority {
             waiting.sort_by_key(|&who| (requests[who].priority, who));
         }
-        // Waiting requests.
+        // This part admits waiting requests.
         let may_join = !engine.is_static || joined_before == 0;
         while put_back.is_empty()
             && may_join
@@ -320,8 +320,8 @@ pub fn serve_step_by_step(
             budget -= count;
         }
         if parts.is_empty() {
-            // The first running request preempted itself: this step computes no token, and the next step is composed at
-            // once.
+            // The first running request preempted itself: this step computes no token, and the engine composes the
+            // next step at once.
             assert!(!put_back.is_empty(), "a step with something to do");
             continue;
         }

@@ -1,8 +1,8 @@
-//! Chunks that cross servers one after another, each first come, first served, where ports also serve messages;
-//! explicit times in whole ps.
+//! Chunks that cross servers one after another; each server serves arrivals in order, and ports also serve messages.
+//! Times are explicit, in whole ps.
 //!
-//! All accesses begin at zero and are equal, so each chunk takes the same time in a stage. Chunks are sent at the rate
-//! of the longest stage, so they start at a constant distance.
+//! All accesses begin at zero and are equal, so each chunk takes the same time in a stage. The pool sends chunks at
+//! the rate of the longest stage, so chunks start at constant intervals.
 
 /// Messages and accesses of a test; all times in ps.
 #[derive(Clone, Debug)]
@@ -15,7 +15,7 @@ pub struct Job {
     pub accesses: Vec<Access>,
     pub messages: Vec<Message>,
     pub pool_latency: u64,
-    /// Time of a chunk in each stage of the pool; the next field is its time in a port.
+    /// Time of a chunk in each stage of the pool; the next field is the chunk's time in a port.
     pub stages: Vec<u64>,
     pub port: u64,
     /// Time between the starts of successive chunks.
@@ -34,11 +34,11 @@ pub struct Message {
     pub at: u64,
     pub from: usize,
     pub to: usize,
-    /// Time in a port.
+    /// Time that a message takes in a port.
     pub takes: u64,
 }
 
-/// Arrival at a server, ordered by time, then messages before chunks, then by sender.
+/// Arrival at a server, arrivals are ordered by time, then messages before chunks, then by sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Comer {
     at: u64,
@@ -62,7 +62,8 @@ fn serve(comers: &mut [Comer]) -> Vec<u64> {
     begins
 }
 
-/// Returns the time at which a chunk has passed these stages, for successive chunks that arrive at the times `at`.
+/// Replaces the times `at`, at which successive chunks arrive, by the times at which the chunks have passed these
+/// stages.
 fn cross(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
         let mut free = 0;
@@ -121,7 +122,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch: two links, and the second may be after the server.
+                    // The first byte crosses a switch by two links, and the second link may be after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

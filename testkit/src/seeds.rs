@@ -1,4 +1,4 @@
-//! Bodies of fuzz targets, run on the seeds under `fuzz/seeds`, unchanged and randomly mutated.
+//! Runs the bodies of fuzz targets on the seeds under `fuzz/seeds`, both unchanged and randomly mutated.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ fn seeds(target: &str) -> Vec<PathBuf> {
     seeds
 }
 
-/// Runs `body` on every seed of `target`; at least one must exist.
+/// Runs `body` on every seed of `target`; at least one seed must exist.
 pub fn every_seed(target: &str, body: fn(&[u8])) {
     for seed in seeds(target) {
         println!("{}", seed.display());

@@ -1,4 +1,5 @@
-//! Plain simulators of requests on processors, one task or one request at a time, to check closed forms and policies.
+//! Plain simulators of requests on processors, one task or one request at a time, which check closed forms and
+//! policies.
 //!
 //! Times are picoseconds. Simplicity comes before speed: cores are a list, queues are searched completely, and the next
 //! instant is the minimum over all pending events.
@@ -15,20 +16,20 @@ pub struct TaskJob {
 /// A request that consists of jobs.
 #[derive(Clone, Debug)]
 pub struct TaskRequest {
-    /// Time at which its first jobs are ready.
+    /// Time at which the request's first jobs are ready.
     pub ready: u64,
     pub jobs: Vec<TaskJob>,
 }
 
-/// Ends of requests whose tasks are assigned one by one to `cores` cores in turn. At one instant, jobs whose
-/// predecessors ended go before jobs of new requests, and earlier requests go first.
+/// Returns the ends of requests whose tasks are assigned one by one to `cores` cores in turn. At one instant, jobs
+/// whose predecessors ended go before jobs of new requests, and earlier requests go first.
 pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
-        // The first ready job: by time, then old before new requests, then by request and index.
+        // `next` is the first ready job: by time, then old requests before new requests, then by request and index.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {
@@ -55,8 +56,8 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     ends.iter().map(last).collect()
 }
 
-/// Waits in the queue of a single server (Lindley, 1952): a request waits for the previous request's wait plus length,
-/// minus the gap between their arrivals.
+/// Returns the waits in the queue of a single server (Lindley, 1952): a request waits for the previous request's wait
+/// plus length, minus the gap between their arrivals.
 pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
@@ -77,7 +78,7 @@ pub enum PlainPolicy {
     FirstCome,
     /// Shortest remaining time first.
     Shortest,
-    /// Lowest level first; with aging, a level less for each such time of waiting.
+    /// Lowest level first; with aging, each such time of waiting reduces the level by one.
     Priority(Option<u64>),
     Deadline,
     /// Maximum batch size, and the longest wait for further requests.
@@ -100,7 +101,7 @@ pub struct PlainTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
-    /// Number of requests in its batch.
+    /// Number of requests in the request's batch.
     pub together: usize,
 }
 
@@ -120,15 +121,16 @@ struct PlainFlight {
 #[derive(Clone, Debug)]
 struct PlainWaiting {
     request: usize,
-    /// If preempted: the next job, and the time of preemption.
+    /// The next job, and the time of preemption, if the request was preempted.
     stopped: Option<(usize, u64, usize)>,
 }
 
-/// Serves `requests`, in order of `ready`, on `processors`, one request or batch at a time each. In batches the jobs of
-/// a batch of n last n times as long. With `preemption`, at that cost, a request may be preempted at the end of a job.
+/// Serves `requests`, in order of `ready`, on `processors`, one request or batch at a time each. The jobs of a batch
+/// of n requests take n times as long. If `preemption` is given, a request may be preempted at the end of a job, at
+/// that cost.
 ///
 /// At one instant, ends of jobs come first, in the order in which requests started, each followed by the next job or
-/// request; then ready requests join the queue, and idle processors take from it.
+/// request; then ready requests join the queue, and idle processors take requests from the queue.
 pub fn serve_plainly(
     policy: PlainPolicy,
     processors: usize,
@@ -137,13 +139,14 @@ pub fn serve_plainly(
 ) -> Vec<PlainTimes> {
     let mut times = vec![PlainTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
-    // Time that a processor spends on preemption before it starts the next request.
+    // `blocked` is the time that each processor spends on preemption before its next request.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaiting> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
-    // The key of a request at `now`, as a fraction of the aging time if there is one.
+    // `key` returns the sort key of a request at `now`. With aging, keys are multiplied by the aging time, so that they
+    // are whole numbers.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
@@ -170,7 +173,7 @@ pub fn serve_plainly(
         let Some(now) = [ends, ready, ripe].into_iter().flatten().min() else {
             break;
         };
-        // Takes the next request or batch for a processor from the queue.
+        // `take` removes the next request or batch for a processor from the queue.
         let take = |queue: &mut Vec<PlainWaiting>| -> Vec<PlainWaiting> {
             if let PlainPolicy::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
@@ -240,7 +243,7 @@ pub fn serve_plainly(
             .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
-        // Completed requests leave before requests at the end of a job are considered.
+        // The loop removes completed requests before it considers requests at the end of a job.
         let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending
             .into_iter()

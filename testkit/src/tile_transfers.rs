@@ -1,8 +1,8 @@
-//! Transfers over grids of cores, one resource at a time: every link and memory port has a queue of tickets.
+//! Transfers over grids of cores, in which every link and every memory port has a queue of tickets.
 //!
-//! When a transfer is submitted, it puts a ticket into the queue of every link on its path, and of its port. It starts
-//! when its tickets are first in all these queues, and removes them when it ends. Paths are walked core by core. No
-//! state stores when a resource will be free.
+//! A transfer that is submitted adds a ticket to the queue of every link on its path, and to the queue of its port.
+//! The transfer starts when its tickets are first in all these queues, and removes its tickets when it ends. The code
+//! follows paths core by core, and no state contains the time at which a resource becomes free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,14 +25,14 @@ pub struct Grid {
     pub border: LinkTime,
 }
 
-/// A memory port, with the times of its memory.
+/// A memory port, with the times of the port's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     pub number: u32,
     pub time: LinkTime,
 }
 
-/// Bytes from one core to another; for a load or store, one of them is the port's core.
+/// A transfer of bytes from one core to another; for a load or store, one of the two cores is the port's core.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     pub at: u64,
@@ -50,7 +50,7 @@ enum Resource {
 }
 
 impl Grid {
-    /// The cores on the path, both ends included: along x, then along y.
+    /// Returns the cores on the path, first along x, then along y; the path includes both ends.
     fn walk(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
         let mut way = vec![from];
         let mut at = from;
@@ -78,14 +78,15 @@ impl Grid {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// All resources that a transfer occupies, and for how long.
+    /// Returns all resources that a transfer occupies, and the duration.
     fn needs(&self, transfer: &Transfer) -> (Vec<Resource>, u64) {
         let way = self.walk(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
-            // Only neighbours on different dies are at a border, even around a torus of one die.
+            // A link crosses a border only between cores on different dies; a link around a torus of one die crosses
+            // none.
             times.push(if self.die(a) == self.die(b) {
                 self.inside
             } else {
@@ -113,7 +114,7 @@ impl Grid {
     }
 }
 
-/// Ends of `transfers`, given in the order of submission.
+/// Returns the ends of `transfers`, which are in the order of submission.
 pub fn ends(grid: &Grid, transfers: &[Transfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()

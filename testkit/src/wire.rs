@@ -42,7 +42,7 @@ impl Wire {
     }
 }
 
-/// Encodes these records as a file, each with its length prefix.
+/// Encodes these records, each with a length prefix, as a file.
 pub fn file(records: impl IntoIterator<Item = Wire>) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {

@@ -1,4 +1,4 @@
-//! The testkit command, run as a process.
+//! Tests of the testkit command, which run it as a process.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! A network: a hub that forwards one message at a time.
+//! A network model: a hub that forwards one message at a time.
 
 use chakram::extend::{
     DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
@@ -15,7 +15,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// A hub with this rate; a message arrives one latency after it has passed.
+    /// Creates a hub with this rate; a message arrives one latency after it has passed the hub.
     pub fn new(rate: Bandwidth, latency: Span) -> Self {
         Self {
             rate,
@@ -38,7 +38,7 @@ impl NetworkBackend for Hub {
         agenda.schedule(arrives, NetworkEvent::Delivered(message.op));
     }
 
-    /// Any two messages delay one another, so no collective can be timed analytically.
+    /// Any two messages delay one another, so the engine cannot compute a collective's time analytically.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -1,10 +1,10 @@
-//! Kernel prices: operations divided by a single rate.
+//! A model of kernel durations: operations divided by a single rate.
 
 use chakram::extend::{KernelModel, KernelProfile};
 use chakram::machine::NpuClass;
 use chakram::units::{FlopRate, Span};
 
-/// Prices every kernel with known operations at this rate, on NPUs of all classes.
+/// A model in which every kernel with known operations runs at this rate, on NPUs of all classes.
 #[derive(Debug)]
 pub struct OneSpeed(pub FlopRate);
 

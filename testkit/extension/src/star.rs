@@ -4,7 +4,7 @@ use chakram::extend::{
     AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
 };
 
-/// All members send their buffers to the first, which sends the sum back to each.
+/// An algorithm in which all members send their buffers to the first member, which sends the sum back to each member.
 #[derive(Debug)]
 pub struct Star;
 

@@ -1,4 +1,4 @@
-//! A memory: one tape for all NPUs, which must be wound before each access.
+//! A memory model: one tape for all NPUs, which must be wound before each access.
 
 use chakram::extend::{MemoryDesign, MemoryModel, RemoteMemoryAccess};
 use chakram::units::{Bandwidth, Span, Time};

@@ -1,8 +1,8 @@
-//! Events by time: one list, in order of insertion within a tick.
+//! Events in one list by time, and within a tick in order of insertion.
 //!
 //! ASTRA-sim 2.x: an NPU groups its delays by the tick at which they end, with one event per tick, at the position of
-//! the first registered delay. The calls of a tick run in the order of their registration; one that is added to the
-//! tick while they run joins them.
+//! the first registered delay. The calls of a tick run in the order of their registration; a call that is added to
+//! the tick while these calls run also runs in that tick.
 
 use super::network::Transfer;
 use super::post::Handler;
@@ -55,7 +55,7 @@ pub struct Agenda {
 }
 
 impl Agenda {
-    /// Adds an event `after` ns from now, after all others of that tick.
+    /// Adds an event `after` ns from now, after all other events of that tick.
     pub fn event(&mut self, after: u64, event: Event) {
         let at = self.now.saturating_add(after);
         self.events.entry(at).or_default().push_back(event);

@@ -1,4 +1,4 @@
-//! Algorithms as state machines: events in, actions out.
+//! Algorithms as state machines, which receive events and return actions.
 
 pub mod credits;
 pub mod custom;
@@ -25,7 +25,7 @@ pub enum Input {
 /// Action of an algorithm.
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
-    /// Move data over the bus.
+    /// Moves data over the bus.
     Move(Move),
     Send {
         dst: usize,
@@ -35,7 +35,7 @@ pub enum Act {
         src: usize,
         bytes: u64,
     },
-    /// Send for a node of a custom algorithm, with the trace's tag.
+    /// Sends for a node of a custom algorithm, with the trace's tag.
     SendNode {
         node: u64,
         dst: usize,
@@ -61,11 +61,11 @@ pub enum Act {
 pub struct Move {
     pub bytes: u64,
     pub reduce: bool,
-    /// `true` towards memory, `false` towards the NPU.
+    /// `true` for a move to memory, `false` for a move to the NPU.
     pub to_memory: bool,
-    /// The data returns to its origin (only with the shared bus).
+    /// Whether the data returns to its origin, which happens only with the shared bus.
     pub send_back: bool,
-    /// Use a constant delay of 10 ns (in groups).
+    /// Whether the move has a constant delay of 10 ns, as in groups.
     pub fast: bool,
 }
 
@@ -99,7 +99,7 @@ impl Peers {
         }
     }
 
-    /// The index `steps` positions from `index`.
+    /// Returns the index that is `steps` positions from `index`.
     pub fn walk(&self, index: usize, steps: usize, clockwise: bool) -> usize {
         let n = self.ids.len();
         let steps = steps % n;
@@ -116,7 +116,7 @@ pub enum Algo {
 }
 
 impl Algo {
-    /// Size of the chunk after the phase.
+    /// Returns the size of the chunk after the phase.
     pub fn final_size(&self) -> u64 {
         match self {
             Self::Credits(credits) => credits.final_size,
@@ -135,7 +135,7 @@ impl Algo {
 }
 
 impl Sim<'_> {
-    /// Passes an event to a stream's algorithm and carries out its actions in order.
+    /// Passes an event to a stream's algorithm, and executes the algorithm's actions in order.
     pub fn step(&mut self, stream: usize, input: Input) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
@@ -184,8 +184,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Moves data between NPU and memory. ASTRA-sim 2.x: without the shared bus a constant delay,
-    /// 10 ns in groups.
+    /// Moves data between NPU and memory. In ASTRA-sim 2.x a move without the shared bus has a constant delay, which
+    /// is 10 ns in groups.
     fn move_data(&mut self, npu: usize, stream: usize, how: Move) {
         let packet = Packet {
             stream,
@@ -202,7 +202,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Continues after a packet has moved: reduces it, or makes it ready.
+    /// Continues after a packet has moved: reduces the packet, or makes the packet ready.
     ///
     /// In ASTRA-sim 2.x a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
     pub fn packet(&mut self, packet: Packet) {

@@ -14,14 +14,14 @@ pub struct Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Ring,
-    /// At most this many messages in flight.
+    /// Direct exchange, with at most this many messages in flight if a number is given.
     Direct(Option<usize>),
     HalvingDoubling,
     DoubleBinaryTree,
 }
 
 impl Algorithm {
-    /// Parses a name; `None` if there is no such algorithm.
+    /// Parses a name; returns `None` if there is no such algorithm.
     pub fn parse(name: &str) -> Option<Self> {
         let plain = |style| Some(Self { one: false, style });
         let one = |style| Some(Self { one: true, style });

@@ -1,23 +1,23 @@
-//! The shared bus between NPU and memory agent, as a LogGP model.
+//! A LogGP model of the shared bus between NPU and memory agent.
 //!
-//! ASTRA-sim 2.x: a bus has two sides, and one at a time sends to the other. A transfer takes o (or the rest of the gap
-//! g after the last one) + (bytes − 1)·G + L + o; after more than eight transfers in a row a side gives precedence to
-//! the other. The NPU's side crosses a second such bus, with G = 0.0038, before it sends and after it receives.
-//! Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
+//! ASTRA-sim 2.x: a bus has two sides, and one side at a time sends to the other. A transfer takes o (or the rest of
+//! the gap g after the last transfer) + (bytes − 1)·G + L + o; after more than eight transfers in a row a side gives
+//! precedence to the other. The NPU's side crosses a second such bus, with G = 0.0038, before it sends and after it
+//! receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
 
 use super::Sim;
 use super::agenda::{Call, Packet};
 use super::algorithm::Move;
 use std::collections::VecDeque;
 
-/// The sides: two of the bus, then two of the second bus on the NPU's side.
+/// Indices of sides: two sides of the bus, then two sides of the second bus on the NPU's side.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_MEMORY: usize = 3;
-/// Maximum transfers in a row before the other side gets precedence.
+/// Maximum number of transfers in a row before the other side gets precedence.
 const FAIR: u64 = 8;
-/// ns per byte of the second bus.
+/// Time per byte on the second bus, ns.
 const INNER_GAP: f64 = 0.0038;
 
 /// The end of a delay on a side.
@@ -31,14 +31,14 @@ pub enum Signal {
 /// A transfer.
 #[derive(Clone, Debug)]
 struct Request {
-    /// Bytes, as a 32-bit integer like in the original.
+    /// Number of bytes, which is a 32-bit integer as in the original.
     bytes: i32,
     reduce: bool,
     send_back: bool,
     then: Then,
 }
 
-/// What follows a transfer.
+/// Action after a transfer.
 #[derive(Clone, Debug)]
 enum Then {
     Packet(Packet),
@@ -94,7 +94,7 @@ impl Sim<'_> {
         &mut self.npus[npu].sides[side]
     }
 
-    /// Takes the data of a request over the second bus, and back if `back`.
+    /// Moves the data of a request over the second bus, and back if `back` is true.
     fn through_inner(&mut self, npu: usize, from: usize, stage: Stage, what: Request, back: bool) {
         let request = Request {
             bytes: what.bytes,
@@ -110,7 +110,7 @@ impl Sim<'_> {
         self.go_on(npu, side);
     }
 
-    /// Sends the next waiting transfer, if the side is free and has its turn.
+    /// Sends the next waiting transfer, if the side is free and it is the side's turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != State::Free || this.sends.is_empty() {
@@ -161,7 +161,7 @@ impl Sim<'_> {
             .delay(npu, sent as u64, Call::Bus(npu, Signal::Sent(side)));
     }
 
-    /// Continues at the end of a bus delay.
+    /// Continues a transfer at the end of a bus delay.
     pub fn bus_signal(&mut self, npu: usize, signal: Signal) {
         let now = self.agenda.now;
         let (Signal::Sent(side) | Signal::Received(side) | Signal::Reduced(side)) = signal;

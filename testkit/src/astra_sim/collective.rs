@@ -17,7 +17,7 @@ pub struct Phase {
     pub algo: Algo,
 }
 
-/// A collective on one NPU; it ends when `left`, the number of unfinished chunks, is 0.
+/// A collective on one NPU, which ends when `left`, the number of unfinished chunks, is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Dataset {
     pub node: u64,
@@ -44,7 +44,7 @@ impl Place {
 }
 
 impl Sim<'_> {
-    /// Issues a collective; returns `false` if it is rejected.
+    /// Issues a collective; returns `false` if the collective is rejected.
     pub fn collective(&mut self, npu: usize, node: &Node) -> bool {
         let Work::Collective {
             kind,
@@ -155,8 +155,8 @@ impl Sim<'_> {
         now
     }
 
-    /// The logical dimensions of all NPUs, one per entry of the list of algorithms. An algorithm on
-    /// one ring of all NPUs ends the list.
+    /// Returns the logical dimensions of all NPUs, one per entry of the list of algorithms. An algorithm on one ring
+    /// of all NPUs ends the list.
     fn places(&self, npu: usize, list: &[Algorithm]) -> Vec<Place> {
         let mut places = Vec::new();
         let mut stride = 1;
@@ -209,8 +209,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Numbers a chunk and gives it to its first queue. The counter for chunks of all NPUs includes
-    /// the chunks of groups. `set` has a bit for each dimension that does not take part.
+    /// Numbers a chunk, and adds the chunk to its first queue. The counter for chunks of all NPUs includes the chunks
+    /// of groups. `set` has a bit for each dimension that does not take part.
     fn stream(
         &mut self,
         npu: usize,

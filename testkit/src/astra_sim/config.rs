@@ -1,4 +1,4 @@
-//! The simulated system: the inputs of ASTRA-sim 2.x after parsing.
+//! The simulated system, which is the parsed inputs of ASTRA-sim 2.x.
 
 use super::algorithms::Algorithm;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Congestion-aware: messages share links, and are stored and forwarded as a whole.
+    /// Congestion-aware: messages share links, and each device on the path stores and forwards whole messages.
     Aware,
     /// Congestion-unaware: no link is ever busy.
     Unaware,
@@ -20,7 +20,7 @@ pub enum Shape {
     Switch,
 }
 
-/// One dimension of the network; the first one is the innermost.
+/// One dimension of the network; the first dimension is the innermost.
 #[derive(Clone, Debug)]
 pub struct Dim {
     pub shape: Shape,
@@ -65,18 +65,18 @@ pub type Custom = Vec<Vec<Node>>;
 pub struct System {
     pub policy: Policy,
     pub local_bw_aware: bool,
-    /// In ns, if the file gives it; otherwise the delay is 10 ns and not scaled.
+    /// Endpoint delay in ns, if the file states it; otherwise the delay is 10 ns and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// One algorithm per dimension, by kind of collective.
+    /// Algorithms by kind of collective, one per dimension.
     pub algorithms: BTreeMap<Kind, Vec<Algorithm>>,
     pub custom: BTreeMap<Kind, Custom>,
     /// Custom algorithms by the node's id in the workload.
     pub custom_nodes: BTreeMap<u64, Custom>,
-    /// In 10^9 bytes per second.
+    /// Bandwidth of the local memory in 10^9 bytes per second.
     pub local_mem_bw: f64,
-    /// In 10^12 operations per second.
+    /// Peak performance in 10^12 operations per second.
     pub peak_perf: f64,
     pub roofline: bool,
     pub replay_only: bool,
@@ -99,7 +99,7 @@ pub enum Attachment {
 pub struct Memory {
     pub attachment: Attachment,
     pub latency: u64,
-    /// Whole bytes per ns.
+    /// Bandwidth in whole bytes per ns.
     pub bw: u64,
 }
 
@@ -171,7 +171,7 @@ impl Config {
         self.dims.iter().map(|d| d.n).product()
     }
 
-    /// Returns the endpoint delay in ns; scaled only if the file states it.
+    /// Returns the endpoint delay in ns, which is scaled only if the file states it.
     pub fn delay(&self) -> u64 {
         match self.system.endpoint_delay {
             Some(ns) => (ns as f64 * self.injection_scale) as u64,

@@ -17,7 +17,7 @@ pub const KEYS: [(Kind, &str); 4] = [
     (Kind::AllToAll, "all-to-all-implementation"),
 ];
 
-/// Returns the contents of a file by path; `None` if it does not exist.
+/// Function that returns the contents of a file by path, or `None` if the file does not exist.
 pub type Files<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.

@@ -1,8 +1,7 @@
-//! Remote memory: ns = latency + trunc(bytes / bandwidth). With PER_NPU, requests are served at
-//! once; a pool, or a node's memory, serves one request at a time in order of arrival.
+//! Remote memory: ns = latency + trunc(bytes / bandwidth). With PER_NPU, servers serve requests at once; a pool, or a
+//! node's memory, serves one request at a time in order of arrival.
 //!
-//! ASTRA-sim 2.x: at the end of a request, the NPU's workload runs first, then the server takes the
-//! next request.
+//! ASTRA-sim 2.x: at the end of a request, the NPU's workload runs first, then the server starts the next request.
 
 use super::Sim;
 use super::agenda::Call;
@@ -32,7 +31,7 @@ impl Sim<'_> {
     pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = Request { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // The original aborts with a message here; the node never ends.
+            // The original aborts with a message here; this simulator never ends the node.
             Attachment::None => return,
             Attachment::PerNpu => {
                 let ns = self.access_time(bytes);

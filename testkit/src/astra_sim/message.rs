@@ -1,4 +1,4 @@
-//! The protobuf messages of traces, with the fields that ASTRA-sim reads; other fields are skipped.
+//! The protobuf messages of traces, with the fields that ASTRA-sim reads; the reader skips other fields.
 
 /// The first message of a trace file.
 #[derive(Clone, PartialEq, prost::Message)]

@@ -8,7 +8,7 @@ use super::config::{Config, Network as Model};
 use super::post::Key;
 use std::collections::VecDeque;
 
-/// A message in flight.
+/// A message that is in flight.
 #[derive(Debug)]
 pub struct Transfer {
     pub key: Key,
@@ -23,7 +23,7 @@ pub enum Network {
     Unaware(unaware::Unaware),
 }
 
-/// Bytes per ns for a bandwidth in units of 2^30 bytes per second.
+/// Returns the bytes per ns of a bandwidth in units of 2^30 bytes per second.
 fn bytes_per_ns(bw: f64) -> f64 {
     bw * f64::from(1 << 30) / 1e9
 }
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Moves a message to its next device; returns its key if it has reached its destination.
+    /// Moves a message to its next device; returns the message's key if the message has reached its destination.
     pub fn arrive(&mut self, mut transfer: Transfer, agenda: &mut Agenda) -> Option<Key> {
         transfer.route.pop_front();
         match self {
@@ -56,7 +56,7 @@ impl Network {
         }
     }
 
-    /// Handles the event that a link has sent a whole message.
+    /// Handles the end of sending a whole message on a link.
     pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
         if let Self::Aware(aware) = self {
             aware.link_free(from, to, agenda);

@@ -1,7 +1,8 @@
-//! Sends match receives by (tag, source, destination, bytes) and by their index among equal ones.
+//! Matches sends with receives by (tag, source, destination, bytes), and by their index among operations with the
+//! same identity.
 //!
-//! ASTRA-sim 2.x: on arrival the sender's handler runs, then the receiver's if the receive is posted. A receive that is
-//! posted later completes through an event in the tick in which it is posted.
+//! ASTRA-sim 2.x: when a message arrives, the sender's handler runs first, and then the receiver's handler if the
+//! receive is already posted. A receive that is posted later completes by an event in the tick in which it is posted.
 
 use super::Sim;
 use super::agenda::Event;
@@ -34,7 +35,7 @@ pub enum Handler {
     PostReceive(Message, Box<Handler>),
 }
 
-/// Identity of a message without its index among equal ones.
+/// Identity of a message without the message's index among messages with the same identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
     pub tag: u64,
@@ -53,14 +54,14 @@ struct Meeting {
 /// Messages in flight, and posted receives.
 #[derive(Debug, Default)]
 pub struct Post {
-    /// Number of sends and of receives so far for each identity.
+    /// Numbers of sends and of receives so far, for each identity.
     counts: BTreeMap<Message, (u64, u64)>,
     meetings: BTreeMap<Key, Meeting>,
     /// Number of messages sent over the network.
     pub messages: u64,
 }
 
-/// Size of the tag range of nodes, and of that of collectives.
+/// Size of the range of tags of nodes, and of the range of tags of collectives.
 const RANGE: u64 = 500_000_000;
 /// Size of the message with which a receiver signals that it is ready.
 const HANDSHAKE: u64 = 8192;
@@ -75,7 +76,7 @@ pub fn collective(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// The message with which the receiver of `message` signals that it is ready.
+/// Returns the message with which the receiver of `message` signals that the receiver is ready.
 fn handshake(message: Message) -> Message {
     Message {
         tag: message.tag + 2 * RANGE,
@@ -96,7 +97,7 @@ fn keyed(message: Message, number: u64) -> Key {
 }
 
 impl Sim<'_> {
-    /// Sends a message; with rendezvous, only when the receiver is ready.
+    /// Sends a message; with rendezvous, the message leaves only when the receiver is ready.
     pub fn send(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::DataMayLeave(message, Box::new(handler));
@@ -106,7 +107,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Posts a receive; with rendezvous, first signals that the receiver is ready.
+    /// Posts a receive; with rendezvous, the receiver first signals that it is ready.
     pub fn receive(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::PostReceive(message, Box::new(handler));
@@ -148,7 +149,8 @@ impl Sim<'_> {
             self.handle(receive.unwrap_or(Handler::Nothing));
             self.post.meetings.remove(&key);
         } else {
-            // The handler may post receives, but never this one, because its index is already assigned.
+            // The handler may post receives, but never this receive, because the index of this receive is already
+            // assigned.
             self.handle(send.unwrap_or(Handler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;
         }

@@ -1,4 +1,4 @@
-//! The queues of an NPU, and the progress of chunks from phase to phase.
+//! Queues of an NPU, and the progress of chunks from phase to phase.
 //!
 //! ASTRA-sim 2.x: a queue lists running phases, then waiting ones. A new phase is inserted after all running phases and
 //! after waiting ones of at least its priority. The capacity limits the number of running phases.
@@ -6,7 +6,7 @@
 use super::Sim;
 use super::algorithm::Input;
 
-/// A queue of streams; the first ones are running.
+/// A queue of streams; the first streams are running.
 #[derive(Debug, Default)]
 pub struct Queue {
     list: Vec<usize>,
@@ -14,7 +14,7 @@ pub struct Queue {
 }
 
 impl Sim<'_> {
-    /// Ends the current phase of a stream, if it has one, and starts the next, if there is one.
+    /// Ends the current phase of a stream, if there is one, and starts the next phase, if there is one.
     pub fn proceed(&mut self, stream: usize) {
         let npu = self.streams[stream].npu;
         let old = self.streams[stream].current.take().map(|phase| phase.queue);

@@ -25,12 +25,12 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.roll() % (high - low + 1)
     }
 
-    /// A size from `low` to `high`, uniform in its logarithm.
+    /// Returns a size from `low` to `high`, whose logarithm is uniformly distributed.
     pub fn size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(low.ilog2().into(), high.ilog2().into());
         let size = match self.one_in(3) {
@@ -49,8 +49,8 @@ impl Dice {
     }
 }
 
-/// Like [`random`], with overlapping groups, usually several queues in a dimension, and collectives that only some NPUs
-/// of a dimension run, so that NPUs have issued different numbers of collectives.
+/// Returns a random configuration as [`random`] does, with overlapping groups, usually several queues in a dimension,
+/// and collectives that only some NPUs of a dimension run, so that NPUs have issued different numbers of collectives.
 pub fn overlapping(seed: u64) -> Config {
     let mut dice = Dice::new(seed ^ 0x0e_7a11);
     let mut config = machine::machine(&mut dice);
@@ -59,7 +59,7 @@ pub fn overlapping(seed: u64) -> Config {
     config
 }
 
-/// A random configuration; the same for the same seed.
+/// Returns a random configuration, which is the same for the same seed.
 pub fn random(seed: u64) -> Config {
     let mut dice = Dice::new(seed);
     let mut config = machine::machine(&mut dice);

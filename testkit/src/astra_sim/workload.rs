@@ -1,7 +1,8 @@
-//! The nodes that an NPU issues, and the dependents that their ends release.
+//! Issues the nodes of an NPU, and releases the dependents of nodes that end.
 //!
-//! ASTRA-sim 2.x: at the start and after every end, the ready nodes are listed in ascending order of ids, and each
-//! whose slot is free is issued. Nodes that end at once release others, which are not considered before the next end.
+//! ASTRA-sim 2.x: at the start and after every end of a node, the workload lists the ready nodes in ascending order
+//! of ids, and issues each node whose slot is free. Nodes that end at once release other nodes, which the workload
+//! does not consider before the next end.
 
 use super::Sim;
 use super::agenda::Call;
@@ -31,7 +32,7 @@ fn slot(node: &Node) -> Option<Slot> {
 #[derive(Debug, Default)]
 pub struct Graph<'c> {
     pub nodes: BTreeMap<u64, &'c Node>,
-    /// Open dependencies of each waiting node; the next field has the dependents of each node.
+    /// Open dependencies of each waiting node; the next field contains the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -39,7 +40,8 @@ pub struct Graph<'c> {
 }
 
 impl<'c> Graph<'c> {
-    /// If several nodes have the same id, the last one counts.
+    /// Builds the graph of `nodes`. If several nodes have the same id, the graph contains only the last of these
+    /// nodes.
     pub fn new(nodes: &'c [Node]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -89,7 +91,7 @@ pub struct Workload<'c> {
     occupied: BTreeSet<Slot>,
     /// Compute time of the device's nodes, to derive the exposed communication.
     computed: u64,
-    /// Finish time, and the part of it without compute.
+    /// Finish time, and the part of that time without compute.
     pub finish: Option<(u64, u64)>,
 }
 
@@ -133,7 +135,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Issues all ready nodes that it can; `false` if a node was rejected, which ends the loop.
+    /// Issues all ready nodes whose slots are free; returns `false` if a node was rejected, which ends the loop.
     fn issue_ready(&mut self, npu: usize) -> bool {
         let snapshot: Vec<u64> = self.npus[npu]
             .workload
@@ -225,7 +227,7 @@ impl Sim<'_> {
     }
 }
 
-/// Recorded duration in ns, from whole microseconds; a missing duration is 1 ns.
+/// Returns the recorded duration in ns, from whole microseconds; a missing duration means 1 ns.
 pub fn recorded(node: &Node) -> u64 {
     match node.micros {
         0 => 1,

@@ -35,7 +35,7 @@ impl Config {
         Ok(())
     }
 
-    /// The network and the options of the original's command line, relative to the working folder.
+    /// Returns the network and the options of the original's command line, relative to the working folder.
     pub fn args(&self) -> Vec<String> {
         let network = match self.network {
             Network::Aware => "aware",

@@ -1,4 +1,4 @@
-//! Builds a rank's program: operators around work, and meetings.
+//! Builds a rank's program, which consists of operators around work, and of meetings.
 
 use super::cost::{self, Exchange, PYTHON};
 use super::layout::Layout;
@@ -16,7 +16,7 @@ pub(super) struct Builder<'o> {
     pub rank: u32,
     /// Meetings of the program: kind, bytes, and the number of earlier meetings of its group.
     pub asked: Vec<(Exchange, u64, u32)>,
-    /// Operators that take the number of the last meeting along an axis.
+    /// Operators that get the number of the last meeting along an axis.
     numbered: Vec<(u32, Axis)>,
     counts: [u32; 3],
     device: String,
@@ -34,7 +34,7 @@ pub(super) struct Call<'a> {
     pub more: [&'a str; 2],
 }
 
-/// An operator outside autograd.
+/// Returns the call of an operator outside autograd.
 pub(super) fn plain(name: &str) -> Call<'_> {
     Call {
         name,
@@ -46,7 +46,7 @@ pub(super) fn plain(name: &str) -> Call<'_> {
     }
 }
 
-/// An annotation.
+/// Returns the call of an annotation.
 pub(super) fn annotation(name: &str) -> Call<'_> {
     Call {
         role: Role::Annotation,
@@ -54,7 +54,7 @@ pub(super) fn annotation(name: &str) -> Call<'_> {
     }
 }
 
-/// An operator of the forward pass.
+/// Returns the call of an operator of the forward pass.
 pub(super) fn forward(name: &str, seq: u32) -> Call<'_> {
     Call {
         role: Role::Forward,
@@ -75,13 +75,13 @@ impl<'o> Builder<'o> {
             counts: [0; 3],
             device: match options.device {
                 Device::Cpu => "cpu".to_owned(),
-                // Eight GPUs per host.
+                // Each host has eight GPUs.
                 Device::Cuda => format!("cuda:{}", rank % 8),
             },
         }
     }
 
-    /// Ends the program, and returns it with its meetings.
+    /// Ends the program, and returns the program with its meetings.
     pub(super) fn finish(mut self) -> (Program, Vec<(Exchange, u64, u32)>) {
         for (op, axis) in self.numbered {
             self.program.ops[op as usize].number.1 = self.counts[axis as usize];
@@ -110,7 +110,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// A tensor that is new in every step.
+    /// Creates a tensor that is new in every step.
     pub(super) fn fresh(&mut self, shape: &[u64]) -> Tensor {
         self.tensor(shape, Kind::Float, false)
     }
@@ -128,7 +128,7 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Another tensor that shares the storage of `of`.
+    /// Creates another tensor that shares the storage of `of`.
     pub(super) fn alias(
         &mut self,
         of: &Tensor,
@@ -227,7 +227,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Busy(PYTHON));
     }
 
-    /// Adds the computation of an operator: on the thread itself, or as a kernel.
+    /// Adds the computation of an operator, on the thread itself or as a kernel.
     pub(super) fn work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::kernel(self.options, flops, bytes);
         if !self.cuda() {
@@ -259,7 +259,7 @@ impl<'o> Builder<'o> {
             Copy::ToDevice => "Memcpy HtoD (Pinned -> Device)",
             Copy::ToHost => "Memcpy DtoH (Device -> Pinned)",
         };
-        // 20 GB/s.
+        // Copies run at 20 GB/s.
         let ns = 1_000 + bytes.div_ceil(20);
         let rate = bytes * 1000 / ns;
         let (whole, part) = (rate / 1000, rate % 1000);
@@ -269,7 +269,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Launch(kernel));
     }
 
-    /// Adds a meeting with the annotation `op`; the caller adds its start.
+    /// Adds a meeting with the annotation `op`; the caller adds the meeting's start.
     pub(super) fn meet(&mut self, exchange: Exchange, axis: Axis, bytes: u64, op: u32) -> u32 {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
@@ -283,15 +283,15 @@ impl<'o> Builder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// Assigns the number of the next meeting along `axis` to the operator added next, and returns
-    /// it.
+    /// Assigns the number of the next meeting along `axis` to the operator that is added next, and returns this
+    /// number.
     pub(super) fn number(&mut self, axis: Axis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
-    /// Assigns the number of an earlier meeting along `axis` to the operator added next.
+    /// Assigns the number of an earlier meeting along `axis` to the operator that is added next.
     pub(super) fn same_number(&mut self, axis: Axis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));

@@ -1,4 +1,4 @@
-//! Collectives and messages, as each backend records them.
+//! Adds collectives and messages as each backend records them.
 
 use super::Device;
 use super::build::{Builder, Call, annotation, plain};
@@ -145,8 +145,7 @@ impl Builder<'_> {
         meet
     }
 
-    /// Waits for `meet` like `work.wait()`: on the thread with Gloo, on the compute stream with
-    /// NCCL.
+    /// Adds the wait for `meet` as by `work.wait()`: on the thread with Gloo, on the compute stream with NCCL.
     pub(super) fn wait(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.instr(Instr::Block(meet));
@@ -193,8 +192,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds a collective as `torch.distributed` calls it; if `asynchronous`, the caller adds the
-    /// wait.
+    /// Adds a collective as `torch.distributed` calls it; if `asynchronous` is true, the caller adds the wait.
     pub(super) fn c10d(&mut self, ask: Ask<'_>, asynchronous: bool) -> u32 {
         let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
         let (asynchronous, forever) = (Arg::Bool(asynchronous), Arg::Int(-1));
@@ -312,14 +310,14 @@ impl Builder<'_> {
         meet
     }
 
-    /// Waits for a functional collective.
+    /// Adds the wait for a functional collective.
     pub(super) fn wait_tensor(&mut self, meet: u32, tensor: &Tensor) {
         let tensor = [Arg::Tensor(tensor)];
         let call = plain("_c10d_functional::wait_tensor");
         self.op(call, &tensor, &tensor, |b| b.wait(meet));
     }
 
-    /// Starts a message to or from the neighbour `peer`; `global` is its index in the step.
+    /// Adds the start of a message to or from the neighbour `peer`; `global` is the message's index in the step.
     pub(super) fn message(
         &mut self,
         receive: bool,

@@ -1,4 +1,4 @@
-//! Parts of Kineto's file other than the host's operators: head and tail, calls, and streams.
+//! Writes the parts of Kineto's file other than the host's operators: head and tail, calls, and streams.
 
 use super::kineto::File;
 use super::out::number;
@@ -329,7 +329,7 @@ impl Ids {
         file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
         file.out.number(recorded);
         file.out.str(", \"wait_on_cuda_event_id\": ");
-        // Each event is recorded once, so its id is that of its record.
+        // Each event is recorded once, so the event's id is the id of the call that records it.
         file.out.number(recorded);
         file.out.str(", ");
         self.rest(file);

@@ -1,4 +1,4 @@
-//! Captures written by hand, as events of threads, workers and streams, in ns.
+//! Captures that tests write by hand, as events of threads, workers and streams, in ns.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ pub struct Event {
     pub tid: u64,
     pub start: i64,
     pub ns: u64,
-    /// Its record function id; 0 for none.
+    /// Record function id of the event; 0 for no id.
     pub id: u64,
-    /// `true` if it is in the host's file, too.
+    /// `true` if the event is also in the host's file.
     pub on_host: bool,
-    /// `values` and `types` of its inputs.
+    /// `values` and `types` of the event's inputs.
     pub inputs: (String, String),
 }
 
@@ -50,7 +50,7 @@ impl Event {
     }
 }
 
-/// The operator and the annotation of an all-reduce of 256 floats, beginning at `start`.
+/// Returns the operator and the annotation of an all-reduce of 256 floats, which begins at `start`.
 pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64) -> [Event; 2] {
     let values = format!(
         "[[[{id},{id},0,256,4,\"cpu\"]],\"<Object>\",\"<Object>\",\"<None>\",{asynchronous},-1]"
@@ -78,7 +78,7 @@ pub struct Rank<'a> {
     pub events: &'a [Event],
 }
 
-/// A job of one rank with these events.
+/// Returns a job of one rank with these events.
 pub fn alone(events: &[Event]) -> Rank<'_> {
     Rank {
         rank: 0,

@@ -171,7 +171,7 @@ fn node(
     out.str("]\n      }");
 }
 
-/// The sequence number of an autograd node.
+/// Returns the sequence number of a node of autograd.
 pub(super) fn sequence(program: &Program, seq: u32, step: u32) -> u64 {
     FIRST_SEQ + u64::from(step) * u64::from(program.seqs) + u64::from(seq)
 }

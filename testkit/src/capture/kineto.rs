@@ -1,4 +1,4 @@
-//! Writes Kineto's file: thread by thread, then the device.
+//! Writes Kineto's file: first thread by thread, then the device.
 
 use super::host::sequence;
 use super::meet::Again;
@@ -8,7 +8,7 @@ use super::records::{ROOT, Record, Records};
 use super::{Capture, Device, EPOCH, PID, gpu};
 use std::io::{Result, Write};
 
-/// Maximum number of host threads: two of the program, four workers.
+/// Maximum number of host threads: two threads of the program, and four workers.
 const THREADS: usize = 6;
 
 /// A file under construction.
@@ -28,9 +28,9 @@ impl<W: Write> File<'_, W> {
         self.out.us(self.clock + ns);
     }
 
-    /// The operating system's id of a thread.
+    /// Returns the operating system's id of a thread.
     pub(super) fn tid(&self, thread: u8) -> u64 {
-        // Groups start their workers when they are created, tensor parallelism first.
+        // The job creates groups of tensor parallelism first, and a group starts its workers when it is created.
         let order = [0, 1, 4, 5, 2, 3];
         match thread {
             0 => self.pid,
@@ -159,8 +159,7 @@ pub(super) fn write(capture: &Capture, rank: u32, sink: impl Write) -> Result<()
     gpu::head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(Record, u32)>; THREADS] = Default::default();
-    // The program is walked once for every thread with many records, so that few records are kept
-    // in memory.
+    // The function repeats the run for every thread with many records, so that it keeps few records in memory.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = Records::new(program, pass == 2);
         let mut clock = capture.clock(rank);

@@ -17,11 +17,10 @@ pub(super) struct Group {
 /// Facts common to all ranks.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The group of all ranks, then the groups of tensor parallelism, then those of data
-    /// parallelism.
+    /// The group of all ranks, then the groups of tensor parallelism, then the groups of data parallelism.
     pub groups: Vec<Group>,
     pub meetings: Vec<Meeting>,
-    /// Number of tensor-parallel groups, and ranks in each.
+    /// Number of tensor-parallel groups, and number of ranks in each of these groups.
     tensor: (u32, u32),
 }
 
@@ -53,8 +52,8 @@ impl Layout {
         }
     }
 
-    /// The groups along an axis: index of the first, their number, and the index of the one that
-    /// contains `rank`.
+    /// Returns the groups along an axis: the index of the first group, the number of groups, and the index of the
+    /// group that contains `rank`.
     fn along(&self, axis: Axis, rank: u32) -> (u32, u32, u32) {
         let (groups, tp) = self.tensor;
         match axis {
@@ -70,14 +69,14 @@ impl Layout {
         &self.groups[(first + nth) as usize]
     }
 
-    /// All groups that contain `rank`.
+    /// Returns all groups that contain `rank`.
     pub(super) fn groups_of(&self, rank: u32) -> impl Iterator<Item = &Group> {
         self.groups
             .iter()
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
-    /// The index of the meeting that `rank` sees as `meet`.
+    /// Returns the index, in the list for all ranks, of the meeting `meet` of `rank`.
     pub(super) fn global(&self, meet: &Meet, rank: u32) -> u32 {
         match meet.axis {
             Axis::Pair => meet.global,
@@ -85,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// Lists the meetings of a step, and stores in each program the indices of its own.
+    /// Lists the meetings of a step, and stores in each program the indices of the program's own meetings.
     pub(super) fn settle(
         &mut self,
         options: &Options,
@@ -118,7 +117,7 @@ impl Layout {
     }
 }
 
-/// The name of a collective in NCCL and in PyTorch's records.
+/// Returns the name of a collective in NCCL and in PyTorch's records.
 pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
     match kind {
         CollectiveKind::AllReduce => "allreduce",

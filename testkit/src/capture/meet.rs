@@ -1,5 +1,4 @@
-//! Times of collectives and messages: all ranks run through the job until every meeting has its
-//! members.
+//! Computes times of collectives and messages: runs all ranks through the job until every meeting has its members.
 
 use super::Options;
 use super::cost::{draw, transfer};
@@ -96,7 +95,7 @@ impl Recorder for Counting<'_> {
     }
 }
 
-/// Histories, tallies and steps of all ranks.
+/// Result of a simulation: histories, tallies and steps of all ranks.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub histories: Vec<History>,
@@ -168,7 +167,7 @@ impl Meetings for Live<'_> {
 /// Runs all ranks through the whole job.
 pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program]) -> Outcome {
     let ranks = options.ranks as usize;
-    // Ranks with the same program share it.
+    // All ranks share one program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
         .map(|rank| clock(options, rank))
@@ -191,7 +190,7 @@ pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program])
         tallies: vec![Tally::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
-    // Members of each meeting, with the meeting's index in the member's program.
+    // `members` lists the members of each meeting, with the meeting's index in the member's program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {

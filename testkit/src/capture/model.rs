@@ -1,4 +1,4 @@
-//! The model: each layer is a normalization and a perceptron of two matrices, with a residual.
+//! The model, each layer of which is a normalization and a perceptron of two matrices, with a residual.
 //!
 //! With tensor parallelism the activations between layers are sharded: an all-gather precedes the first matrix, and a
 //! reduce-scatter follows the second.
@@ -12,7 +12,7 @@ use super::program::Axis;
 use super::reducer::Reducer;
 use super::tensor::{Arg, Tensor};
 
-/// A layer's parameters: gain and bias of the normalization, then weights and biases of the matrices.
+/// A layer's parameters: the gain and bias of the normalization, then the weights and biases of the matrices.
 #[derive(Clone, Debug)]
 pub(super) struct Layer {
     pub params: [Tensor; 6],
@@ -49,7 +49,7 @@ impl Builder<'_> {
         self.options.tensor_parallel > 1
     }
 
-    /// Adds an all-gather along the first dimension, or a reduce-scatter, and the wait.
+    /// Adds an all-gather along the first dimension, or a reduce-scatter, and the wait for the collective.
     fn reshard(&mut self, kind: CollectiveKind, input: &Tensor) -> Tensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
@@ -74,7 +74,7 @@ impl Builder<'_> {
         output
     }
 
-    /// [`Builder::reshard`] as a function of autograd.
+    /// Adds [`Builder::reshard`] as a function of autograd.
     fn reshard_forward(&mut self, kind: CollectiveKind, input: &Tensor) -> (Tensor, u32) {
         let name = match kind {
             CollectiveKind::AllGather => "_AllGather",
@@ -190,7 +190,7 @@ impl Builder<'_> {
         (y, statistics, seq)
     }
 
-    /// Adds a layer's backward pass; returns the gradient of its input.
+    /// Adds a layer's backward pass; returns the gradient of the layer's input.
     pub(super) fn layer_backward(
         &mut self,
         nth: usize,
@@ -271,7 +271,7 @@ impl Builder<'_> {
         let Some(seq) = seq else {
             return grad.clone();
         };
-        // The inverse of the forward pass's collective.
+        // The backward pass has the inverse of the forward pass's collective.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",

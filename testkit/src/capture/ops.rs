@@ -64,7 +64,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds a view of `of` by sizes and strides.
+    /// Adds a view of the tensor `of` by sizes and strides.
     pub(super) fn as_strided(&mut self, of: &Tensor, view: &Tensor, offset: bool) {
         let offset = match offset {
             true => Arg::Int(view.offset as i64),
@@ -75,7 +75,7 @@ impl Builder<'_> {
         self.leaf("aten::as_strided", &args, &[Arg::Tensor(view)]);
     }
 
-    /// Adds a transposition and returns its result.
+    /// Adds a transposition, and returns the transposed tensor.
     pub(super) fn t(&mut self, call: Call<'_>, of: &Tensor) -> Tensor {
         let swapped = |v: &[u64]| [v[1], v[0]];
         let view = self.alias(of, &swapped(&of.shape), &swapped(&of.strides), of.offset);
@@ -129,8 +129,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds `x` times the transposed `weight` plus `bias`; returns the result and the two autograd
-    /// nodes.
+    /// Adds `x` times the transposed `weight` plus `bias`; returns the result and the two nodes of autograd.
     pub(super) fn linear(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Linear {
         let (n, k, m) = (x.shape[0], x.shape[1], weight.shape[0]);
         let y = self.fresh(&[n, m]);
@@ -264,7 +263,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds the sum over all numbers; returns it with its autograd node.
+    /// Adds the sum over all numbers; returns the sum with its autograd node.
     pub(super) fn loss(&mut self, x: &Tensor) -> (Tensor, u32) {
         let loss = self.fresh(&[]);
         let args = [

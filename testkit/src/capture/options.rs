@@ -1,4 +1,4 @@
-//! Options of captures, and their valid combinations.
+//! Options of captures, and valid combinations of options.
 
 use super::EPOCH;
 use clap::{Args, ValueEnum};
@@ -154,7 +154,7 @@ fn late(text: &str) -> Result<(u32, u64), String> {
 }
 
 impl Options {
-    /// Options for a small job that uses every feature.
+    /// Returns options for a small job that uses every feature.
     pub fn new(device: Device, style: Style, ranks: u32) -> Self {
         Self {
             device,
@@ -178,7 +178,7 @@ impl Options {
         }
     }
 
-    /// Returns an error for an invalid option or combination.
+    /// Fails if an option or a combination of options is invalid.
     pub fn validate(&self) -> Result<(), OptionError> {
         for (option, value) in [
             ("ranks", self.ranks),

@@ -75,7 +75,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// Writes a chunk if the buffer has one.
+    /// Writes a chunk if the buffer contains a whole chunk.
     pub(super) fn pass(&mut self) -> Result<()> {
         if self.bytes.len() >= PIECE {
             self.sink.write_all(&self.bytes)?;
@@ -91,7 +91,7 @@ impl<W: Write> Out<W> {
     }
 }
 
-/// Value of an operator's [`Hole::Number`] in a step.
+/// Returns the value of an operator's [`Hole::Number`] in a step.
 pub(super) fn number(op: &Op, step: u32) -> u64 {
     u64::from(op.number.0) + u64::from(op.number.1) * u64::from(step)
 }

@@ -1,4 +1,4 @@
-//! A rank's program for one step: instructions, with the texts that they record.
+//! A rank's program for one step: instructions, with the texts that the instructions record.
 
 use super::cost::Exchange;
 use super::tensor::{NUMBER, TENSOR};
@@ -9,21 +9,21 @@ use std::collections::BTreeMap;
 pub(super) enum Instr {
     /// An operator starts.
     Enter(u32),
-    /// Ends the innermost operator of the thread.
+    /// The innermost operator of the thread ends.
     Exit,
     /// The thread computes for this many ns.
     Busy(u64),
     /// A collective is queued for its group's workers; a message starts at once.
     Issue(u32),
-    /// Waits until a meeting has ended.
+    /// The thread waits until a meeting has ended.
     Block(u32),
     /// A kernel is launched on the compute stream.
     Launch(u32),
-    /// A meeting's kernel is launched on its group's stream, after all work launched before.
+    /// A meeting's kernel is launched on its group's stream, after all work that was launched before.
     Collective(u32),
-    /// Makes the compute stream wait for a meeting.
+    /// The compute stream waits for a meeting.
     StreamWait(u32),
-    /// Waits until the compute stream is idle.
+    /// The thread waits until the compute stream is idle.
     Synchronize,
     /// The following instructions run on this thread.
     Thread(u8),
@@ -57,7 +57,7 @@ pub(super) fn text(mut rest: &str) -> Text {
     }
 }
 
-/// Role of an operator in autograd; it determines its category.
+/// Role of an operator in autograd, which determines the operator's category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// An operator outside autograd.
@@ -79,9 +79,9 @@ pub(super) struct Template {
     pub name: Text,
     /// `inputs` and `outputs` of the host node.
     pub host: Text,
-    /// The last part of the host node's attributes, from the schema on.
+    /// The last part of the host node's attributes, from the schema to the end.
     pub attrs: Text,
-    /// Arguments of the Kineto event after its ids; may be empty.
+    /// Arguments of the Kineto event after the event's ids; may be empty.
     pub kineto: Text,
 }
 
@@ -89,15 +89,15 @@ pub(super) struct Template {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub template: u32,
-    /// Index of its tensors in [`Program::args`]: inputs, then outputs.
+    /// Index of the operator's tensors in [`Program::args`]: inputs, then outputs.
     pub args: u32,
     pub inputs: u16,
     pub outputs: u16,
     /// Sequence number within a step, from 0.
     pub seq: Option<u32>,
-    /// `true` if the flow arrow from forward to backward starts or ends here.
+    /// `true` if the flow arrow from forward to backward starts or ends at this operator.
     pub flow: bool,
-    /// Value of [`Hole::Number`]: the first, plus the second for every step.
+    /// Value of [`Hole::Number`]: the first number, plus the second number for every step.
     pub number: (u32, u32),
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Op {
 pub(super) struct Kernel {
     pub name: Box<str>,
     pub ns: u64,
-    /// Arguments of the event after its ids.
+    /// Arguments of the event after the event's ids.
     pub args: Text,
     pub copy: Option<Copy>,
 }
@@ -159,16 +159,17 @@ pub(super) struct Program {
     pub templates: Vec<Template>,
     pub kernels: Vec<Kernel>,
     pub meets: Vec<Meet>,
-    /// For each slot: the slot whose storage it shares, which may be itself, and `true` if it outlives the step.
+    /// For each slot: the slot whose storage this slot shares, which may be the slot itself, and `true` if the slot
+    /// outlives the step.
     pub slots: Vec<(u32, bool)>,
-    /// Number of sequence numbers in a step, which is also its number of flow arrows.
+    /// Number of sequence numbers in a step, which is also the step's number of flow arrows.
     pub seqs: u32,
     known: BTreeMap<(Role, String), u32>,
     known_kernels: BTreeMap<String, u32>,
 }
 
 impl Program {
-    /// Index of the template with these texts, added if new.
+    /// Returns the index of the template with these texts; adds a new template.
     pub(super) fn template(&mut self, role: Role, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
@@ -185,7 +186,7 @@ impl Program {
         })
     }
 
-    /// Index of the kernel with this name, duration and texts, added if new.
+    /// Returns the index of the kernel with this name, duration and texts; adds a new kernel.
     pub(super) fn kernel(&mut self, name: &str, ns: u64, args: &str, copy: Option<Copy>) -> u32 {
         let kernels = &mut self.kernels;
         let key = format!("{name}\u{3}{ns}\u{3}{args}");

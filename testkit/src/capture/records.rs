@@ -1,7 +1,7 @@
-//! Records of a rank's step: operators with all ids that PyTorch gives them.
+//! Records of a rank's step: operators with all ids that PyTorch gives to operators.
 //!
-//! Both files are written from these, so they agree. A rank's ids depend only on the order in which
-//! its threads start and end operators.
+//! Both files are written from these records, so the files agree. A rank's ids depend only on the order in which its
+//! threads start and end operators.
 
 use super::program::{Axis, Program, Role};
 use super::simulate::{Call, Device, Recorder};
@@ -9,9 +9,9 @@ use super::simulate::{Call, Device, Recorder};
 /// An operator or annotation of the host, or the root of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// Index in the program; [`ROOT`] for a thread's root.
+    /// Index of the operator in the program; [`ROOT`] for a thread's root.
     pub op: u32,
-    /// Kineto's thread: 0 is the program's, 1 autograd's, from 2 on the workers.
+    /// Kineto's thread: 0 is the program's thread, 1 is autograd's, and threads from 2 on are the workers.
     pub thread: u8,
     pub start: u64,
     pub end: u64,
@@ -62,7 +62,8 @@ struct Pending {
     m: u32,
     thread: u8,
     end: u64,
-    /// Its record function id, assigned at the request; the host's id is assigned when it starts.
+    /// Record function id of the annotation, which it gets at the request; the annotation gets the host's id when it
+    /// starts.
     rf: u64,
 }
 
@@ -70,7 +71,7 @@ struct Pending {
 #[derive(Debug)]
 pub(super) struct Records<'p> {
     program: &'p Program,
-    /// Records in the order of their starts on each thread.
+    /// Records, in the order of starts on each thread.
     pub list: Vec<Record>,
     /// Indices into `list`, in the order of ends.
     pub done: Vec<u32>,
@@ -91,7 +92,7 @@ pub(super) struct Records<'p> {
     ending: Vec<(u64, u32)>,
 }
 
-/// External ids are assigned in blocks to threads on demand.
+/// Number of external ids in a block; a thread gets a block of ids on demand.
 const BLOCK: u64 = 512;
 
 impl<'p> Records<'p> {
@@ -107,8 +108,8 @@ impl<'p> Records<'p> {
             storages: vec![0; slots],
             stacks: [Vec::new(), Vec::new()],
             thread: 0,
-            // The process has id 1, the program's thread 2, and the list of groups id 3 and record
-            // function id 1.
+            // The process has id 1; the program's thread has id 2; the list of groups has id 3 and record function id
+            // 1.
             rooted: [2, 0],
             next_id: 4,
             next_rf: 2,
@@ -124,7 +125,7 @@ impl<'p> Records<'p> {
         self.catch_up(u64::MAX);
     }
 
-    /// Removes the step's records. Tensors that do not outlive it get new ids.
+    /// Removes the step's records. Tensors that do not outlive the step get new ids.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.done.clear();
@@ -153,7 +154,7 @@ impl<'p> Records<'p> {
         *next - 1
     }
 
-    /// Assigns ids to an operator's tensors that have none.
+    /// Assigns ids to an operator's tensors that have no id.
     fn name(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
@@ -170,7 +171,7 @@ impl<'p> Records<'p> {
         }
     }
 
-    /// The innermost open operator of the thread, or its root.
+    /// Returns the innermost open operator of the thread, or the thread's root.
     fn top(&self, thread: u8) -> u64 {
         let stack = &self.stacks[usize::from(thread)];
         match stack.last() {
@@ -184,7 +185,7 @@ impl<'p> Records<'p> {
         self.next_rf - 1
     }
 
-    /// Starts an operator. `threads` are Kineto's thread, and the thread on whose host stack it is.
+    /// Starts an operator. `threads` are Kineto's thread, and the thread whose host stack contains the operator.
     fn begin(&mut self, op: u32, threads: (u8, u8), (start, end): (u64, u64), rf: u64) -> u32 {
         let (thread, on) = threads;
         let parent = self.top(on);
@@ -323,8 +324,8 @@ impl Recorder for Records<'_> {
 }
 
 impl Records<'_> {
-    /// The external id of the innermost open annotation if `role` is given, otherwise of the
-    /// innermost open operator that is no annotation; 0 if there is none.
+    /// Returns the external id of the innermost open annotation if `role` is given, otherwise of the innermost open
+    /// operator that is not an annotation; 0 if there is no such record.
     fn within(&self, role: Option<Role>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

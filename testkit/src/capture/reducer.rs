@@ -1,4 +1,4 @@
-//! Gradients: their accumulation, and their reduction over the data-parallel group in buckets.
+//! Adds up gradients, and reduces gradients over the data-parallel group in buckets.
 
 use super::Style;
 use super::build::{Builder, plain};
@@ -21,7 +21,7 @@ pub(super) struct Reducer {
 struct Param {
     value: Tensor,
     grad: Option<Tensor>,
-    /// The bucket and the offset in it; `None` if gradients are not shared.
+    /// The bucket of the gradient, and the offset in the bucket; `None` if gradients are not shared.
     bucket: Option<(usize, u64)>,
 }
 
@@ -114,7 +114,7 @@ impl Builder<'_> {
         let Some((nth, offset)) = reducer.params[param].bucket else {
             return;
         };
-        // The hook runs inside the frame, which has just ended: removing its exit opens it again.
+        // The hook runs inside the frame, which has just ended; removing the frame's exit opens the frame again.
         let exit = self.program.instrs.pop();
         self.hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
@@ -157,7 +157,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds the wait for every bucket, and its copy back into the gradients.
+    /// Adds, for every bucket, the wait and the copy back into the gradients.
     fn finalize(&mut self, reducer: &Reducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");

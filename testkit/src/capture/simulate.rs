@@ -1,7 +1,7 @@
-//! One rank's clock: it runs the program in order and reports the times of events.
+//! One rank's clock, which runs the program in order and reports the times of events.
 //!
-//! A clock stops when it needs the end of a meeting that is still unknown, and can be resumed. It
-//! never reports an event twice.
+//! A clock stops when it needs the end of a meeting that is still unknown, and can continue later. A clock never
+//! reports an event twice.
 
 use super::cost::{
     BETWEEN, HEAD, LAUNCH, QUEUE, REACH, RUNTIME, STREAM_GAP, TAIL, WAKE, WORKER_GAP, draw,
@@ -12,16 +12,16 @@ use super::program::{Axis, Instr, Program};
 pub(super) trait Meetings {
     /// Records that this rank starts its part of meeting `m` of `step`.
     fn arrive(&mut self, step: u32, m: u32, start: u64);
-    /// End of the meeting on this rank, if known.
+    /// Returns the end of the meeting on this rank, if the end is known.
     fn end(&self, step: u32, m: u32) -> Option<u64>;
-    /// A thread or stream of this rank waits for the meeting.
+    /// Records that a thread or stream of this rank waits for the meeting.
     fn waited(&mut self, step: u32, m: u32, by: Waiter, from: u64, until: u64);
 }
 
 /// Kind of waiter for a meeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
-    /// The thread that requested it.
+    /// The thread that requested the meeting.
     Host,
     /// The compute stream.
     Stream,
@@ -43,7 +43,7 @@ pub(super) enum Call {
 pub(super) enum Device {
     Kernel(u32),
     Collective(u32),
-    /// A stream waits for the event recorded by the call with this correlation id.
+    /// A stream waits for the event that the call with this correlation id recorded.
     WaitEvent {
         recorded: u64,
         by: u32,
@@ -57,7 +57,7 @@ pub(super) trait Recorder {
     fn enter(&mut self, _op: u32, _at: u64) {}
     fn exit(&mut self, _at: u64) {}
     fn thread(&mut self, _thread: u8) {}
-    /// A Gloo meeting, on a worker of its group or on the thread itself.
+    /// Receives a Gloo meeting, on a worker of its group or on the thread itself.
     fn meet(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
     fn call(&mut self, _call: Call, _at: u64, _ns: u64, _correlation: u64) {}
     fn device(&mut self, _what: Device, _stream: u32, _at: u64, _ns: u64, _correlation: u64) {}
@@ -74,7 +74,7 @@ pub(super) fn stream(axis: Axis) -> u32 {
     }
 }
 
-/// A Gloo worker: it is free from this time on, or when its current meeting has ended.
+/// A Gloo worker, which is free from a time on, or after its current meeting has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
     free: u64,
@@ -86,9 +86,9 @@ struct Worker {
 pub(super) struct Pace {
     pub seed: u64,
     pub rank: u32,
-    /// Durations are multiplied by this many thousandths.
+    /// Factor on durations, in thousandths.
     pub straggle: u32,
-    /// Random part: up to this many thousandths more.
+    /// Largest random extra part of durations, in thousandths.
     pub skew: u32,
 }
 
@@ -132,7 +132,7 @@ impl Clock {
         }
     }
 
-    /// The thread's current time in ns.
+    /// Returns the thread's current time in ns.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
@@ -153,7 +153,7 @@ impl Clock {
         ns
     }
 
-    /// Advances the thread by `ns`, scaled by its speed; returns the start and the actual duration.
+    /// Advances the thread by `ns`, scaled by the rank's speed; returns the start and the actual duration.
     fn spend(&mut self, ns: u64) -> (u64, u64) {
         let (at, ns) = (self.now, self.stretched(ns));
         self.now += ns;
@@ -194,7 +194,7 @@ impl Clock {
         true
     }
 
-    /// Executes `instr`, or does nothing if it needs an unknown end of a meeting.
+    /// Executes `instr`, or does nothing if `instr` needs an unknown end of a meeting.
     fn one(
         &mut self,
         program: &Program,
@@ -289,7 +289,7 @@ impl Clock {
         true
     }
 
-    /// Launches a meeting's kernel after the current work of the compute stream, like NCCL.
+    /// Launches a meeting's kernel after the current work of the compute stream, as NCCL does.
     fn collective(
         &mut self,
         m: u32,
@@ -321,7 +321,7 @@ impl Clock {
     }
 }
 
-/// Updates the time from which a worker or stream is free; returns `true` if it is known.
+/// Updates the time from which a worker or stream is free; returns `true` if that time is known.
 fn settle(worker: &mut Worker, step: u32, meetings: &impl Meetings) -> bool {
     if let Some(m) = worker.within {
         let Some(end) = meetings.end(step, m) else {

@@ -1,4 +1,4 @@
-//! A training step: data, forward, backward, optimizer; and the microbatches of a pipeline.
+//! Adds a training step: data, forward pass, backward pass and optimizer, or the microbatches of a pipeline.
 
 use super::build::{Builder, Call, annotation, plain};
 use super::comm::Ask;
@@ -18,11 +18,11 @@ pub(super) const FIRST_STEP: u32 = 2;
 /// A microbatch between its forward and its backward pass.
 struct Flying {
     saved: Vec<Saved>,
-    /// The loss and its autograd node, on the last stage.
+    /// The loss and its autograd node, if the rank is the last stage.
     loss: Option<(Tensor, u32)>,
 }
 
-/// Builds the program of `rank`, and the list of its meetings.
+/// Builds the program of `rank`, and the list of the program's meetings.
 pub(super) fn program(
     options: &Options,
     layout: &Layout,
@@ -192,7 +192,8 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds a step of one stage: one forward, one backward, once the pipeline is full.
+    /// Adds a step of one stage, which alternates between one forward pass and one backward pass after the pipeline
+    /// is full.
     fn stage(&mut self) {
         let (stage, stages) = (self.rank, self.options.ranks);
         let count = self.options.microbatches;
@@ -247,7 +248,7 @@ impl Builder<'_> {
         self.optimize(&reducer);
     }
 
-    /// Adds a message from a neighbour, and the wait for it.
+    /// Adds a message from a neighbour, and the wait for the message.
     fn receive(&mut self, from: u32, number: u32, shape: &[u64]) -> Tensor {
         let tensor = self.fresh(shape);
         self.python();

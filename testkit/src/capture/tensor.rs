@@ -1,4 +1,4 @@
-//! Arguments of operators, and their form in both files.
+//! Arguments of operators, and the form of arguments in both files.
 
 use std::fmt::Write;
 
@@ -25,16 +25,16 @@ impl Kind {
     }
 }
 
-/// A tensor of a step's program. `slot` is replaced by the ids of a run.
+/// A tensor of a step's program. The writer replaces `slot` by the ids of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     pub slot: u32,
     pub kind: Kind,
     pub shape: Vec<u64>,
     pub strides: Vec<u64>,
-    /// Offset in its storage, in elements.
+    /// Offset of the tensor in its storage, in elements.
     pub offset: u64,
-    /// `true` if it is in host memory even in a job with GPUs.
+    /// `true` if the tensor is in host memory even in a job with GPUs.
     pub host: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Arg<'a> {
     Ints(&'a [u64]),
     Bool(bool),
     Bools(usize),
-    /// A number as text, in the host file's form and in Kineto's.
+    /// A number as text, in the host file's form and in Kineto's form.
     Double(&'a str, &'a str),
     None,
     Device,
@@ -82,7 +82,7 @@ pub(super) const TENSOR: char = '\u{1}';
 /// Placeholder in a text for the integer that grows with every step.
 pub(super) const NUMBER: char = '\u{2}';
 
-/// Function that writes one argument, given the device's name.
+/// Function that writes one argument; its last parameter is the device's name.
 type Render = fn(&mut String, &Arg<'_>, &str);
 
 /// Writes the four lists for the inputs or outputs of a host node; appends the slots to `slots`.
@@ -208,7 +208,7 @@ fn type_name(out: &mut String, arg: &Arg<'_>) {
     }
 }
 
-/// Writes shapes or strides in the host file: a list of scalars has an empty list for each.
+/// Writes shapes or strides in the host file: a list of scalars has an empty list for each scalar.
 fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     let empty =
         |out: &mut String, count| list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"));

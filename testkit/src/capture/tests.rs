@@ -1,4 +1,4 @@
-//! A schedule derived by hand, and rejected options.
+//! Tests that compare a capture with a schedule derived by hand, and tests of rejected options.
 
 use super::*;
 
@@ -42,13 +42,13 @@ fn a_layer_on_two_ranks_by_hand() {
             [91_504, 0, 20_004, 111_508]
         ]
     );
-    // Both threads block 0.5 us after `broadcast_`, until 10 us after its end.
+    // Both threads block 0.5 us after `broadcast_`, until 10 us after the end of the collective.
     let until = 121_508;
     assert_eq!(
         waits(broadcast),
         [(Waiter::Host, 38_002, until), (Waiter::Host, 74_004, until)]
     );
-    // From there to the all-reduce's request, operators including their children:
+    // The following operators, including their children, run from there to the all-reduce's request:
     //
     //   layer_norm 5, linear 11, gelu 1, linear 11, add 1, sum 1, ones_like 4, each after Python
     //   SumBackward1 4, AddBackward0 2, GeluBackward0 3, NativeLayerNormBackward0 9 twice
@@ -62,7 +62,7 @@ fn a_layer_on_two_ranks_by_hand() {
     let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
     let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
     let asked = [until + rank_0, until + rank_1];
-    // 15 parameters have 60 B, and each of two members sends and receives 60 B: 60 ns.
+    // 15 parameters have 60 B, and each of two members sends and receives 60 B, which takes 60 ns.
     let end = asked[1] + 20_000 + 20_060;
     assert_eq!(
         times(reduce),

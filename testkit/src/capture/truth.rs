@@ -1,4 +1,4 @@
-//! Ground truth of a generated job, for checking readers of its captures.
+//! True times of a generated job, for checking readers of the job's captures.
 
 use super::meet::Part;
 use super::simulate::Waiter;
@@ -6,8 +6,8 @@ use super::{Capture, cost::Exchange, pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's truth. All times are whole ns of a clock shared by all ranks; its 0 is
-/// [`Truth::epoch_ns`] after 1970, and a rank's Kineto file adds the rank's offset.
+/// A job's truth. All times are whole ns of a clock shared by all ranks; the clock's 0 is [`Truth::epoch_ns`] after
+/// 1970, and a rank's Kineto file adds the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truth {
     /// Version of this format: 1.
@@ -20,7 +20,7 @@ pub struct Truth {
     pub collectives: Vec<MeetingTruth>,
 }
 
-/// Ground truth of one rank.
+/// Truth of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankTruth {
     /// The rank's index in the job.
@@ -29,26 +29,26 @@ pub struct RankTruth {
     pub clock_offset_ns: i64,
     /// Start of the rank's first event.
     pub first_ns: u64,
-    /// End of its last event; the profiler's own span and window are excluded.
+    /// End of the rank's last event, without the profiler's own span and window.
     pub last_ns: u64,
-    /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python time before them.
+    /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python time before each step.
     pub steps: Vec<[u64; 2]>,
-    /// Durations are multiplied by this many thousandths, before the pseudo-random part.
+    /// Factor on durations, in thousandths, before the pseudo-random part.
     pub straggle_permille: u32,
-    /// `cpu_op` and `user_annotation` events, which equal the host's nodes with a record function,
-    /// except `## process_group:init ##`.
+    /// Number of `cpu_op` and `user_annotation` events, which equal the host's nodes with a record function, except
+    /// `## process_group:init ##`.
     pub host_ops: u64,
     /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
-    /// `kernel` events, including those of collectives.
+    /// Number of `kernel` events, including those of collectives.
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
-    /// Collectives in which the rank took part.
+    /// Number of collectives in which the rank took part.
     pub collectives: u64,
-    /// Messages sent by the rank.
+    /// Number of messages that the rank sent.
     pub sends: u64,
-    /// Messages received by the rank.
+    /// Number of messages that the rank received.
     pub receives: u64,
 }
 
@@ -81,11 +81,11 @@ pub struct MemberTruth {
     pub start_ns: u64,
     /// End of Gloo's annotation or NCCL's kernel.
     pub end_ns: u64,
-    /// From this member's start to the last member's start.
+    /// Time from this member's start to the last member's start.
     pub wait_ns: u64,
-    /// From the last member's start to this member's end.
+    /// Time from the last member's start to this member's end.
     pub transfer_ns: u64,
-    /// Thread or stream of this rank that waited for it, if any.
+    /// Wait of a thread or stream of this rank for the meeting, if there was one.
     pub waited: Option<WaitTruth>,
 }
 
@@ -147,7 +147,7 @@ impl Capture {
         }
     }
 
-    /// Sending and receiving stage of a message, by the numbering of [`super::step`].
+    /// Returns the sending and the receiving stage of a message, from the numbering of [`super::step`].
     fn ends(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
@@ -170,7 +170,7 @@ impl Capture {
                 parts[self.layout.global(meet, rank) as usize].push((rank, *part));
             }
         }
-        // Number of collectives of a group, or messages of a pair, in a step.
+        // `counts` has the number of collectives of each group, or of messages of each pair, in a step.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             Exchange::Message => (0, self.ends(global as u32)),

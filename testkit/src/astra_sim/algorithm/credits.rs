@@ -1,9 +1,9 @@
-//! Ring, direct and halving-doubling share one machine: a packet is prepared at the start for each
-//! message that may be in flight, and then one for each message received. A packet that has crossed
-//! the bus is a credit, and a credit sends the oldest prepared packet.
+//! Ring, direct and halving-doubling as one state machine: the machine prepares a packet at the start for each
+//! message that may be in flight, and then a packet for each message that it receives. A packet that has crossed the
+//! bus is a credit, and a credit sends the oldest prepared packet.
 //!
-//! Packets come in rounds: a number of packets without reduction, then the same number with
-//! reduction (in a reduce-scatter, or in every other round of an all-reduce).
+//! Packets come in rounds: a number of packets without reduction, then the same number of packets with reduction, in
+//! a reduce-scatter or in every other round of an all-reduce.
 
 use super::super::algorithms::Style;
 use super::super::config::Kind;
@@ -21,7 +21,7 @@ pub struct Credits {
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
-    /// Destination and source, as indices among the peers.
+    /// Destination and source, as indices of peers.
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
@@ -29,7 +29,7 @@ pub struct Credits {
     credits: usize,
     window: usize,
     received: usize,
-    /// Messages left in this round.
+    /// Number of messages left in this round.
     plain_left: usize,
     reducible_left: usize,
     reducible: usize,
@@ -45,7 +45,7 @@ enum Route {
 }
 
 impl Credits {
-    /// `None` for a combination that does not exist: an all-to-all by halving-doubling.
+    /// Creates the state machine; returns `None` for an all-to-all by halving-doubling, which does not exist.
     pub fn new(kind: Kind, style: Style, peers: Peers, clockwise: bool, size: u64) -> Option<Self> {
         let n = peers.ids.len();
         let parts = n as u64;
@@ -120,7 +120,7 @@ impl Credits {
         let half = self.peers.ids.len() - 1;
         let direct = matches!(self.route, Route::EveryPeer);
         if direct && self.kind == Kind::AllReduce && self.sends_left <= half {
-            // The second half starts when the first half has arrived, with all credits at once.
+            // The second half starts with all credits at once when the first half has arrived.
             if self.received < half {
                 return acts;
             }
@@ -136,7 +136,7 @@ impl Credits {
         acts
     }
 
-    /// Sends the oldest packet, and receives one of its size.
+    /// Sends the oldest packet, and receives a packet of the same size.
     fn spend(&mut self, acts: &mut Vec<Act>) {
         if self.sends_left == 0 || self.credits == 0 {
             return;
@@ -150,7 +150,7 @@ impl Credits {
         }
     }
 
-    /// Prepares a packet and moves its data over the bus.
+    /// Prepares a packet, and moves the packet's data over the bus.
     fn prepare(&mut self) -> Act {
         if self.plain_left == 0 && self.reducible_left == 0 {
             self.plain_left = self.window;
@@ -181,7 +181,7 @@ impl Credits {
         Act::Move(how)
     }
 
-    /// Moves on to the peers and the size of the next packet.
+    /// Sets the peers and the size of the next packet.
     fn turn(&mut self) {
         let me = self.peers.me;
         let peers = &self.peers;

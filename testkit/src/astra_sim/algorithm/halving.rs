@@ -1,4 +1,4 @@
-//! The walk of halving-doubling: distances 1, 2, 4, … with halved sizes, or the reverse.
+//! The walk of halving-doubling: over distances 1, 2, 4, … with halved sizes, or in the reverse order.
 
 use super::super::config::Kind;
 use super::Peers;
@@ -33,8 +33,8 @@ impl Halving {
         if self.outwards { size / 2 } else { size }
     }
 
-    /// Number of messages: trunc(rounds · log2 n), which is a number of complete rounds only if n
-    /// is a power of two.
+    /// Returns the number of messages, trunc(rounds · log2 n), which is a number of complete rounds only if n is a
+    /// power of two.
     pub fn sends(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
     }
@@ -48,14 +48,14 @@ impl Halving {
         self.distance > 0
     }
 
-    /// The peer at the current distance; peers form pairs that exchange.
+    /// Returns the peer at the current distance; peers exchange data in pairs.
     pub fn partner(&self, peers: &Peers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.walk(peers.me, self.distance, clockwise)
     }
 
-    /// Moves to the next distance and returns the next size. An all-reduce turns around at the far
-    /// end.
+    /// Moves to the next distance, and returns the next size. An all-reduce reverses the walk at the largest
+    /// distance.
     pub fn turn(&mut self, mut size: u64) -> u64 {
         (self.distance, size) = step(self.outwards, self.distance, size);
         if self.distance == self.n && self.kind == Kind::AllReduce {

@@ -1,8 +1,8 @@
 //! All-reduce over one of two mirrored trees.
 //!
-//! ASTRA-sim 2.x: the root has one child, which is the root of a complete binary tree of all
-//! others. NPUs are numbered in order: left subtree, node, right subtree. In one tree the root is
-//! the first, in the other the last; chunks alternate between the trees.
+//! ASTRA-sim 2.x: the root has one child, which is the root of a complete binary tree of all other NPUs. NPUs are
+//! numbered in this order: left subtree, node, right subtree. In one tree the root is the first NPU, in the other
+//! tree the last NPU; chunks alternate between the trees.
 
 use super::{Act, Input, Move};
 
@@ -22,7 +22,7 @@ enum State {
     Start,
     /// Data of this many children has not arrived.
     Children(usize),
-    /// All data has arrived; some may still need a reduction.
+    /// All data has arrived; some data may still need a reduction.
     Up,
     Parent,
     Down,
@@ -30,7 +30,8 @@ enum State {
 }
 
 impl Tree {
-    /// `None` if the NPU has no position in the tree, as for sizes that are no powers of two.
+    /// Creates the node of an NPU; returns `None` if the NPU has no position in the tree, which can happen if the size
+    /// is not a power of two.
     pub fn new(
         npu: usize,
         n: usize,
@@ -54,7 +55,7 @@ impl Tree {
             this.children.push(id(first + inner / 2));
             return Some(this);
         }
-        // Descend from the root of the complete tree.
+        // The loop descends from the root of the complete tree.
         let (mut parent, mut low, mut width) = (root, first, inner);
         loop {
             let middle = low + width / 2;

@@ -1,15 +1,15 @@
-//! Division into chunks, and each chunk's path through dimensions and queues.
+//! Divides a collective into chunks, and plans each chunk's path through dimensions and queues.
 
 use super::super::config::Kind;
 
-/// Part of a dimension's queues that a phase uses.
+/// Part of a dimension's queues, for a phase.
 #[derive(Clone, Copy)]
 pub enum Turn {
-    /// All queues; rings run anticlockwise in the second half.
+    /// All queues; rings run anticlockwise in the second half of the queues.
     Any,
-    /// The first half, clockwise.
+    /// The first half of the queues, whose rings run clockwise.
     First,
-    /// The second half, anticlockwise.
+    /// The second half of the queues, whose rings run anticlockwise.
     Last,
 }
 
@@ -22,7 +22,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Returns the next of `queues` queues, and `true` if rings run clockwise there. A single queue counts as both
+    /// Returns the next of `queues` queues, and `true` if rings run clockwise in that queue. A single queue is both
     /// halves.
     pub fn next(&mut self, queues: usize, turn: Turn) -> (usize, bool) {
         let half = queues / 2;
@@ -57,7 +57,7 @@ pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
     }
 }
 
-/// The phases of a chunk over the dimensions that take part: dimension, operation, part of the queues.
+/// Returns the phases of a chunk over the dimensions that take part: dimension, operation, and part of the queues.
 pub fn plan(kind: Kind, dims: &[usize], local_bw_aware: bool) -> Vec<(usize, Kind, Turn)> {
     let any = |&dim: &usize| (dim, kind, Turn::Any);
     match kind {

@@ -1,6 +1,6 @@
-//! The congestion-aware network of ASTRA-sim 2.x: one dimension, directed links with a queue each, and
-//! store-and-forward of whole messages. A link that starts at t delivers at t + trunc(latency + bytes /
-//! bandwidth) and is free at t + trunc(bytes / bandwidth); the arrival is scheduled first.
+//! The congestion-aware network of ASTRA-sim 2.x, which has one dimension, directed links with a queue each, and
+//! store-and-forward of whole messages. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth)
+//! and is free at t + trunc(bytes / bandwidth); the network schedules the arrival first.
 
 use super::super::agenda::{Agenda, Event};
 use super::super::config::{Config, Shape};
@@ -36,8 +36,8 @@ impl Aware {
         }
     }
 
-    /// All devices from source to destination. A ring uses the shorter direction, and clockwise if
-    /// both are equal.
+    /// Returns all devices from source to destination. A ring uses the shorter direction, or clockwise if both
+    /// directions are equally long.
     fn route(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
             Shape::FullyConnected => VecDeque::from([src, dst]),

@@ -1,5 +1,5 @@
-//! ASTRA-sim 2.x, congestion-unaware: ns = trunc(hops·latency + bytes / bandwidth), determined by
-//! the lowest dimension in which the two addresses differ.
+//! The congestion-unaware network of ASTRA-sim 2.x: ns = trunc(hops·latency + bytes / bandwidth), of the lowest
+//! dimension in which the two addresses differ.
 
 use super::super::agenda::{Agenda, Event};
 use super::super::config::{Config, Dim, Shape};

@@ -7,12 +7,12 @@ use super::Dice;
 /// The job under construction.
 pub(super) struct Job<'c> {
     pub(super) config: &'c mut Config,
-    /// For each NPU the last communication node, and another dependency of the next one.
+    /// For each NPU, the last communication node, and another dependency of the next communication node.
     pub(super) last: Vec<Vec<u64>>,
     tag: u64,
 }
 
-/// Gives the configuration a job of collectives in which only some NPUs take part.
+/// Adds to the configuration a job of collectives in which only some NPUs take part.
 pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -33,7 +33,7 @@ pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     }
 }
 
-/// Adds a job to the configuration, and the groups that it needs.
+/// Adds a job and the groups that the job needs to the configuration.
 pub fn job(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -72,8 +72,8 @@ impl Job<'_> {
             deps,
             cpu: match work {
                 Work::Compute { .. } => dice.one_in(8),
-                // The original does not support communication on the host, but replays it there.
                 Work::Memory { .. } | Work::Nothing => false,
+                // The original supports communication on the host only in a replay of recorded durations.
                 _ => self.config.system.replay_only && dice.one_in(8),
             },
             micros: dice.between(0, 60),
@@ -89,7 +89,7 @@ impl Job<'_> {
         self.add(npu, deps, Work::Compute { ops, bytes }, dice)
     }
 
-    /// Adds kernels on some NPUs, before their next communication or concurrent with it.
+    /// Adds kernels on some NPUs, before or during their next communication.
     fn compute(&mut self, dice: &mut Dice) {
         for npu in 0..self.last.len() {
             if dice.one_in(2) {
@@ -102,7 +102,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a node that the next communication waits for.
+    /// Adds a node for which the next communication waits.
     pub(super) fn next(&mut self, npu: usize, work: Work, dice: &mut Dice) {
         let deps = self.last[npu].clone();
         let id = self.add(npu, deps, work, dice);
@@ -119,8 +119,8 @@ impl Job<'_> {
         ])
     }
 
-    /// A size for a collective. All-gathers of less than a byte per chunk never end in the original, so these are
-    /// avoided.
+    /// Returns a size for a collective. All-gathers of less than a byte per chunk never end in the original, so this
+    /// function avoids such sizes.
     pub(super) fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
         match kind {
             Kind::AllGather => dice.size(self.config.system.splits, 1 << 20),
@@ -128,7 +128,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs, in all dimensions or some.
+    /// Adds a collective of all NPUs, in all dimensions or in some dimensions.
     fn world(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice);
@@ -200,7 +200,7 @@ impl Job<'_> {
         }
     }
 
-    /// The id of a group with these members: an existing group or a new one.
+    /// Returns the id of a group with these members, which is an existing group or a new group.
     pub(super) fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
@@ -263,7 +263,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds messages of several sizes with one tag, received in another order than sent.
+    /// Adds messages of several sizes with one tag, which are received in another order than sent.
     fn sizes(&mut self, dice: &mut Dice) {
         let npus = self.last.len() as u64;
         let src = dice.between(0, npus - 1) as usize;
@@ -344,7 +344,7 @@ impl Job<'_> {
         }
     }
 
-    /// Size and tag of a message: large enough that it takes time. Tags may repeat.
+    /// Returns size and tag of a message, which is so large that it takes time. Tags may repeat.
     fn message(&mut self, dice: &mut Dice) -> (u64, u64) {
         if dice.one_in(2) {
             self.tag += 1;

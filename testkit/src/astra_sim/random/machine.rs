@@ -36,7 +36,7 @@ pub fn machine(dice: &mut Dice) -> Config {
             local_bw_aware,
             endpoint_delay: (!dice.one_in(10)).then(|| dice.between(1, 200)),
             active_chunks: dice.between(1, 8),
-            // Few chunks if there are many NPUs, to keep runs short.
+            // Jobs on many NPUs have few chunks, which keeps runs short.
             splits: dice.between(1, if npus > MOST { 4 } else { 16 }),
             algorithms: BTreeMap::from(lists),
             custom: BTreeMap::new(),
@@ -99,7 +99,7 @@ fn dims(network: Network, most: usize, dice: &mut Dice) -> Vec<Dim> {
     dims
 }
 
-/// Facts of a configuration that decide which algorithms the original supports.
+/// Properties of a configuration that determine which algorithms the original supports.
 struct Rules {
     tree: bool,
     npus: usize,

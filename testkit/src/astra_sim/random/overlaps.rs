@@ -5,7 +5,7 @@ use super::super::config::{Kind, Work};
 use super::Dice;
 use super::job::Job;
 
-/// Returns `true` if partners in a halving-doubling all-gather are mutual at each distance n/2, n/4, … 1.
+/// Returns `true` if the partners in a halving-doubling all-gather are mutual at each distance n/2, n/4, … 1.
 fn mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
@@ -53,7 +53,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective along some dimensions, only among NPUs with the same coordinates in the others.
+    /// Adds a collective along some dimensions, only among NPUs with the same coordinates in the other dimensions.
     pub fn part(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let list = &self.config.system.algorithms[&kind];
@@ -98,7 +98,7 @@ impl Job<'_> {
             (Kind::AllReduce, Kind::AllToAll),
         ];
         let (first, second) = dice.pick(&pairs);
-        // Usually with the same algorithm.
+        // Both collectives usually have the same algorithm.
         if !dice.one_in(4) {
             let list = self.config.system.algorithms[&Kind::AllToAll].clone();
             self.config.system.algorithms.insert(first, list.clone());
@@ -129,8 +129,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs. If it runs over all of them as one line, leaving out dimensions other than the
-    /// first has no effect.
+    /// Adds a collective of all NPUs. If the collective runs over all NPUs as one line, leaving out dimensions other
+    /// than the first has no effect.
     pub fn everywhere(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 20);
