@@ -219,8 +219,8 @@ fn inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
     let notes = roles.into_iter().filter_map(|(name, [a, b])| {
         let same = a.iter().zip(&b).filter(|(x, y)| x == y).count();
         (a != b).then(|| match (a.len(), b.len()) {
-            (1, 1) => format!("the input {name} is another"),
-            (x, y) if x == y => format!("of {x} inputs {name}, {} are others", x - same),
+            (1, 1) => format!("the input {name} differs"),
+            (x, y) if x == y => format!("of {x} inputs {name}, {} differ", x - same),
             (x, y) => format!("inputs {name}: {x} → {y}"),
         })
     });

@@ -197,7 +197,7 @@ impl TraceAudit {
                 Ok((number, WireValue::Bytes(bytes, at))) => each(self, number, bytes, at, place),
                 Ok(_) => {}
                 Err(_) => {
-                    self.bytes(&message[start - at..], "what cannot be read", place);
+                    self.bytes(&message[start - at..], "the unreadable part", place);
                     return;
                 }
             }

@@ -213,7 +213,7 @@ impl JobScaling {
             None => Err(TraceError::refused(
                 node,
                 format!(
-                    "its group `{}` is not declared",
+                    "the node's group `{}` is not declared",
                     chakram_trace::format::escape(&name)
                 ),
                 format!("pass the groups with {} FILE", SettingKey::Groups),
@@ -234,7 +234,7 @@ impl JobScaling {
             return Err(TraceError::refused(
                 node,
                 format!(
-                    "its peer is rank {peer}, and the grid has {}",
+                    "the node's peer is rank {peer}, but the grid has {}",
                     self.along.ranks()
                 ),
                 format!("give a {} of all ranks of the job", SettingKey::Grid),
@@ -270,11 +270,11 @@ impl JobScaling {
             if expected.is_some_and(|expected| expected != crossings) {
                 return Err(refused(
                     format!(
-                        "ranks {first} and {rank} send other messages along `{}`, so what further ranks \
-                         would send is unknown",
+                        "ranks {first} and {rank} send different messages along `{}`, so the \
+                         messages of further ranks are unknown",
                         self.along.name()
                     ),
-                    "scale along a dimension that messages do not cross, or that they cross in a ring",
+                    "scale along a dimension that no messages cross, or that messages cross in a ring",
                 ));
             }
         }

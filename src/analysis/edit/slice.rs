@@ -139,7 +139,10 @@ impl RankSelection {
     ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
         let trace = CheckedTrace::read(contents)?;
         if trace.raw.nodes.len() != self.kept.len() {
-            return Err(TraceError::malformed(0, "the file has changed meanwhile"));
+            return Err(TraceError::malformed(
+                0,
+                "the file changed while it was being read",
+            ));
         }
         let closed = DependencyClosure::new(&trace, &self.kept);
         let written = SliceWriter {

@@ -95,10 +95,10 @@ pub fn select_step(
         return Err(TraceError::refused_at(
             TraceLocation::default(),
             format!(
-                "step {step} separates collectives and messages from partners outside it, {} in all:\n{unmatched}",
+                "step {step} separates {} collectives and messages from partners outside the step:\n{unmatched}",
                 unmatched.count
             ),
-            "cut them with `slice`, or take all steps",
+            "cut these with `slice`, or take all steps",
         ));
     }
     let start = parts.values().map(|(_, part)| part.first()).min();

@@ -63,7 +63,7 @@ impl EditCounts {
         let mut notes: Vec<String> = self.notes.iter().cloned().collect();
         if self.by_line > 0 {
             notes.push(format!(
-                "what a call takes by a line through kernels of its name for {}, else as the shortest kernel",
+                "the time of a call by a line through kernels of its name for {}, otherwise as the shortest kernel",
                 thousands(self.by_line)
             ));
         }
@@ -129,7 +129,7 @@ fn refused(found: impl Into<String>, hint: &str) -> TraceError {
 /// Fails if `times` copies of `items` nodes would exceed the memory limit.
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
-    let asked = format!("an edited trace with {nodes} more nodes");
+    let asked = format!("an edited trace with {nodes} additional nodes");
     // Bytes per node: an item with its dependencies, its record in the trace, and the trace as a graph.
     let fits = bounds::check(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refused(error.to_string(), "a smaller number"))
@@ -189,7 +189,7 @@ pub fn edit_job(
         "an edited job".to_owned(),
         sizes,
         4,
-        "a job with fewer different traces",
+        "a job with fewer distinct traces",
     )
     .map_err(|error| refused(error.to_string(), "edit fewer ranks"))?;
     let mut groups = groups.clone();
@@ -256,7 +256,7 @@ pub fn edit_job(
         if counts.matched == 0 {
             return Err(refused(
                 format!("`{edit}` finds nothing to change: no {}", counted(&edit)),
-                "look at what the job has with `inspect`",
+                "list the nodes of the job with `inspect`",
             ));
         }
         // The next edit may need the stages of the new ranks.
@@ -378,7 +378,7 @@ fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     for edit in edits {
         let too_large = || {
             refused(
-                format!("`{edit}` makes the factor too large"),
+                format!("with `{edit}` the product of all factors is too large"),
                 "smaller factors",
             )
         };
@@ -519,7 +519,7 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
 fn scale(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refused(
-            "its edits together have too large a factor",
+            "the product of the factors of this edit and of earlier edits in the file is too large",
             "edit the capture itself",
         )
     };

@@ -92,10 +92,10 @@ impl FaultSummary {
         self.fault(twice.count, || format!("a second node with the id {node}"));
         let [(node, other), (own_node, _)] = [nowhere[0].first, own[0].first];
         self.fault(nowhere[0].count, || {
-            format!("node {node} waits for the data of node {other}, which does not exist")
+            format!("node {node} depends on the data of node {other}, which does not exist")
         });
         self.fault(own[0].count, || {
-            format!("node {own_node} waits for its own data")
+            format!("node {own_node} depends on its own data")
         });
         let [(node, other), (own_node, _)] = [nowhere[1].first, own[1].first];
         self.note(nowhere[1].count, || {
@@ -107,7 +107,7 @@ impl FaultSummary {
     /// Adds the notice that `count` control dependencies were left out because they close a cycle.
     pub(super) fn without_control(&mut self, count: u64) {
         self.note(count, || {
-            "control dependencies close a cycle; times and chains rest on data dependencies alone"
+            "control dependencies close a cycle; times and chains use only data dependencies"
                 .to_owned()
         });
     }
@@ -120,8 +120,9 @@ impl FaultSummary {
             return;
         }
         let cycle = short_cycle(next, |node| !recorded.runs(node));
-        let mut text =
-            String::from("on a cycle of dependencies, or behind one, and without times: ");
+        let mut text = String::from(
+            "without times, because they are on a cycle of dependencies or depend on one: ",
+        );
         for &node in cycle.iter().take(SHOWN) {
             let view = &raw.nodes[node as usize].view;
             text += &format!("{} ({}) → ", view.id, escape(view.name));

@@ -51,7 +51,7 @@ impl FromStr for NamePattern {
             return Ok(Self::Part(text.to_owned()));
         }
         let pattern = glob::Pattern::new(text).map_err(|e| {
-            format!("{e}; * stands for any text, ? for a character, [ab] for one of several, [[] for a bracket")
+            format!("{e}; * matches any text, ? a character, [ab] one of several, [[] a bracket")
         })?;
         Ok(Self::Whole(Box::new(pattern)))
     }
@@ -79,7 +79,7 @@ impl FromStr for ClassFilter {
             let named = NodeClass::named(name.trim());
             if named.is_empty() {
                 return Err(format!(
-                    "no node is a `{name}`; there are {}",
+                    "there is no type `{name}`; expected one of {}",
                     NodeClass::names()
                 ));
             }
@@ -120,7 +120,7 @@ impl FromStr for RankSet {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |word: &str| {
             let parsed = word.trim().parse::<u32>();
-            parsed.map_err(|_| format!("`{word}` is no rank; write for example 0,4-7"))
+            parsed.map_err(|_| format!("`{word}` is not a rank; write for example 0,4-7"))
         };
         let parts = text.split(',').map(|part| {
             let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -289,7 +289,7 @@ mod tests {
         assert!(
             "a[".parse::<NamePattern>()
                 .unwrap_err()
-                .contains("[[] for a bracket")
+                .contains("[[] a bracket")
         );
     }
 
@@ -310,7 +310,7 @@ mod tests {
     fn unknown_kinds_are_refused_by_name() {
         let error = "send,kernel".parse::<ClassFilter>().unwrap_err();
         assert!(
-            error.contains("no node is a `kernel`; there are host, compute"),
+            error.contains("there is no type `kernel`; expected one of host, compute"),
             "{error}"
         );
         assert_eq!("send, receive".parse::<ClassFilter>().unwrap().0.len(), 2);

@@ -51,7 +51,7 @@ impl<'a> PartyCalls<'a> {
             Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
             None => {
                 let rank = self.rank(member);
-                format!("rank {rank} has no further collective of the group")
+                format!("rank {rank} has no further collective in the group")
             }
         }
     }
@@ -73,7 +73,7 @@ impl<'a> PartyCalls<'a> {
         let wrong = |kind, found: String| Defect::new(kind, facts.site(&call.node), found).of(rank);
         if call.kind.has_root() && call.root != NONE && !party.has(call.root) {
             let found = format!(
-                "its root is rank {}, which is not in its {}",
+                "the root is rank {}, which is not in the {}",
                 call.root,
                 party.text()
             );
@@ -109,7 +109,7 @@ impl<'a> PartyCalls<'a> {
         let (here, there) = (wrong[0], right[0]);
         let as_on = |side: &[&MemberCalls<'_>]| match side.len() {
             1 => String::new(),
-            n => format!(", as {} others do", n - 1),
+            n => format!(", like {} other ranks", n - 1),
         };
         let (kind, dimensions) = match self.party.partial {
             None => (DefectKind::Collectives, String::new()),
@@ -120,7 +120,7 @@ impl<'a> PartyCalls<'a> {
         };
         let more = match sides[2..].iter().map(Vec::len).sum::<usize>() {
             0 => String::new(),
-            n => format!("; {n} more ranks do something else"),
+            n => format!("; {n} further ranks call other collectives"),
         };
         let found = format!(
             "collective {k} (counted from 0) of the {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",

@@ -175,8 +175,9 @@ impl WaitGraph<'_> {
             Some((rank, site, said))
         });
         let named: Vec<_> = named.collect();
-        let mut text =
-            String::from("each of these waits for the one before it, and the first for the last: ");
+        let mut text = String::from(
+            "each of these nodes waits for the previous one, and the first for the last: ",
+        );
         for (i, (rank, _, said)) in named.iter().take(SHOWN).enumerate() {
             let separator = if i > 0 { " → " } else { "" };
             text += &format!("{separator}rank {rank} {said}");

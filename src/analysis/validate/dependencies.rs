@@ -87,16 +87,22 @@ impl DependencyChecker {
         let item = &raw.nodes[i as usize];
         let to_self = dep.id == item.view.id;
         let (kind, found) = match (to_self, dep.control) {
-            (true, true) => (DefectKind::SelfControl, "it is to follow itself".to_owned()),
-            (true, false) => (DefectKind::SelfData, "it waits for its own data".to_owned()),
+            (true, true) => (
+                DefectKind::SelfControl,
+                "the node follows itself".to_owned(),
+            ),
+            (true, false) => (
+                DefectKind::SelfData,
+                "the node depends on its own data".to_owned(),
+            ),
             (false, true) => (
                 DefectKind::DanglingControl,
-                format!("it is to follow node {}, which does not exist", dep.id),
+                format!("the node follows node {}, which does not exist", dep.id),
             ),
             (false, false) => (
                 DefectKind::DanglingData,
                 format!(
-                    "it waits for the data of node {}, which does not exist",
+                    "the node depends on the data of node {}, which does not exist",
                     dep.id
                 ),
             ),
@@ -116,7 +122,7 @@ impl DependencyChecker {
         let deps = raw.deps(i);
         let mut again = |id: u64| {
             findings.add(DefectKind::DuplicateDependency, || {
-                let found = format!("it names node {id} more than once");
+                let found = format!("the node names node {id} more than once");
                 (DefectLocation::of(&raw.nodes[i as usize]), found)
             });
         };
@@ -253,9 +259,9 @@ impl DependencyChecker {
         for node in blocked {
             findings.add(DefectKind::Unreachable, || {
                 let found = match origin[node as usize] {
-                    NONE => "it waits, through others, for a cycle".to_owned(),
+                    NONE => "the node depends, through others, on a cycle".to_owned(),
                     origin => format!(
-                        "it waits, through others or directly, for node {}, which never ends",
+                        "the node depends, directly or through others, on node {}, which never ends",
                         raw.nodes[origin as usize].view.id
                     ),
                 };
@@ -272,7 +278,7 @@ impl DependencyChecker {
             let item = &raw.nodes[node];
             if item.view.role.is_active() {
                 findings.add(DefectKind::Isolated, || {
-                    let found = "it waits for nothing, and nothing waits for it";
+                    let found = "the node depends on no node, and no node depends on it";
                     (DefectLocation::of(item), found.to_owned())
                 });
             }
@@ -387,7 +393,7 @@ mod tests {
         let told = findings.of_kind(DefectKind::Unreachable).iter();
         let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
         let behind = |id: u64| {
-            format!("it waits, through others or directly, for node {id}, which never ends")
+            format!("the node depends, directly or through others, on node {id}, which never ends")
         };
         assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
         // Isolated are 0 and 8.

@@ -145,13 +145,13 @@ pub(super) fn bind(
                     let Some(declared) = options.declared.get(name).or_else(own) else {
                         wrong(
                             DefectKind::Undeclared,
-                            format!("its group `{}` is not declared", escape(name)),
+                            format!("the node's group `{}` is not declared", escape(name)),
                         );
                         continue;
                     };
                     if !declared.is_empty() && !declared.contains(&rank) {
                         let found = format!(
-                            "it is no member of its group `{}`, which has ranks {}",
+                            "the rank is not a member of the node's group `{}`, which has ranks {}",
                             escape(name),
                             ranks::text(declared)
                         );
@@ -285,7 +285,7 @@ fn redeclared(
                     |rank| format!("rank {rank}"),
                 );
                 let found = format!(
-                    "group `{}` is ranks {}, and {by} says ranks {}",
+                    "group `{}` is ranks {}, but {by} states ranks {}",
                     escape(name),
                     ranks::text(ranks),
                     ranks::text(other)

@@ -69,7 +69,7 @@ fn size(
         for message in &trace.facts.messages {
             if seen(message.peer) {
                 let site = trace.facts.site(&message.node);
-                let what = format!("its peer is rank {}", message.peer);
+                let what = format!("the node's peer is rank {}", message.peer);
                 findings.push(beyond(site, what).of(rank));
             }
         }

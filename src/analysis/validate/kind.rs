@@ -54,84 +54,84 @@ macro_rules! kinds {
 
 kinds! {
     Error Unreadable "unreadable": "bytes that break the format, or a file that breaks off or cannot be opened",
-        "copy or capture the file anew; what stands before the break was checked";
+        "copy or capture the file again; the records before the break were checked";
     Error InvalidNode "invalid-node": "a node whose type and attributes are inconsistent",
-        "look at the tool that wrote the trace";
+        "check the tool that wrote the trace";
     Error DuplicateId "duplicate-id": "a second node with an id that is taken",
-        "ids are unique within one file; the producer is at fault";
-    Error SelfData "self-data": "a node that waits for its own data",
-        "the trace is broken; capture or convert it anew";
-    Error DanglingData "dangling-data": "a node that waits for the data of a node that does not exist",
-        "the trace is incomplete; capture or convert it anew";
-    Error Cycle "cycle": "a dependency cycle: nodes that wait for one another",
+        "give each node of a file its own id; the tool that wrote the file is at fault";
+    Error SelfData "self-data": "a node that depends on its own data",
+        "capture or convert the trace again; it is broken";
+    Error DanglingData "dangling-data": "a node that depends on the data of a missing node",
+        "capture or convert the trace again; it is incomplete";
+    Error Cycle "cycle": "a dependency cycle: nodes that depend on one another",
         format_args!(
-            "with {} data control dependencies are left out; a cycle of data dependencies cannot be replayed",
+            "{} data, which leaves control dependencies out; a cycle of data dependencies cannot be replayed",
             SettingKey::Dependencies
         );
-    Error Unreachable "unreachable": "a node that can never start, because of what it waits for",
-        "repair what it depends on, which is listed above";
+    Error Unreachable "unreachable": "a node that can never start, because a node before it never ends",
+        "repair the nodes that it depends on, which are listed above";
     Error WrongRank "wrong-rank": "a message whose own end is another rank, or whose two ends are one rank",
-        "look whether the files are numbered as the job was";
-    Error DeclaredTwice "group-declared-twice": "a group that one trace declares twice, with other ranks",
+        "check that the files' numbers are the job's ranks";
+    Error DeclaredTwice "group-declared-twice": "a group that one trace declares twice, with different ranks",
         format_args!("delete one of the metadata nodes, or pass the groups with {}", SettingKey::Groups);
-    Error Undeclared "undeclared-group": "a collective of a group that nothing declares",
+    Error Undeclared "undeclared-group": "a collective of an undeclared group",
         format_args!("pass the groups with {} FILE, a JSON object {{\"1\": [0, 1, …]}}", SettingKey::Groups);
-    Error NotMember "not-a-member": "a rank that is no member of a group it uses",
-        "look whether the files are numbered as the job was, and whether the groups are those of this job";
+    Error NotMember "not-a-member": "a rank that uses a group without being a member",
+        "check that the files' numbers are the job's ranks, and that the groups are of this job";
     Error MemberTwice "member-twice": "a group that names a rank twice",
         "name each rank once";
-    Error GroupZero "group-zero": "a group called 0 that is not all ranks, which traces use 0 for",
-        "give the group another number, in the traces too";
+    Error GroupZero "group-zero": "a group named 0 that is not all ranks, although traces use 0 for all ranks",
+        "give the group another number, also in the traces";
     Error RankTwice "rank-twice": "a rank that has two traces",
         "give one trace for each rank";
-    Error BeyondJob "beyond-job": "a rank that takes part and is none of the job's",
-        format_args!("look for a peer or group member that is no rank, or give the job more {}", SettingKey::Ranks);
-    Error MissingRank "missing-rank": "a rank that takes part and has no trace",
+    Error BeyondJob "beyond-job": "a rank outside the job takes part",
+        format_args!("look for a peer or group member that is not a rank, or give the job more {}", SettingKey::Ranks);
+    Error MissingRank "missing-rank": "a rank without a trace takes part",
         format_args!(
-            "add the missing traces, or take {} mirror, which lets a missing member arrive with the present ones",
+            "add the missing traces, or use {} mirror, which makes missing members arrive with the present ones",
             SettingKey::MissingRanks
         );
     Error Collectives "divergent-collectives": "ranks that disagree on the collectives of a group they share",
-        "members of a group must make the same collectives in the same order; look for a trace of another job or \
-         step, or one that was cut";
+        "look for a trace of another job or step, or a truncated trace; members of a group must make \
+         the same collectives in the same order";
     Error Root "root-outside-group": "a collective whose root is not in its group",
-        "`comm_root` is a rank of the job, not a place in the group";
+        "a rank of the job in `comm_root`, not a position in the group";
     Error Oversized "oversized-buffer": "a collective of more than 2^63 bytes",
-        "look whether `comm_size` is the shard, as it must be for all-gather and gather";
+        "check that `comm_size` is the size of a shard, as all-gather and gather need";
     Error Unmatched "unmatched-message": "a send without its receive, or a receive without its send",
-        "the two traces are of different jobs or steps, or one was cut";
+        "check that the two traces are of one job and step, and that neither is truncated";
     Error MessageSize "message-size": "a send and its receive that differ in size",
-        "the two traces are of different jobs or steps, or one was cut";
-    Error InSwitch "divergent-memory": "ranks that disagree on what switches gather and reduce",
-        "in-switch loads and stores are the same on all ranks, in the order of ids";
+        "check that the two traces are of one job and step, and that neither is truncated";
+    Error InSwitch "divergent-memory": "ranks that disagree on the loads and stores that switches gather and reduce",
+        "the same in-switch loads and stores on all ranks, in the order of ids";
     Error Deadlock "deadlock": "a deadlock cycle: ranks that wait for one another",
-        "look at the order of sends, receives and collectives in these traces";
+        "check the order of sends, receives and collectives in these traces";
     Warning SelfControl "self-control": "a control dependency of a node on itself; replays drop it",
-        "nothing, if the node was meant to wait for nothing else";
+        "nothing, if the node was meant to have no other dependency";
     Warning DanglingControl "dangling-control":
-        "a control dependency on a node that does not exist; replays drop it",
+        "a control dependency on a missing node; replays drop it",
         "nothing, if the trace was cut from a longer one on purpose";
     Warning ControlCycle "control-cycle":
         "control dependencies that close a cycle; replays drop all control dependencies of the trace",
-        format_args!("convert the trace anew, or take {} data to say that it is meant", SettingKey::Dependencies);
+        format_args!("convert the trace again, or use {} data to confirm that data dependencies are enough", SettingKey::Dependencies);
     Warning HostCommunication "host-communication":
         "communication that is marked as host work; replays carry it out as communication",
-        "look whether the same communication is in the trace twice, once for the host and once for the NPU";
-    Warning Redeclared "group-redeclared": "a group of which ranks that share it know other members",
-        format_args!("pass the groups with {}, which goes before what traces declare", SettingKey::Groups);
+        "check whether the trace has the same communication twice, once for the host and once for the NPU";
+    Warning Redeclared "group-redeclared": "a group whose ranks declare different members",
+        format_args!("pass the groups with {}, which overrides the traces", SettingKey::Groups);
     Warning DivergentDimensions "divergent-parts":
-        "ranks that disagree on collectives over some of the machine's dimensions; they may not share them",
-        format_args!("say on which machine with {}, which decides who takes part", SettingKey::Machine);
+        "ranks that disagree on collectives over some of the machine's dimensions; they may be in different groups",
+        format_args!("name the machine with {}, which determines the groups", SettingKey::Machine);
     Warning NoWork "no-work": "a kernel without duration, FLOPs and bytes; it takes no time",
         "capture or convert the trace with durations";
-    Warning Overfreed "overfreed": "memory that is freed and that no node allocates; replays free what is there",
-        "if the trace was cut from a longer one, peaks lack what was allocated before; if not, its producer is at fault";
+    Warning Overfreed "overfreed": "memory that is freed but that no node allocates; replays free only allocated memory",
+        "if the trace was cut from a longer one, peaks lack earlier allocations; otherwise the tool that wrote the trace is at fault";
     Note DuplicateDependency "duplicate-dependency": "a dependency that a node names more than once",
         "nothing; replays merge them";
-    Note Isolated "isolated": "a node that waits for nothing and that nothing waits for",
-        "look whether the trace lost its dependencies; the node starts at once";
+    Note Isolated "isolated": "a node without dependencies on which no node depends",
+        "check whether the trace lost its dependencies; the node starts at time 0";
     Note NoDuration "no-duration": "host work without a duration; it takes no time",
-        "nothing, if the work was shorter than the clock could tell";
+        "nothing, if the work was shorter than the clock's resolution";
 }
 
 impl DefectKind {

@@ -88,7 +88,7 @@ pub(super) fn check(
             if own || message.peer == rank {
                 let found = if own {
                     format!(
-                        "its own end is rank {}, but this is the trace of rank {rank}",
+                        "the message's own end is rank {}, but this is the trace of rank {rank}",
                         message.own
                     )
                 } else {

@@ -53,11 +53,12 @@ impl ValidationRole {
         match self {
             Self::NoWork => Some((
                 DefectKind::NoWork,
-                "neither its duration nor its FLOPs or bytes are known",
+                "the node's duration, FLOPs and bytes are unknown",
             )),
-            Self::NoDuration => {
-                Some((DefectKind::NoDuration, "its duration is not known, or zero"))
-            }
+            Self::NoDuration => Some((
+                DefectKind::NoDuration,
+                "the node's duration is unknown or zero",
+            )),
             _ => None,
         }
     }

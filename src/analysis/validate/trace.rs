@@ -215,9 +215,9 @@ fn duplicate(
     if !is_faulty(again) {
         findings.add(DefectKind::DuplicateId, || {
             let [first, again] = [first, again].map(|node| &raw.nodes[node as usize]);
-            let mut found = format!("record {} has this id already", first.record.number);
+            let mut found = format!("record {} already has this id", first.record.number);
             if again.record.bytes.is_empty() {
-                found += "; the record is empty, as where zeros overwrote a file";
+                found += "; the record is empty, as in a file overwritten by zeros";
             }
             (DefectLocation::of(again), found)
         });

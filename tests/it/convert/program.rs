@@ -331,7 +331,7 @@ fn every_command_takes_one_step_alone() {
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
-        error.contains("it has no step 9") && error.contains("5, 6"),
+        error.contains("the trace has no step 9") && error.contains("5, 6"),
         "{error}"
     );
 }

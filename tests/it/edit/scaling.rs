@@ -286,11 +286,19 @@ fn what_does_not_fit_is_refused() {
             "the grid has no `xp`; expected one of pp, dp, tp",
         ),
         ("dp=3", "dp=6", "the traces are of ranks 0, 1, 2"),
-        ("dp=12", "dp=24", "so what it would have of 24 is unknown"),
-        ("tp=2,dp=6", "tp=4", "send other messages along `tp`"),
-        ("pp=2,dp=3,tp=2", "pp=4", "send other messages along `pp`"),
+        (
+            "dp=12",
+            "dp=24",
+            "so its members among 24 ranks are unknown",
+        ),
+        ("tp=2,dp=6", "tp=4", "send different messages along `tp`"),
+        (
+            "pp=2,dp=3,tp=2",
+            "pp=4",
+            "send different messages along `pp`",
+        ),
         ("pp=2,dp=3,tp=2", "dp=1", "a message to itself along `dp`"),
-        ("dp=0", "dp=1", "is no dimension"),
+        ("dp=0", "dp=1", "is not a dimension"),
     ] {
         let error = refused(&["scale", &traces, "--grid", grid, "--to", to, "-o", out]);
         assert!(error.contains(why), "{grid} {to}: {error}");

@@ -58,12 +58,12 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
             .unwrap_or_else(|| panic!("{what:?} in\n{text}"))
     };
     let order = [
-        "8 FAULTS: only what could be read is shown",
+        "8 FAULTS: only the readable part is shown",
         "rank 2: ",
         "without `comm_dst`",
         "record 8",
         "a second node with the id 1",
-        "node 3 waits for the data of node 99, which does not exist",
+        "node 3 depends on the data of node 99, which does not exist",
         "4 (d) → 5 (e) → 4",
         "NOTES",
         "rank 0: node 1 follows node 77, which does not exist",
@@ -92,7 +92,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let (code, text, _) = answer(&[path, "--critical-path", "--rank", "0-1"]);
     assert_eq!(code, 0);
     assert!(
-        text.contains("3 nodes on or behind a dependency cycle, left out"),
+        text.contains("3 nodes left out, which are on a dependency cycle or depend on one"),
         "{text}"
     );
     assert!(text.contains("one path for each rank"), "{text}");
@@ -143,8 +143,8 @@ fn options_that_do_not_go_together_are_refused() {
             &["--rank", "9"][..],
             "none of the 8 files is of such a rank",
         ),
-        (&["--rank", "x"], "`x` is no rank"),
-        (&["--type", "kernel"], "no node is a `kernel`"),
+        (&["--rank", "x"], "`x` is not a rank"),
+        (&["--type", "kernel"], "there is no type `kernel`"),
         (&["--from", "soon"], "--from"),
         (&["--name", "a["], "[[]"),
         (&["--limit", "3"], "--limit is for --list and --node"),

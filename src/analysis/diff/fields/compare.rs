@@ -260,7 +260,7 @@ fn records(
                 .iter()
                 .map(|message| match AttrView::scan(message, 0) {
                     Ok(attr) => attr.display_text(),
-                    Err(_) => format!("{} bytes that are no attribute", message.len()),
+                    Err(_) => format!("{} bytes that are not an attribute", message.len()),
                 });
             FieldValue::Text(shown.collect::<Vec<_>>().join(", then "))
         }

@@ -13,7 +13,7 @@ impl RankGrid {
         for part in text.split(',') {
             let (name, size) = Self::dimension(part)?;
             if grid.0.iter().any(|(known, _)| *known == name) {
-                return Err(format!("`{name}` is there twice"));
+                return Err(format!("dimension `{name}` is given twice"));
             }
             grid.0.push((name, size));
         }
@@ -27,7 +27,7 @@ impl RankGrid {
 
     /// Parses one dimension with its size, such as `dp=2`.
     pub fn dimension(text: &str) -> Result<(String, u32), String> {
-        let wrong = || format!("`{text}` is no dimension; write for example dp=2");
+        let wrong = || format!("`{text}` is not a dimension; write for example dp=2");
         let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
         let (name, size) = (
             name.trim(),

@@ -21,7 +21,7 @@ impl GroupScaling {
         let fail = |why: String| {
             let found = format!("group `{}`, ranks {}: {why}", escape(name), listed(ranks));
             let grid = SettingKey::Grid;
-            let hint = format!("give a {grid} in which every group is a part of the grid");
+            let hint = format!("give a {grid} in which every group is a sub-grid");
             Err(refused(found, &hint))
         };
         if let Some(rank) = ranks.iter().find(|&&rank| rank >= along.ranks()) {
@@ -42,7 +42,7 @@ impl GroupScaling {
         let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
         // Distinct members form a sub-grid if and only if all combinations of their coordinates exist.
         if combinations != ranks.len() as u128 {
-            return fail("they are no part of the grid along its dimensions".to_owned());
+            return fail("the ranks are not a sub-grid of the grid".to_owned());
         }
         let (_, dimension) = along.coordinates(0);
         let across = found[dimension].len();
@@ -53,7 +53,7 @@ impl GroupScaling {
         }
         if across as u32 != along.size() {
             return fail(format!(
-                "it has {across} of {} along `{}`, so what it would have of {} is unknown",
+                "the group has {across} of {} ranks along `{}`, so its members among {} ranks are unknown",
                 along.size(),
                 along.name(),
                 along.new_size()
@@ -63,7 +63,7 @@ impl GroupScaling {
             Ok(Self::Grows)
         } else {
             fail(format!(
-                "it grows along `{}`, and its ranks are not in ascending order",
+                "the group grows along `{}`, but its ranks are not in ascending order",
                 along.name()
             ))
         }
@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(of(&[3, 2]), Ok(GroupScaling::Copied));
         assert_eq!(of(&[5]), Ok(GroupScaling::Copied));
         for (ranks, why) in [
-            (&[0, 3][..], "no part of the grid"),
-            (&[0, 2], "2 of 4 along `dp`"),
+            (&[0, 3][..], "not a sub-grid"),
+            (&[0, 2], "2 of 4 ranks along `dp`"),
             (&[6, 4, 2, 0], "not in ascending order"),
             (&[0, 8], "no rank 8"),
             (&[1, 1], "named twice"),

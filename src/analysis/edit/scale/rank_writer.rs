@@ -163,7 +163,7 @@ impl ScaleWriter<'_> {
                 return Err(TraceError::refused(
                     view.id,
                     format!(
-                        "its root is rank {root}, and the grid has {}",
+                        "the collective's root is rank {root}, but the grid has {}",
                         along.ranks()
                     ),
                     format!("give a {} of all ranks of the job", SettingKey::Grid),
@@ -275,7 +275,7 @@ fn share(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError
     scaled.ok_or_else(|| {
         TraceError::refused(
             node,
-            format!("its {bytes} bytes times {over} over {under} are more than 2^63"),
+            format!("the node's {bytes} bytes times {over}/{under} are more than 2^63"),
             format!(
                 "scale to fewer ranks, or with {} keep-total",
                 SettingKey::Sharded

@@ -206,7 +206,7 @@ fn messages_along_the_dimension_that_differ_are_refused() {
     open.scan_rank(1, &file(&[message(1, true, 0)])).unwrap();
     let error = open.check().unwrap_err().to_string();
     assert!(
-        error.contains("ranks 0 and 1 send other messages along `dp`"),
+        error.contains("ranks 0 and 1 send different messages along `dp`"),
         "{error}"
     );
     // In a ring of one rank, a message would go to the sender itself.

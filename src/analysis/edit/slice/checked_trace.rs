@@ -97,7 +97,7 @@ fn check(raw: &RawTrace<'_>) -> Result<(), TraceError> {
         return Err(TraceError::refused(
             second.view.id,
             "a second node with this id",
-            "ids are unique within one file; the producer is at fault",
+            "give each node of a file its own id; the tool that wrote the file is at fault",
         )
         .in_record(second.record.number, second.record.offset));
     }
@@ -108,10 +108,10 @@ fn check(raw: &RawTrace<'_>) -> Result<(), TraceError> {
             return Err(TraceError::refused(
                 item.view.id,
                 format!(
-                    "it waits for the data of node {}, which does not exist",
+                    "the node depends on the data of node {}, which does not exist",
                     dep.id
                 ),
-                "the trace is incomplete; capture or convert it anew",
+                "capture or convert the trace again; it is incomplete",
             )
             .in_record(item.record.number, item.record.offset));
         }
@@ -135,6 +135,6 @@ fn refuse_cycle(raw: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
             cycle.len(),
             ids.join(", ")
         ),
-        "capture or convert the trace anew",
+        "capture or convert the trace again",
     )
 }

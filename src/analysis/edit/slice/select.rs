@@ -37,10 +37,12 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
         let (found, hint) = match (cut, ids) {
             (_, None) => ("the trace has no nodes".to_owned(), String::new()),
             (SliceTarget::Ids(_), Some((first, last))) => (
-                "no node has such an id".to_owned(),
+                "no node has an id in this range".to_owned(),
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
-            (SliceTarget::Step(step), _) => (format!("it has no step {step}"), steps(trace)?),
+            (SliceTarget::Step(step), _) => {
+                (format!("the trace has no step {step}"), steps(trace)?)
+            }
             (SliceTarget::Annotation(pattern), _) => (
                 format!("no node is called `{}`", escape(pattern)),
                 names(trace),
@@ -146,8 +148,8 @@ fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
     let shown = shown.collect::<Vec<_>>().join(", ");
     Ok(match numbers.len() {
         0 => "no node is of a profiled step; take the whole trace".to_owned(),
-        count if count > SHOWN => format!("one of its {count} steps: {shown}, …"),
-        _ => format!("its steps are {shown}"),
+        count if count > SHOWN => format!("one of the {count} steps: {shown}, …"),
+        _ => format!("one of the steps {shown}"),
     })
 }
 

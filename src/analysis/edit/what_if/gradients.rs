@@ -347,8 +347,8 @@ pub(super) fn regroup_found(
     let each = bytes_per_element.or_else(|| found.element_bytes(program));
     let (Some(each), Some(&template)) = (each, found.collectives.first()) else {
         return Err(super::refused(
-            "the buckets of gradients cannot be told: what is reduced is not the gradients of the parameters whose hooks are \
-             captured",
+            "the buckets of gradients are unknown: the job does not reduce the gradients of the parameters \
+             whose hooks are captured",
             "edit a job of DistributedDataParallel that was captured with shapes",
         ));
     };
@@ -485,8 +485,8 @@ pub(super) fn insert(
             .flatten()
             .ok_or_else(|| {
                 super::refused(
-                    "the number format of its gradients is not captured",
-                    "capture it with shapes and types of arguments",
+                    "the number format of the job's gradients is not captured",
+                    "capture the job with shapes and types of arguments",
                 )
             })?;
         bytes += elements * each;

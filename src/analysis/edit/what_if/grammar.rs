@@ -70,7 +70,7 @@ impl FromStr for ScaleFactor {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected =
-            || format!("`{text}` is no factor; expected 2x, 1.5x, 1/2x, or both sizes: 8:16");
+            || format!("`{text}` is not a factor; expected 2x, 1.5x, 1/2x, or both sizes: 8:16");
         let parts = |from: &str, to: &str| Self::new(to.parse().ok()?, from.parse().ok()?);
         let found = match (text.split_once(':'), text.strip_suffix('x')) {
             (Some((from, to)), _) => parts(from, to),
@@ -181,18 +181,18 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     (
         "microbatches",
         "2x or 4:8",
-        "micro-batches of a pipeline, of the same samples in all",
+        "micro-batches of a pipeline, with the same total of samples",
     ),
     ("data", "8", "replicas"),
     (
         "pipeline",
         "8",
-        "stages of a pipeline, of as many layers each",
+        "stages of a pipeline, each with the same number of layers",
     ),
     (
         "ranks",
         "64",
-        "all ranks of the job, absent ones as captured ones of their role",
+        "all ranks of the job; absent ranks copy captured ranks of their role",
     ),
     (
         "bucket",
@@ -207,7 +207,7 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     (
         "overlap",
         "off",
-        "reduce gradients beside the backward pass",
+        "reduce gradients during the backward pass",
     ),
     (
         "schedule",
@@ -217,7 +217,7 @@ pub const EDITS: &[(&str, &str, &str)] = &[
     (
         "delay",
         "50ms,rank=1,at=backward",
-        "host time in front of a phase",
+        "host time before a phase",
     ),
 ];
 
@@ -257,7 +257,7 @@ impl FromStr for JobEdit {
         let first = words.next().unwrap_or_default();
         let Some((name, value)) = first.split_once('=') else {
             return Err(format!(
-                "`{text}` is no edit; expected NAME=VALUE such as batch=2x"
+                "`{text}` is not an edit; expected NAME=VALUE such as batch=2x"
             ));
         };
         if let Some((_, why)) = UNKNOWN_CHANGES.iter().find(|(known, _)| *known == name) {
@@ -268,11 +268,11 @@ impl FromStr for JobEdit {
             let near = did_you_mean(nearest(name, names.iter().copied()));
             let all = names.join(", ");
             return Err(match near.is_empty() {
-                true => format!("no edit is called `{name}`; one of {all}"),
+                true => format!("no edit is called `{name}`; expected one of {all}"),
                 false => format!("no edit is called `{name}`{near}"),
             });
         };
-        let expected = || format!("`{value}` is no {name}; expected {name}={form}");
+        let expected = || format!("`{value}` is not a value of {name}; expected {name}={form}");
         let number = || {
             let found = value.parse::<u32>().ok();
             found.filter(|&n| n > 0).ok_or_else(expected)
@@ -281,17 +281,21 @@ impl FromStr for JobEdit {
         for word in words {
             match word.split_once('=') {
                 Some(("rank", text)) if name == "delay" => {
-                    let found = text.parse().map_err(|_| format!("`{text}` is no rank"))?;
+                    let found = text
+                        .parse()
+                        .map_err(|_| format!("`{text}` is not a rank"))?;
                     rank = Some(found);
                 }
                 Some(("at", text)) if name == "delay" => {
                     at = StepPhase::from_name(text).ok_or_else(|| {
-                        format!("`{text}` is no phase; one of forward, backward, optimizer")
+                        format!(
+                            "`{text}` is not a phase; expected one of forward, backward, optimizer"
+                        )
                     })?;
                 }
                 _ => {
                     return Err(format!(
-                        "`{word}` is no part of {name}; expected {name}={form}"
+                        "`{word}` is not a part of {name}; expected {name}={form}"
                     ));
                 }
             }
@@ -312,7 +316,7 @@ impl FromStr for JobEdit {
                 let factor: ScaleFactor = value.parse()?;
                 let whole = factor.whole().and_then(|whole| u32::try_from(whole).ok());
                 Self::MicroBatches(whole.ok_or_else(|| {
-                    format!("{value} is no whole number of times as many micro-batches")
+                    format!("{value} does not give a whole multiple of the micro-batches")
                 })?)
             }
             "reshard" | "overlap" => match (name, value) {
@@ -322,7 +326,7 @@ impl FromStr for JobEdit {
                     return Err("reshard=on cannot be made: the capture shows no gathers for the backward pass".to_owned());
                 }
                 (_, "on") => {
-                    return Err("overlap=on cannot be made: the capture does not show when each gradient is known".to_owned());
+                    return Err("overlap=on cannot be made: the capture does not show when each gradient is ready".to_owned());
                 }
                 _ => return Err(expected()),
             },

@@ -72,14 +72,14 @@ impl JobLayers {
         match change {
             LayerChange::By(by) if by % parts == 0 => Ok(by / parts),
             LayerChange::By(by) => Err(super::refused(
-                format!("layers={by:+}: its {parts} stages get equally many layers"),
+                format!("layers={by:+}: the {parts} stages must get equally many layers"),
                 &format!("a multiple of {parts}"),
             )),
             LayerChange::Times(factor) if (old * factor.over).is_multiple_of(factor.under) => {
                 Ok(factor.of(old) as i64 - old as i64)
             }
             LayerChange::Times(factor) => Err(super::refused(
-                format!("its {old} layers times {factor} are no whole number"),
+                format!("{old} layers times {factor} are not a whole number"),
                 "another factor, or a number of layers such as layers=+2",
             )),
         }
@@ -119,8 +119,8 @@ pub(super) fn change(
     }
     if counts.matched == 0 {
         return Err(super::refused(
-            "nothing is repeated as often in the forward as in the backward pass, so its layers are unknown",
-            "edit a job whose layers are alike",
+            "the layers are unknown: no sequence of operators is repeated equally often in the forward and the backward pass",
+            "edit a job with identical layers",
         ));
     }
     let changed = ChangedLayers {
@@ -153,8 +153,8 @@ fn change_step(
     };
     if all.collectives.iter().any(is_apart) {
         return Err(super::refused(
-            "its reductions of shards of gradients belong to no layer, so what more layers would reduce is unknown",
-            "generate it with the number of layers that you want",
+            "the reductions of gradient shards belong to no layer, so the reductions of more layers are unknown",
+            "generate the job with the number of layers that you want",
         ));
     }
     let reductions = all.of_buckets(program);
@@ -188,10 +188,10 @@ fn change_step(
             .ok_or_else(|| {
                 super::refused(
                     format!(
-                        "its forward pass repeats {} nodes {} times, and its backward pass repeats no part as often",
+                        "the forward pass repeats {} nodes {} times, but the backward pass repeats no sequence equally often",
                         layers.period, layers.times
                     ),
-                    "edit a job whose layers are alike",
+                    "edit a job with identical layers",
                 )
             })?,
     };
@@ -200,7 +200,7 @@ fn change_step(
     let new = old.saturating_add(by);
     if !(1..=100_000).contains(&new) {
         return Err(super::refused(
-            format!("it would have {new} layers"),
+            format!("the job would have {new} layers"),
             "1 to 100000 layers",
         ));
     }
@@ -218,13 +218,13 @@ fn change_step(
             .is_some_and(|(_, found)| (found.times as i64) < old)
     {
         return Err(super::refused(
-            "its layers differ in the backward pass, so that they cannot be that few",
+            "the layers differ in the backward pass, so at least two must stay",
             "keep two layers",
         ));
     }
     if !blocks.is_empty() && -by + 2 > old {
         return Err(super::refused(
-            "its first and its last layer differ from others, so that they cannot be removed",
+            "the first and the last layer differ from the others, so neither can be removed",
             "keep two layers",
         ));
     }
@@ -268,7 +268,7 @@ fn change_step(
     }
     if !blocks.is_empty() {
         counts.notes.insert(
-            "layers of the backward pass by the operators whose gradients they find".to_owned(),
+            "layers of the backward pass by the operators whose gradients they compute".to_owned(),
         );
     }
     let mut editor = LayerEditor::new(program, runs, by);

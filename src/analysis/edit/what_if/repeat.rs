@@ -120,7 +120,7 @@ pub(super) fn accumulate(
         if fills.is_empty() {
             counts
                 .notes
-                .insert("adding gradients is not priced: nothing copies them".to_owned());
+                .insert("adding gradients takes no time: no node copies gradients".to_owned());
         }
         let of: BTreeMap<u32, u32> = fills.iter().copied().zip(sums.iter().copied()).collect();
         counts.added += (before.len() + sums.len()) as u64;
@@ -254,10 +254,10 @@ pub(super) fn cut_micro_batches(
         let Some(warm_up) = warm_up_of(&sequence, micro_batches) else {
             return Err(super::refused(
                 format!(
-                    "its {micro_batches} micro-batches pass in the order of neither GPipe nor 1F1B, so the order of more is \
-                     unknown"
+                    "the {micro_batches} micro-batches are neither in GPipe nor in 1F1B order, so the \
+                     order of more micro-batches is unknown"
                 ),
-                "edit the micro-batches of a schedule of one stage a rank",
+                "edit the micro-batches of a schedule with one stage per rank",
             ));
         };
         let copied = passes.iter().map(|(_, items)| items.len()).sum();
@@ -305,12 +305,12 @@ pub(super) fn cut_micro_batches(
     if counts.matched == 0 {
         return Err(super::refused(
             "no step has several micro-batches",
-            "edit a step of a pipeline that was captured with its marks of micro-batches, or generated",
+            "edit a step of a pipeline that was captured with micro-batch marks, or generated",
         ));
     }
     counts
         .notes
-        .insert("kernels of a part as those of a smaller batch".to_owned());
+        .insert("kernels of a micro-batch as for a smaller batch".to_owned());
     Ok(counts)
 }
 
@@ -406,10 +406,8 @@ pub(super) fn reorder(
         let sequence: Vec<Pass> = passes.iter().map(|(pass, _)| *pass).collect();
         if warm_up_of(&sequence, micro_batches).is_none() {
             return Err(super::refused(
-                format!(
-                    "its {micro_batches} micro-batches pass in the order of neither GPipe nor 1F1B"
-                ),
-                "edit a schedule of one stage a rank",
+                format!("the {micro_batches} micro-batches are neither in GPipe nor in 1F1B order"),
+                "edit a schedule with one stage per rank",
             ));
         }
         let warm_up = match order {
@@ -450,7 +448,7 @@ pub(super) fn reorder(
     if counts.matched == 0 {
         return Err(super::refused(
             "no step has several micro-batches with forward and backward passes",
-            "edit a training step of a pipeline that was captured with its marks of micro-batches, or generated",
+            "edit a training step of a pipeline that was captured with micro-batch marks, or generated",
         ));
     }
     Ok(counts)

@@ -55,8 +55,8 @@ pub(super) fn scale(
             groups.insert(group, vec![*rank]);
         }
         counts.notes.insert(format!(
-            "all-reduces inserted as DistributedDataParallel issues them, in buckets of {} MiB; their launches on the host are not \
-             priced",
+            "all-reduces inserted as DistributedDataParallel issues them, in buckets of {} MiB; their launches on \
+             the host take no time",
             DEFAULT_BUCKET >> 20
         ));
         format!("dp=1,rest={ranks}")
@@ -88,7 +88,7 @@ pub(super) fn scale(
     counts.matched += u64::from(ranks.max(new_ranks));
     counts.changed += u64::from(new_ranks.abs_diff(ranks));
     counts.notes.insert(
-        "recorded transfers and kernels are those of the captured replicas; have the machine's network price transfers".to_owned(),
+        "recorded transfers and kernels are from the captured replicas; use the machine's network for the times of transfers".to_owned(),
     );
     let mut new = Traces::new();
     let mut known: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
@@ -195,8 +195,8 @@ fn replicas_of_first(
 fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
     let unknown = || {
         super::refused(
-            format!("its replicas are ranks {members:?}, which do not lie in a grid of ranks"),
-            "scale it with `scale`, whose grid you state",
+            format!("the replicas are ranks {members:?}, which are not a line of a grid of ranks"),
+            "scale the job with `scale`, which takes the grid from you",
         )
     };
     let [first, others @ ..] = members else {
@@ -232,9 +232,9 @@ fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError>
     }
     if added == 0 {
         return Err(super::refused(
-            "it reduces no gradients, and no hook of a parameter is captured, so what replicas would reduce is unknown: further \
-             ranks would repeat the job side by side and exchange nothing",
-            "capture it with DistributedDataParallel, or generate it with the degree that you want",
+            "the job reduces no gradients and no hook of a parameter is captured, so the reductions of replicas \
+             are unknown; without them, further ranks would repeat the job and exchange nothing",
+            "capture the job with DistributedDataParallel, or generate the job with the degree that you want",
         ));
     }
     Ok(added)

@@ -153,7 +153,7 @@ impl CapturedRank {
 fn missing(place: StagePlace) -> TraceError {
     super::refused(
         format!(
-            "no captured rank is of the {} stage, so what absent ones do is unknown",
+            "no captured rank is of the {} stage, so the work of absent ranks of this stage is unknown",
             place.name()
         ),
         "capture a rank of the first, of a middle and of the last stage",
@@ -189,10 +189,10 @@ pub(super) fn complete(
     if world < seen || stated.is_some_and(|stated| stated != world) || world > MAX_NPUS {
         return Err(super::refused(
             match stated {
-                Some(_) => format!("ranks={world}: the job has {seen}"),
-                None => format!("ranks={world}: its traces and groups name {seen}"),
+                Some(_) => format!("ranks={world}: the job has {seen} ranks"),
+                None => format!("ranks={world}: the job's traces and groups name {seen} ranks"),
             },
-            "that number; `data` makes more replicas",
+            "the number of ranks that the job has; `data` makes more replicas",
         ));
     }
     let absent = world - traces.len() as u32;
@@ -268,7 +268,7 @@ pub(super) fn complete(
                         Some(_) => {
                             return Err(super::refused(
                                 format!(
-                                    "stage {stage} has no captured rank, and micro-batches pass in the order of neither GPipe nor 1F1B"
+                                    "stage {stage} has no captured rank, and its order of micro-batches is neither GPipe nor 1F1B"
                                 ),
                                 "capture a rank of each stage",
                             ));
@@ -352,10 +352,11 @@ fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCount
     }
     let text = match spread {
         Some(percent) => format!(
-            "kernels of absent ranks may take up to {percent:.1} % more or less, as those of captured ranks of one role differ"
+            "kernels of absent ranks may take up to {percent:.1} % more or less, the spread among captured ranks of one role"
         ),
-        None => "no role has two captured ranks with times, so how far ranks of one role differ is unknown".to_owned(),
+        None => "no role has two captured ranks with times, so the spread within a role is unknown"
+            .to_owned(),
     };
     counts.notes.insert(text);
-    counts.notes.insert("collectives with absent members as the machine prices them, or as recorded with captured members".to_owned());
+    counts.notes.insert("collectives with absent members take the machine's times, or the recorded times with captured members".to_owned());
 }

@@ -152,7 +152,7 @@ impl ModelWidths {
     pub fn factor_of(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
         let unknown = || {
             super::refused(
-                "the widths of its layers are unknown: no product of weights in its forward pass shows its shape",
+                "the widths of the layers are unknown: no matrix multiplication with weights in the forward pass has a recorded shape",
                 "edit a job that was captured with shapes, or generated",
             )
         };
@@ -166,7 +166,7 @@ impl ModelWidths {
                 ScaleFactor::new(size, hidden).ok_or_else(|| {
                     super::refused(
                         format!(
-                            "its hidden size is {hidden}, of which {size} is no simple multiple"
+                            "the hidden size is {hidden}, and {size} is not a simple multiple of it"
                         ),
                         "a factor such as hidden=1.5x",
                     )

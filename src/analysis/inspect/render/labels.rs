@@ -46,7 +46,7 @@ pub fn complaints<'a>(
 pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<Span>) -> String {
     match (basis, captured) {
         (TimeBasis::Given, _) => {
-            "starts as the file says, counted from the first of each rank".to_owned()
+            "starts as in the file, counted from the first start of each rank".to_owned()
         }
         (TimeBasis::Kept, Some(captured)) if captured == end => {
             "durations and delays as captured; ends with the capture, to the picosecond".to_owned()
@@ -54,7 +54,7 @@ pub fn basis(basis: TimeBasis, whole_micros: bool, end: Span, captured: Option<S
         (TimeBasis::Kept, Some(captured)) => {
             format!("durations and delays as captured; the capture ended at {captured}")
         }
-        (TimeBasis::Kept, None) => "durations and delays as the file says".to_owned(),
+        (TimeBasis::Kept, None) => "durations and delays as in the file".to_owned(),
         (TimeBasis::Estimated, _) => format!(
             "an estimate: the file has durations{} and no delays, so gaps are missing and starts are early",
             if whole_micros {

@@ -57,7 +57,7 @@ fn write(
         Some((start, end)) => fact("ran", format!("{start} to {end}"))?,
         None => fact(
             "ran",
-            "never: it is on or behind a dependency cycle".to_owned(),
+            "never: the node is on a dependency cycle or depends on one".to_owned(),
         )?,
     }
     let wait = match row.wait {

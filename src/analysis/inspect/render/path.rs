@@ -97,13 +97,13 @@ impl PathReport<'_> {
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
-                "{} on or behind a dependency cycle, left out",
+                "{} left out, which are on a dependency cycle or depend on one",
                 counted(stuck, "node")
             );
             paragraph(out, &text, "  ! ", 4, style.warning)?;
         }
         if !one_clock(self.tracks) {
-            let text = "the ranks share no clock, as far as the files say: one path for each rank";
+            let text = "the files do not state a common clock of the ranks: one path for each rank";
             paragraph(out, text, "  ", 2, anstyle::Style::new())?;
         }
         let mut distinct: Vec<(&TrackPath<'_>, Vec<u32>)> = Vec::new();

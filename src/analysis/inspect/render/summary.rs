@@ -152,7 +152,7 @@ impl SummaryWriter<'_> {
         let partly = partly.map(|rank| rank.given_starts).sum::<u64>();
         if partly > 0 {
             let text = format!(
-                "{} of nodes, not of all, and so not used",
+                "{}: only some nodes have a value, so it is not used",
                 counted(partly, "start")
             );
             self.fact("", &text)?;
@@ -223,7 +223,7 @@ impl SummaryWriter<'_> {
                 1 => "1 FAULT".to_owned(),
                 n => format!("{} FAULTS", thousands(n)),
             };
-            let text = format!("{count}: only what could be read is shown");
+            let text = format!("{count}: only the readable part is shown");
             self.heading(&text)?;
             self.told(&faults)?;
         }

@@ -47,8 +47,8 @@ pub(super) struct LayerBuckets {
 
 fn unknown() -> TraceError {
     super::super::refused(
-        "its reductions of gradients are not those of parameters whose hooks are captured, so what more layers would \
-         reduce is unknown",
+        "the job does not reduce the gradients of the parameters whose hooks are captured, so the \
+         reductions of more layers are unknown",
         "edit a job without reductions, or one of DistributedDataParallel that was captured with shapes",
     )
 }
@@ -225,8 +225,8 @@ impl LayerBuckets {
                     made.filter_map(|&on| program.facts_of(on).layer).collect();
                 if copies && found.len() > 1 {
                     return Err(super::super::refused(
-                        "it copies the gradients of several layers into one bucket, so where more layers would be copied is unknown",
-                        "generate it with the number of layers that you want",
+                        "the job copies the gradients of several layers into one bucket, so the buckets of more layers are unknown",
+                        "generate the job with the number of layers that you want",
                     ));
                 }
                 layers.extend(found);
@@ -285,8 +285,8 @@ impl LayerBuckets {
         }
         if this.at_end && this.passes.len() > 1 {
             return Err(super::super::refused(
-                "it reduces gradients behind each of several passes, whose order with more layers is unknown",
-                "generate it with the number of layers that you want",
+                "the job reduces gradients after each of several passes, and their order with more layers is unknown",
+                "generate the job with the number of layers that you want",
             ));
         }
         this.find_gathers(program, step)?;
@@ -329,8 +329,8 @@ impl LayerBuckets {
         let last = self.passes.last().and_then(|(all, _)| all.last());
         let (Some(&last), false) = (last, waits) else {
             return Err(super::super::refused(
-                "it gathers stepped parameters while its next forward pass runs, in buckets that more layers would change",
-                "generate it with the number of layers that you want",
+                "the job gathers updated parameters during the next forward pass, in buckets that more layers would change",
+                "generate the job with the number of layers that you want",
             ));
         };
         self.shard =

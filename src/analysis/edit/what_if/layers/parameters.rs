@@ -115,8 +115,8 @@ pub(super) fn stretch_parameters(
         stretched += 1;
     }
     if stretched > 0 {
-        counts
-            .notes
-            .insert("work on parameters that is not repeated as they grow".to_owned());
+        counts.notes.insert(
+            "work on parameters that does not repeat per layer grows with their number".to_owned(),
+        );
     }
 }

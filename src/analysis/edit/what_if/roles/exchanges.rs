@@ -62,8 +62,10 @@ pub(super) fn check_exchanges(
     }
     let unequal = |found: String| {
         crate::edit::what_if::refused(
-            format!("the completed job does not fit together: {found}"),
-            "capture more ranks: some role has none",
+            format!(
+                "the sends, receives and collectives of the completed job do not match: {found}"
+            ),
+            "capture more ranks; some role has no captured rank",
         )
     };
     if let Some(((from, to, _), left)) = messages.iter().find(|(_, left)| **left != 0) {
@@ -83,7 +85,7 @@ pub(super) fn check_exchanges(
         let odd = members.iter().find(|member| counts.get(member) != first);
         if let Some(odd) = odd {
             return Err(unequal(format!(
-                "rank {odd} calls collectives of group `{}` {} times, others {}",
+                "rank {odd} calls collectives of group `{}` {} times, other members {} times",
                 escape(name),
                 counts.get(odd).copied().unwrap_or(0),
                 first.copied().unwrap_or(0)

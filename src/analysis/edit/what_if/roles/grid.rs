@@ -41,7 +41,7 @@ impl RoleGrid {
     pub(super) fn find(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
         let unknown = |why: &str| {
             crate::edit::what_if::refused(
-                format!("the roles of its ranks are unknown: {why}"),
+                format!("the roles of the job's ranks are unknown: {why}"),
                 "capture all ranks, or generate the job",
             )
         };
@@ -62,7 +62,7 @@ impl RoleGrid {
         // other stages reduce nothing.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
-                "they reduce gradients in groups of different forms",
+                "ranks reduce gradients in groups of different shapes",
             ));
         }
         if let Some((stride, size)) = largest {
@@ -74,7 +74,7 @@ impl RoleGrid {
             let own = next - one.rank;
             if *step.get_or_insert(own) != own {
                 return Err(unknown(
-                    "messages to the next stage go to ranks of different distances",
+                    "messages to the next stage go to ranks at different distances",
                 ));
             }
         }
@@ -84,7 +84,7 @@ impl RoleGrid {
         };
         if step.is_some() && captured.iter().any(is_far) {
             return Err(unknown(
-                "messages go to other stages than the next, as those of stages in several parts do",
+                "messages skip stages, as in schedules with several chunks per stage",
             ));
         }
         let last = captured.iter().find(|one| one.place == StagePlace::Last);
@@ -94,7 +94,9 @@ impl RoleGrid {
         if let Some(stride) = step
             && known.insert(stride, (None, true)).is_some()
         {
-            return Err(unknown("stages and replicas lie along the same ranks"));
+            return Err(unknown(
+                "stages and replicas have the same distance between ranks",
+            ));
         }
         let next_strides: Vec<u32> = known.keys().copied().skip(1).chain([world]).collect();
         let mut this = Self {
@@ -103,7 +105,7 @@ impl RoleGrid {
             replicas: None,
         };
         let mut inner = 1;
-        let uneven = || unknown("they are no grid of ranks");
+        let uneven = || unknown("stages and replicas do not form a grid of ranks");
         for ((stride, (size, is_stages)), outer) in known.into_iter().zip(next_strides) {
             if !stride.is_multiple_of(inner) {
                 return Err(uneven());
@@ -142,7 +144,7 @@ impl RoleGrid {
         for one in captured {
             if this.place(one.rank) != one.place {
                 return Err(unknown(&format!(
-                    "rank {} is of the {} stage by its place among {world} ranks, and exchanges what the {} stage does",
+                    "rank {} is of the {} stage by its index among {world} ranks, but communicates like the {} stage",
                     one.rank,
                     this.place(one.rank).name(),
                     one.place.name()

@@ -68,7 +68,7 @@ impl<'g> GroupTable<'g> {
         let Some(moved) = grid.moved_group(members, from, to, target) else {
             return Err(crate::edit::what_if::refused(
                 format!(
-                    "group `{}` of rank {from} cannot be continued for rank {to}: ranks {} are no part of the grid",
+                    "group `{}` of rank {from} cannot be inferred for rank {to}: ranks {} are not a sub-grid",
                     escape(name),
                     shortened(members.iter().copied())
                 ),

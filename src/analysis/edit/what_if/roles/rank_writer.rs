@@ -162,7 +162,7 @@ impl RoleWriter<'_, '_> {
                     else {
                         return Err(crate::edit::what_if::refused(
                             format!(
-                                "rank {} would exchange messages beyond the ends of the pipeline, as rank {} does with rank {peer}",
+                                "rank {} would exchange messages beyond the ends of the pipeline if it copied those of rank {} with rank {peer}",
                                 self.to, self.from
                             ),
                             "capture a rank of each stage",

@@ -55,9 +55,9 @@ pub(in super::super) fn change_stages(
     if old < 2 || stages < 2 {
         return Err(refused(
             format!(
-                "pipeline={stages}: the job has {old} stages, and what one would do without messages is unknown"
+                "pipeline={stages}: the job has {old} stages; without messages between stages the work of a stage is unknown"
             ),
-            "two stages or more of a captured or generated pipeline",
+            "a captured or generated pipeline with two stages or more",
         ));
     }
     if stages > 2 && old < 3 {
@@ -138,10 +138,10 @@ pub(in super::super) fn change_stages(
     declared.retain(|_, members| members.iter().all(|&member| member < ranks));
     check_exchanges(&all, &declared, ranks)?;
     counts.notes.insert(
-        "stages between the first and the last as the captured ones between, in turn, with as many layers each".to_owned(),
+        "stages between the first and the last copy the captured middle stages in turn, with equally many layers each".to_owned(),
     );
     counts.notes.insert(
-        "recorded transfers and kernels are those of the captured stages; have the machine's network price transfers".to_owned(),
+        "recorded transfers and kernels are from the captured stages; use the machine's network for the times of transfers".to_owned(),
     );
     share_equal_traces(&mut all);
     Ok((all, declared))
@@ -149,8 +149,8 @@ pub(in super::super) fn change_stages(
 
 fn unknown_order(stages: u32) -> TraceError {
     refused(
-        format!("pipeline={stages}: its micro-batches pass in the order of neither GPipe nor 1F1B"),
-        "edit a schedule of one stage a rank",
+        format!("pipeline={stages}: the micro-batches are neither in GPipe nor in 1F1B order"),
+        "edit a schedule with one stage per rank",
     )
 }
 
