@@ -191,7 +191,7 @@ impl GeneratedJob {
             bytes,
             1,
             format_args!(
-                "{}, or files with {} and no {}",
+                "{}, or files from {} without {}",
                 self.0.fewer(),
                 SettingKey::Output,
                 SettingKey::Machine
@@ -345,7 +345,7 @@ pub enum GenerateError {
         expected: String,
     },
     /// Each option is valid, but together they exceed the limits of a trace.
-    #[error("{what} would be {found}, and a trace holds at most {limit}; try {hint}")]
+    #[error("{what} would be {found}, but a trace can have at most {limit}; try {hint}")]
     TooLarge {
         /// The quantity, with its unit.
         what: &'static str,

@@ -46,7 +46,7 @@ impl ChainPattern {
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;
         if self.chains == 0 || self.chains > self.nodes {
-            let expected = format!("1 to {}, one node per chain at least", self.nodes);
+            let expected = format!("1 to {}, with at least one node per chain", self.nodes);
             return Err(refused("chains", self.chains, expected));
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
@@ -130,7 +130,7 @@ mod tests {
         let why = why_not(WorkloadPattern::Chain(options.clone()));
         assert_eq!(
             why,
-            "`chains` is 3; expected 1 to 2, one node per chain at least"
+            "`chains` is 3; expected 1 to 2, with at least one node per chain"
         );
         options.chains = 1;
         options.duration = Span(1500);

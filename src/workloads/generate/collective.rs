@@ -110,7 +110,10 @@ impl CollectivePattern {
             return Ok(());
         };
         if !self.kind.has_root() {
-            let expected = format!("none, as the members of {} are all alike", self.kind);
+            let expected = format!(
+                "no `root`, because the members of {} all have the same role",
+                self.kind
+            );
             return Err(refused("root", root, expected));
         }
         match members {
@@ -138,7 +141,7 @@ impl CollectiveMembers {
     /// Returns `None` if `group` is the world in rank order.
     fn of(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
         if group.is_empty() {
-            return Err(refused("group", "empty", "one rank at least"));
+            return Err(refused("group", "empty", "at least one rank"));
         }
         if let Some(rank) = group.iter().find(|rank| **rank >= ranks) {
             let expected = format!("ranks from 0 to {}", ranks - 1);
@@ -148,7 +151,7 @@ impl CollectiveMembers {
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             let found = format!("with rank {} twice", pair[0]);
-            return Err(refused("group", found, "each rank once at most"));
+            return Err(refused("group", found, "each rank at most once"));
         }
         // All ranks in rank order are the world group, which needs no declaration.
         if group.len() == ranks as usize && group == sorted {
@@ -340,7 +343,7 @@ mod tests {
         assert_eq!(text, "`root` is 0; expected a member of the group");
         let text = why(&|o| (o.root, o.kind) = (Some(0), CollectiveKind::AllReduce));
         assert!(
-            text.contains("the members of all-reduce are all alike"),
+            text.contains("the members of all-reduce all have the same role"),
             "{text}"
         );
         let text = why(&|o| o.group = Some(vec![1, 3, 1]));

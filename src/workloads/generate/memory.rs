@@ -53,11 +53,11 @@ impl MemoryPattern {
         check_whole_ns("kernel", self.kernel)?;
         check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
         if self.in_switch && self.local {
-            let expected = "remote: local memory is behind no switch";
+            let expected = "remote memory, because local memory has no switch";
             return Err(refused("place", "local, with in_switch", expected));
         }
         if self.memory.is_some() && self.local {
-            let expected = "none: the NPU's own memory has no name";
+            let expected = "no name, because the NPU's own memory has none";
             return Err(refused("memory", "a name, with local", expected));
         }
         Ok(MemoryGenerator(self))
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(ops, [what(false), what(true)]);
         options.local = true;
         let why = why_not(WorkloadPattern::Memory(options.clone()));
-        assert!(why.contains("behind no switch"), "{why}");
+        assert!(why.contains("local memory has no switch"), "{why}");
         options.loads = 0;
         let why = why_not(WorkloadPattern::Memory(options));
         assert!(why.starts_with("`loads` is 0"), "{why}");

@@ -72,7 +72,10 @@ impl P2pPattern {
         let (mut to, mut from) = (Vec::new(), Vec::new());
         match self.traffic {
             TrafficPattern::Stride(stride) if stride.is_multiple_of(self.ranks) => {
-                let expected = format!("no multiple of {}, the number of ranks", self.ranks);
+                let expected = format!(
+                    "a number that is not a multiple of {}, the number of ranks",
+                    self.ranks
+                );
                 return Err(refused("stride", stride, expected));
             }
             TrafficPattern::Random(seed) => {
@@ -365,7 +368,7 @@ mod tests {
         let text = why(TrafficPattern::Stride(8), 4, 1);
         assert_eq!(
             text,
-            "`stride` is 8; expected no multiple of 4, the number of ranks"
+            "`stride` is 8; expected a number that is not a multiple of 4, the number of ranks"
         );
         assert!(why(TrafficPattern::Ring, 1, 1).contains("`ranks` is 1; expected 2 or more"));
         assert!(why(TrafficPattern::Ring, 2, 0).contains("`count` is 0"));

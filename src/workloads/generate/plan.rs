@@ -482,7 +482,7 @@ impl ScheduleName {
             (Self::DualPipeV, None) => PipelineSchedule::DualPipeV,
             (_, Some(chunks)) => {
                 let expected =
-                    format!("nothing with schedule = {self}, which has no number of chunks");
+                    format!("no `chunks` with schedule = {self}, whose number of chunks is fixed");
                 return Err(refused("chunks", chunks, expected));
             }
         };

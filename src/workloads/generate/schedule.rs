@@ -478,12 +478,14 @@ impl PipelineSchedule {
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let lines = orders.stages();
     if lines != stages {
-        let expected = format!("{lines}, the stages of its orders");
+        let expected = format!("{lines}, the number of stages in the pass orders");
         return Err(refused("pipeline", stages, expected));
     }
     let listed = orders.micro_batches();
     if listed != micro_batches {
-        let expected = format!("{listed}, those of its orders: batch / (data x micro_batch)");
+        let expected = format!(
+            "{listed} micro-batches per step, as in the pass orders: batch / (data x micro_batch)"
+        );
         return Err(refused("micro_batches", micro_batches, expected));
     }
     Ok(())

@@ -125,8 +125,8 @@ impl TrainingPattern {
             "recompute",
             "as-needed",
             format!(
-                "an NPU with {least} B of memory, which is what everything recomputed leaves, where \
-                 there are {capacity} B; try more tensor or pipeline parallelism, or zero"
+                "an NPU with at least {least} B of memory, needed even with full recomputation, \
+                 but there are {capacity} B; try more tensor or pipeline parallelism, or zero"
             ),
         ))
     }

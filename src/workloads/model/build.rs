@@ -75,8 +75,10 @@ fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefiniti
         DefinitionKind::Vit => vit::layers(&root, sizes)?,
         DefinitionKind::Layers => {
             if let Some(layers) = layers {
-                let found = format_args!("a model of single layers, and {layers} asked for");
-                let expected = "no other number of layers; change them in a copy of the file";
+                let found = format_args!(
+                    "a request for {layers} layers of a model with a fixed list of layers"
+                );
+                let expected = "no number of layers; change the layers in a copy of the file";
                 return Err(root.need("kind", "a kind")?.refuse(found, expected).into());
             }
             chain::layers(&root, tokens)?
@@ -121,7 +123,7 @@ fn check(model: &Model, file: &str) -> Result<(), ModelError> {
 
 /// Returns the number of blocks, from the caller or from the file.
 fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
-    let field = root.need("layers", "how many blocks there are")?;
+    let field = root.need("layers", "the number of blocks")?;
     let own = field.between(1, MOST_LAYERS)?;
     match asked {
         Some(asked) if !(1..=MOST_LAYERS).contains(&asked) => {
@@ -169,10 +171,8 @@ fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), Config
     match tokens {
         None => Ok(()),
         Some(tokens) => Err(root.need("kind", "a kind")?.refuse(
-            format_args!(
-                "a model whose samples are no sequences of tokens, and {tokens} tokens asked for"
-            ),
-            "no other number of tokens; change sizes in a copy of the file",
+            format_args!("a request for {tokens} tokens per sample of a model without tokens"),
+            "no number of tokens; change the sizes in a copy of the file",
         )),
     }
 }

@@ -11,8 +11,8 @@ pub enum ModelError {
     Config(#[from] ConfigError),
     /// A count of the model reaches 2^64 - 1.
     #[error(
-        "{file}: the model's {what} do not fit 64 bits; found sizes whose product is 2^64 - 1 or more, \
-         try smaller ones"
+        "{file}: the model's {what} do not fit in 64 bits; found sizes whose product is 2^64 - 1 \
+         or more, try smaller sizes"
     )]
     TooLarge {
         /// Name of the text, usually its path.

@@ -71,7 +71,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     refused(
         "wafer-5x4",
         &[&tight[..], &["3073 B"]].concat(),
-        "is 3073 B; expected at least 3074 B, a tile of mlp.down",
+        "is 3073 B; expected at least 3074 B for a tile of mlp.down",
     );
     folder.ok(&args("wafer-5x4", &[&tight[..], &["3074 B"]].concat()));
     let output = folder.run(&["generate", "gpt2-small", "--place", "line", "--dry-run"]);

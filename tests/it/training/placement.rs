@@ -159,7 +159,7 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
         ),
         (
             &["--place", "tp@fast,dp@slow", "--dry-run"],
-            "expected numbers of dimensions, innermost 0, or a machine beside that has the names",
+            "expected indices of dimensions, innermost 0; names of dimensions need a machine",
         ),
         (
             &["--place", "tp@0", "--dry-run"],

@@ -235,7 +235,7 @@ fn a_file_says_any_order() {
     for (text, expected) in [
         (
             "schedule = \"gpipe\"\npass_orders = [\"0F0\"]",
-            "p.toml:1: key `schedule`: found it beside pass_orders",
+            "p.toml:1: key `schedule`: found both this key and `pass_orders`",
         ),
         (
             "pass_orders = [\"0F0\", \"1F0,1X0\"]",

@@ -47,14 +47,17 @@ impl ParallelismPlan {
         })?;
         let others = ["order", "ranks"].iter().find_map(|key| root.get(key));
         if let (Some(_), Some(other)) = (root.get("place"), others) {
-            return Err(other.refuse("it beside place", "one of the two: both number ranks"));
+            return Err(other.refuse(
+                "both this key and `place`",
+                "one of the two, because both set the order of ranks",
+            ));
         }
         let others = ["schedule", "chunks"].iter();
         let other = others.filter_map(|key| root.get(key)).next();
         if let (Some(_), Some(other)) = (root.get("pass_orders"), other) {
             return Err(other.refuse(
-                "it beside pass_orders",
-                "one of the two: both say in which order passes run",
+                "both this key and `pass_orders`",
+                "one of the two, because both set the order of passes",
             ));
         }
         stages(&root, &mut plan)?;
@@ -100,7 +103,7 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
     if tables.len() as u64 != u64::from(plan.pipeline) {
         return wrong(
             tables.len(),
-            format!("as many as pipeline says, {}", plan.pipeline),
+            format!("{} stages, the value of `pipeline`", plan.pipeline),
         );
     }
     let chunks = plan.schedule.chunks() as usize;
@@ -113,7 +116,7 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
             Err(_) => vec![range(&layers)?],
         };
         if ranges.len() != chunks {
-            let expected = format!("a range of layers for each chunk, which are {chunks}");
+            let expected = format!("{chunks} ranges of layers, one for each chunk");
             return Err(layers.refuse(ranges.len(), expected));
         }
         all.push(ranges);
@@ -129,8 +132,9 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
         return Ok(());
     }
     if own.len() != tables.len() || !complete(&own) || !plan.ranks.is_empty() {
-        let expected =
-            format!("ranks for none or for all stages, each {each} of them, and no ranks beside");
+        let expected = format!(
+            "`ranks` in all stages or in none, {each} in each stage, and no other `ranks` key"
+        );
         return wrong(own.len(), expected);
     }
     let mut at = vec![0; own.len() * each as usize];
@@ -270,7 +274,7 @@ layers = ["3-5", "9-13"]
             ),
             (
                 "schedule = \"interleaved\"\nchunks = 2147483647\n[[stage]]\nlayers = \"0-6\"",
-                "found 1, expected a range of layers for each chunk, which are 2147483647",
+                "found 1, expected 2147483647",
             ),
             ("without = [\"noise\"]", "key `without[0]`: found \"noise\""),
             (
@@ -284,7 +288,7 @@ layers = ["3-5", "9-13"]
             ),
             (
                 "place = [\"tp@0\"]\norder = [\"tp\", \"pp\", \"dp\"]",
-                "p.toml:2: key `order`: found it beside place, expected one of the two",
+                "p.toml:2: key `order`: found both this key and `place`, expected one of the two",
             ),
         ] {
             let error = ParallelismPlan::parse(text, "p.toml")

@@ -98,8 +98,8 @@ impl ParallelismPlan {
             let whole = said > 0 && degree.is_multiple_of(said) && (open > 0 || degree == said);
             if !whole || open > 1 {
                 let expected = format!(
-                    "members of {word} whose product is its degree, {degree}; one of its stretches may \
-                     leave them out"
+                    "numbers of members of {word} whose product is its degree, {degree}; one entry \
+                     may omit its number"
                 );
                 return Err(wrong(place, expected));
             }
@@ -113,7 +113,7 @@ impl ParallelismPlan {
             }),
             DimensionRef::Name(_) => {
                 let expected =
-                    "numbers of dimensions, innermost 0, or a machine beside that has the names";
+                    "indices of dimensions, innermost 0; names of dimensions need a machine";
                 Err(wrong(place, expected.to_owned()))
             }
         });
@@ -124,7 +124,7 @@ impl ParallelismPlan {
     /// empty if rank r is at position r.
     pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
-            let expected = "nothing beside ranks, which number ranks too";
+            let expected = "no `place` together with `ranks`, because both set the order of ranks";
             return Err(wrong(&self.place, expected.to_owned()));
         }
         let stretches = self.known(&self.place)?;

@@ -21,7 +21,7 @@ pub(super) fn check(chunks: u32, stages: u32, micro_batches: u32) -> Result<(), 
         _ => format!("{below} or {above}"),
     };
     let why = format!(
-        "a multiple of the {stages} stages, for interleaved chunks take turns after that many: {next}"
+        "a multiple of the {stages} stages, because interleaved chunks change after that many micro-batches: {next}"
     );
     Err(refused("micro_batches", micro_batches, why))
 }

@@ -54,8 +54,8 @@ impl fmt::Display for PassOrderError {
 impl std::error::Error for PassOrderError {}
 
 /// Valid cells, for messages.
-const CELLS: &str = "part, F, B, I or W, micro-batch, such as 2F0, or a pair such as (0F4;3B0)OVERLAP_F_B; where messages, gathers and \
-                     reductions stand follows from the plan";
+const CELLS: &str = "a part, one of F, B, I and W, and a micro-batch, such as 2F0; or a pair such as \
+                     (0F4;3B0)OVERLAP_F_B; messages, gathers and reductions follow from the plan";
 
 /// Maximum number of parts, micro-batches, and steps of a stage.
 const MOST: usize = 1 << 24;
@@ -178,17 +178,17 @@ impl PassOrders {
                         line: stage + 1,
                         cell: None,
                         found: format!("part {part}"),
-                        expected: format!(
-                            "parts 0 to {}, of which each stage has {chunks}",
-                            all - 1
-                        ),
+                        expected: format!("parts 0 to {}, {chunks} in each stage", all - 1),
                     })?;
                 if let Some((other, _)) = place.replace((stage as u32, chunk as u32)) {
                     return Err(PassOrderError {
                         line: stage + 1,
                         cell: None,
                         found: format!("part {part}"),
-                        expected: format!("each part on one stage; line {} has it too", other + 1),
+                        expected: format!(
+                            "each part on one stage; line {} has the same part",
+                            other + 1
+                        ),
                     });
                 }
             }
@@ -257,7 +257,7 @@ impl PassOrders {
                     found: format!("{part}{}{micro_batch}", letter(kind)),
                     expected: match again {
                         true => "each pass once".to_owned(),
-                        false => "it behind what it needs, the pass before of this micro-batch"
+                        false => "each pass after the pass of the same micro-batch that it needs"
                             .to_owned(),
                     },
                 });
@@ -277,7 +277,7 @@ impl PassOrders {
                     line: stage + 1,
                     cell: None,
                     found: format!("no {part}{missing}{micro_batch}"),
-                    expected: "every micro-batch through every part of the stage, there and, if any goes back, back".to_owned(),
+                    expected: "the forward passes of every micro-batch through every part of the stage, and all backward passes if there are any".to_owned(),
                 });
             }
         }
@@ -334,7 +334,7 @@ impl PassOrders {
             line: stage + 1,
             cell: Some(column),
             found: format!("{part}{}{micro_batch}", letter(kind)),
-            expected: "an order in which what it waits for can come to an end; stages wait for one another".to_owned(),
+            expected: "an order without a deadlock; here stages wait for one another".to_owned(),
         })
     }
 

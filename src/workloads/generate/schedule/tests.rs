@@ -212,10 +212,10 @@ fn interleaving_wants_a_multiple_of_the_stages() {
     };
     assert_eq!(
         refusal(2, 4, 6),
-        "`micro_batches` is 6; expected a multiple of the 4 stages, for interleaved chunks take turns after \
-         that many: 4 or 8"
+        "`micro_batches` is 6; expected a multiple of the 4 stages, because interleaved chunks \
+         change after that many micro-batches: 4 or 8"
     );
-    assert!(refusal(2, 4, 3).ends_with("after that many: 4"));
+    assert!(refusal(2, 4, 3).ends_with("after that many micro-batches: 4"));
     assert_eq!(refusal(1, 4, 8), "`chunks` is 1; expected 2 or more");
     let refusal = |schedule: PipelineSchedule, stages, count| {
         let error = schedule.check(stages, count).unwrap_err();
@@ -235,7 +235,7 @@ fn interleaving_wants_a_multiple_of_the_stages() {
     );
     assert_eq!(
         refusal(layer_wise(u32::MAX), 4, u32::MAX),
-        "passes of a stage would be 36893488130239234050, and a trace holds at most 4294967295; try fewer \
+        "passes of a stage would be 36893488130239234050, but a trace can have at most 4294967295; try fewer \
          micro-batches"
     );
 }

@@ -87,8 +87,8 @@ fn tied_last(
         return Ok(());
     }
     let expected = format!(
-        "orders in which the stage of the first part ends with it, for its gradients and those of the last part are of one matrix \
-         of {}",
+        "orders that end with the first part on its stage, because the first and the last part share one matrix of \
+         {}",
         model.name
     );
     Err(refused("pass_orders", "others", expected))
@@ -118,7 +118,7 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
         return Ok(());
     }
     let expected = format!(
-        "at least {tile} B, a tile of {}: a row of {row} inputs, a column of as many weights, and their result",
+        "at least {tile} B for a tile of {}: a row of {row} inputs, a column of weights of equal length, and their result",
         widest.name
     );
     Err(refused("sram", format!("{sram} B"), expected))
@@ -288,8 +288,8 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             _ => format!("a number that times {chunks} chunks is "),
         };
         let expected = format!(
-            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or stages that say which layers each \
-             has, which are {}",
+            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or `stages` with the \
+             layers of each stage, which are {}",
             model.name,
             describe_layers(model)
         );
@@ -336,10 +336,10 @@ fn describe_layers(model: &Model) -> String {
     let blocks = model.layers.iter().filter(|layer| is_block(layer)).count();
     let mut around = Vec::new();
     if first > 0 {
-        around.push(format!("{} in front of", range(0, first - 1)));
+        around.push(format!("{} before", range(0, first - 1)));
     }
     if last + 1 < count {
-        around.push(format!("{} behind", range(last + 1, count - 1)));
+        around.push(format!("{} after", range(last + 1, count - 1)));
     }
     if around.is_empty() {
         format!("{count}, all of them blocks")
@@ -370,14 +370,14 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
 fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
-        let expected = format!("{parts}, one for each stage and chunk");
+        let expected = format!("{parts} ranges, one for each stage and chunk");
         return Err(refused("stages", found, expected));
     }
     let mut next = 0;
     for (i, [first, last]) in plan.stages.iter().enumerate() {
         if *first != next || last < first || *last as usize >= count {
             let expected = format!(
-                "at {i} a range that begins with layer {next} and ends before layer {count}"
+                "at index {i} a range that begins with layer {next} and ends before layer {count}"
             );
             return Err(refused("stages", format!("{first}-{last}"), expected));
         }
@@ -437,8 +437,8 @@ fn divide(model: &Model, [members, expert_members]: [u64; 2]) -> Result<(), Gene
 /// Checks that operators with separate degrees exist, and that the degrees are compatible with the rest of the plan.
 fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
-        let expected = "false where operators have degrees, or a cut that the model does not state: results go to the next stage as \
-             they lie";
+        let expected = "false where operators have degrees, or a cut that the model does not state: results \
+             go to the next stage without resharding";
         return Err(refused("scatter_gather", "true", expected));
     }
     if plan.adapter_sums == AdapterSums::Destination {
@@ -447,7 +447,7 @@ fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
         return Err(refused("adapter_sums", plan.adapter_sums, expected));
     }
     check_limit(
-        "members of a tensor group whose operators have degrees",
+        "members of a tensor group if operators have their own degrees",
         plan.tensor.into(),
         MOST_MEMBERS,
         "a smaller tensor degree",

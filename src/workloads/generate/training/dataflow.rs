@@ -279,8 +279,7 @@ impl<'p> DataflowTracer<'p> {
         }
         let windows = (cutting.rows.parts > 1 && spec.extent('h') > 0).then_some(sharding);
         if windows.is_some() && !cutting.shares_windows(&operator.work) {
-            let expected =
-                "1: the padding is as large as what a window of one row of the output reaches";
+            let expected = "1, because the padding is as large as the rows that a window for one output row covers";
             return Err(whose(refused("m", cutting.rows.parts, expected)));
         }
         Ok((cutting, windows))

@@ -30,7 +30,7 @@ fn whole_between(
 ) -> Result<(), GenerateError> {
     let shards = held.as_ref().map_or(1, |held| held.layout.parts());
     if unlike && shards > 1 {
-        let expected = format!("equal degrees where layer {i} takes a result in {shards} shards");
+        let expected = format!("equal degrees at layer {i}, whose input has {shards} shards");
         return Err(refused("stage_tensor", "unlike degrees", expected));
     }
     Ok(())
@@ -111,7 +111,7 @@ impl DistinctLayers {
         }
         if plan.is_uneven() && (lowering.slots > 0 || !lowering.partitions.is_empty()) {
             let expected = format!(
-                "one degree for all stages: members of a tensor group of {} exchange messages or form groups",
+                "one degree for all stages, because members of a tensor group of {} exchange messages or form groups",
                 model.name
             );
             return Err(refused("stage_tensor", "unlike degrees", expected));

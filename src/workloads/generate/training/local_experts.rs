@@ -142,7 +142,10 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
     let counts = plan.expert_counts.len() as u64;
     let mut layers = model.runs().filter_map(|run| routed(&run[0].operators));
     if let Some([experts, _]) = layers.find(|[experts, _]| counts > 0 && counts != *experts) {
-        let expected = format!("one for each of the {experts} experts of {}", model.name);
+        let expected = format!(
+            "one number of tokens for each of the {experts} experts of {}",
+            model.name
+        );
         return Err(refused(
             "expert_counts",
             format!("{counts} counts"),

@@ -62,7 +62,7 @@ fn pad(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
         let behind = grow(Some(i + 1), OperatorAxis::K, out, padded_out);
         if front.and(behind).is_none() {
             let expected = format!(
-                "false: {named} of {} has no linear operators of its heads' columns before and behind it",
+                "false, because {named} of {} has no linear operators with its heads' columns before and after it",
                 layer.name
             );
             return Err(refused("pad_heads", "true", expected));

@@ -336,7 +336,7 @@ impl ShardedLowering {
                 "nodes of a tensor group",
                 self.items.into(),
                 MOST_ITEMS,
-                "a smaller tensor degree, or degrees with which results lie alike and need no messages",
+                "a smaller tensor degree, or degrees with which results need no resharding",
             )?;
             forward.push(programs.0);
             if self.context.splits {

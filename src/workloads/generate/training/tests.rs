@@ -257,8 +257,9 @@ fn what_does_not_divide_is_refused() {
         ),
         (
             |p| p.pipeline = 5,
-            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small; or split = multiplications; or stages that \
-             say which layers each has, which are 14, of which 0 is in front of and 13 is behind the 12 blocks",
+            "`pipeline` is 5; expected a divisor of the 12 blocks of gpt2-small; or split = multiplications; \
+             or `stages` with the layers of each stage, which are 14, of which 0 is before and 13 is \
+             after the 12 blocks",
         ),
         (
             |p| (p.pipeline, p.split) = (15, plan::SplitUnit::Multiplications),
@@ -301,8 +302,8 @@ fn what_does_not_divide_is_refused() {
         ),
         (
             |p| p.stages = vec![[0, 12]],
-            "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is in front of and 13 is \
-             behind the 12 blocks",
+            "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is \
+             after the 12 blocks",
         ),
         // Stages written for the blocks alone are reported first, even if other options are also
         // wrong.
@@ -311,7 +312,7 @@ fn what_does_not_divide_is_refused() {
                 p.stages = vec![[0, 11]];
                 p.bucket = 0;
             },
-            "`stages` is 12 layers; expected all layers of gpt2-small, 14, of which 0",
+            "`stages` is 12 layers; expected all layers of gpt2-small, 14, with 0",
         ),
         (
             |p| p.stages = vec![[0, 3], [5, 14]],

@@ -35,8 +35,9 @@ impl TiedEmbedding {
                     cutting.outputs.parts, cutting.inputs.parts
                 );
                 let expected = format!(
-                    "members to have the weights of {layer}/{name} that they have of {table}, which it is tied to: n \
-                     of one is k of the other, here n = {} and k = {} of {table}, and no more than one of both is cut",
+                    "equal shards of {layer}/{name} and of {table}, whose weights it shares: the degree of n of one \
+                     is the degree of k of the other, here n = {} and k = {} of {table}, and at most one of n and k \
+                     is sharded",
                     of.outputs.parts, of.inputs.parts
                 );
                 Err(refused("operator", found, expected))

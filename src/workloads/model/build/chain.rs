@@ -44,7 +44,7 @@ pub(super) fn layers(
         let repeat = table.get("repeat").map(|field| field.between(1, room));
         let first = table.get("first").map(|field| field.between(0, MOST));
         if let (None, Some(_), Some(first)) = (&repeat, &first, table.get("first")) {
-            return Err(first.refuse("a first number", "`repeat` beside it"));
+            return Err(first.refuse("`first` without `repeat`", "both keys or neither"));
         }
         if room == 0 {
             return Err(field.refuse("one more layer", format_args!("{MOST_LAYERS} at most")));
@@ -57,8 +57,8 @@ pub(super) fn layers(
         // This cannot overflow, because the factors are bounded by the file's size and MOST_LAYERS.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
-            let found = format_args!("{operators} operators up to here");
-            let expected = format_args!("1 to {MOST_OPERATORS}, and one at least in each layer");
+            let found = format_args!("{operators} operators in the layers so far");
+            let expected = format_args!("at most {MOST_OPERATORS}, and at least one in each layer");
             return Err(table.refuse(found, expected));
         }
         // Each copy is built separately, because a layer may change the shape of the next one's input.
@@ -70,7 +70,7 @@ pub(super) fn layers(
             };
             if !names.insert(name.clone()) {
                 let found = format_args!("a second layer called {name:?}");
-                return Err(field.refuse(found, "a name for each"));
+                return Err(field.refuse(found, "a different name for each layer"));
             }
             layers.push(ModelLayer::new(name, role, chain(&items, &mut shape)?));
         }
@@ -91,7 +91,7 @@ fn chain(
         if !names.insert(operator.name.clone()) {
             return Err(item.refuse(
                 format_args!("a second operator called {:?}", operator.name),
-                "a `name` for each of a layer's",
+                "a different `name` for each operator of a layer",
             ));
         }
         operators.push(operator);
@@ -105,7 +105,7 @@ fn input(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
 ) -> Result<(u64, ActivationShape), ConfigError> {
-    let expected = "what a sample is, such as { channels = 3, height = 224, width = 224 }, { columns = 13 }, \
+    let expected = "the sizes of a sample, such as { channels = 3, height = 224, width = 224 }, { columns = 13 }, \
                     or { tokens = 1024 }";
     let field = root.need("input", expected)?;
     let table = field.table(Some(INPUT))?;

@@ -173,8 +173,8 @@ impl HubConfig<'_> {
             None => Ok(()),
             Some(key) => {
                 let why = format!(
-                    "found an unknown key, expected those of {}; try: leave it out if no size depends on it, or describe the \
-                     model in TOML",
+                    "found an unknown key, expected the keys of {}; try: remove the key if no size \
+                     depends on it, or describe the model in TOML",
                     self.keys
                         .get("model_type")
                         .and_then(Value::as_str)
@@ -227,7 +227,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
         if config.keys.get(key).is_some_and(|value| !value.is_null()) {
             return config.refuse(
                 key,
-                "no such part; try a file of its text_config alone, which is the transformer over tokens",
+                "no such part; try a file with only the text_config, the transformer over tokens",
             );
         }
     }
@@ -386,7 +386,7 @@ fn experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
         }
         (Some(_), _) => config.refuse(
             "num_experts_per_tok",
-            "experts of a token, no more than there are",
+            "the number of experts per token, at most the number of experts",
         ),
     }
 }
@@ -449,7 +449,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
         if !is_regular {
             config.refuse(
                 key,
-                "no such list, or the layers that the step between them says",
+                "no such list, or the layers that follow from the step between them",
             )?;
         }
     }
@@ -476,7 +476,7 @@ fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan,
     if kind.starts_with("qwen") && span != AttentionSpan::All {
         config.refuse(
             "use_sliding_window",
-            "false: which layers have a window is not known",
+            "false, because the layers with a window are unknown",
         )?;
     }
     let full: Vec<bool> = match (types, turned, interval) {

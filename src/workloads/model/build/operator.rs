@@ -183,11 +183,14 @@ pub(super) fn operator(
             let found = format_args!("{} to be added to {}", state.main, state.around);
             return Err(table.refuse(
                 found,
-                "equal sizes; operators with `around = true` work on what goes around",
+                "equal sizes; operators with `around = true` are on the residual path",
             ));
         }
         (OperatorKeyword::Residual, true) => {
-            return Err(table.refuse("a sum on the way around", "`around` on other operators"));
+            return Err(table.refuse(
+                "a residual sum on the residual path",
+                "`around` on other operators",
+            ));
         }
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
@@ -266,7 +269,7 @@ fn work(
         OperatorKeyword::Interaction => {
             let (_, width) = sequence(table, shape)?;
             let vectors = table
-                .need("vectors", "how many vectors")?
+                .need("vectors", "the number of vectors")?
                 .between(2, MOST)?;
             let work = OperatorKind::Interaction { vectors, width };
             let columns = work.output_elements();
@@ -311,7 +314,7 @@ fn attention(
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.refuse(
             format_args!("{columns} columns, {heads} heads, and {kv_heads} of keys and of values"),
-            "columns of queries, keys and values, as many for each head, and heads that share evenly",
+            "columns of queries, keys and values that divide evenly among heads, and heads that divide evenly among key-value heads",
         ));
     }
     let width = columns / all;
@@ -358,7 +361,7 @@ fn expert_combine(
     if !rows.is_multiple_of(chosen) {
         return Err(table.refuse(
             format_args!("{rows} rows before it, and {chosen} copies of each token"),
-            "as many copies of each token as an expert_dispatch before it has made",
+            "the number of copies of each token that the expert_dispatch before it made",
         ));
     }
     let tokens = rows / chosen;

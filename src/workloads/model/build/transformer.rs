@@ -94,7 +94,7 @@ pub(super) fn layers(
         (PositionEncoding::Rotary | PositionEncoding::None, Some(field)) => {
             return Err(field.refuse(
                 "rows of a table of positions",
-                "none, since positions are not learned",
+                "no such key, because positions are not learned",
             ));
         }
         _ => {}
@@ -142,7 +142,7 @@ fn architecture(
         let found = keys.iter().find_map(|key| root.get(key));
         match found {
             Some(field) => {
-                Err(field.refuse("a key for it", format_args!("none without `{other}`")))
+                Err(field.refuse("this key", format_args!("this key only with `{other}`")))
             }
             None => Ok(()),
         }
@@ -165,7 +165,7 @@ fn architecture(
             AttentionSpan::All
         }
         (Some(_), Some(piece)) => {
-            return Err(piece.refuse("it beside `window`", "one of the two"));
+            return Err(piece.refuse("both this key and `window`", "one of the two"));
         }
     };
     if span != AttentionSpan::All && !base.block.causal {
@@ -174,7 +174,7 @@ fn architecture(
     }
     if root.get("sandwich_norm").is_some() && base.block.norm_after {
         let field = root.need("sandwich_norm", "")?;
-        return Err(field.refuse("norms on both sides", "none with `norm_after`"));
+        return Err(field.refuse("norms on both sides", "no such key with `norm_after`"));
     }
     let groups = size_or(root, "groups", 1, 0)?;
     let experts = base.block.experts.map_or(0, |routing| routing.experts);
@@ -220,7 +220,7 @@ fn latent(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError
     };
     for key in ["kv_heads", "head_width", "qkv_biases", "qk_norm"] {
         if let Some(field) = root.get(key) {
-            return Err(field.refuse("a key for it", "none with `kv_rank`"));
+            return Err(field.refuse("this key", "no such key with `kv_rank`"));
         }
     }
     Ok(Some(LatentAttention {
@@ -311,12 +311,15 @@ fn head(root: &ConfigTable<'_>) -> Result<OutputHead, ConfigError> {
     let head = root.or("head", "logits", |field| field.choice(&heads))?;
     match (head, root.get("tied")) {
         ("logits", _) => {
-            let tied = root.need("tied", "whether logits use the embedding's weights")?;
+            let tied = root.need(
+                "tied",
+                "true if logits use the embedding's weights, otherwise false",
+            )?;
             Ok(OutputHead::Logits { tied: tied.flag()? })
         }
         (_, Some(field)) => Err(field.refuse(
             "a key for logits",
-            format_args!("none, since the head is {head:?}"),
+            format_args!("no such key, because the head is {head:?}"),
         )),
         ("masked", None) => Ok(OutputHead::Masked),
         _ => Ok(OutputHead::Pooler),

@@ -161,12 +161,7 @@ impl OperatorKind {
                     // Heads of keys and values are not copied, so each part has whole heads.
                     cut('n', heads, N, "heads"),
                     cut('g', kv_heads, N, "heads of keys and values"),
-                    whole(
-                        'w',
-                        width,
-                        K,
-                        "a head is computed as a whole; `n` cuts by heads",
-                    ),
+                    whole('w', width, K, "a head cannot be split; `n` shards by heads"),
                     fixed('d', skipped(tokens, queries)),
                 ];
                 let inputs = ["mnw", "mgw", "mgw"];
@@ -235,12 +230,7 @@ impl OperatorKind {
                     fixed('t', tokens),
                     cut('n', heads, N, "heads"),
                     cut('g', kv_heads, N, "heads of keys and values"),
-                    whole(
-                        'w',
-                        width,
-                        K,
-                        "a head is computed as a whole; `n` cuts by heads",
-                    ),
+                    whole('w', width, K, "a head cannot be split; `n` shards by heads"),
                     fixed('u', value_width),
                     fixed('r', turned),
                     fixed('l', latent),
@@ -288,7 +278,7 @@ impl OperatorKind {
                 query_width,
                 kv_width,
             } => {
-                let why = "a latent vector is one";
+                let why = "a latent vector cannot be split";
                 let axes = vec![
                     cut('m', rows, M, "rows"),
                     cut('n', heads, N, "heads"),
@@ -373,7 +363,12 @@ impl OperatorKind {
             Self::Norm { rows, width, bias } => {
                 let axes = vec![
                     cut('m', rows, M, "rows"),
-                    whole('n', width, N, "a row is scaled as a whole"),
+                    whole(
+                        'n',
+                        width,
+                        N,
+                        "a row cannot be split, because it is scaled as a whole",
+                    ),
                 ];
                 let spec = OperatorSpec::new("norm", axes, &["mn"], &["mn"], "m").keeps_inputs();
                 let spec = spec.weighs("n");
@@ -458,7 +453,7 @@ impl OperatorKind {
                 groups,
                 bias,
             } => {
-                let group = "the channels of a grouped convolution belong together";
+                let group = "the channels of a grouped convolution cannot be split";
                 let (channels, [weights, over]) = if groups <= 1 {
                     let channels = [
                         cut('n', outputs, N, "output channels"),
@@ -521,7 +516,12 @@ impl OperatorKind {
             }
             Self::Interaction { vectors, width } => {
                 let axes = vec![
-                    whole('v', vectors, N, "every vector meets every other one"),
+                    whole(
+                        'v',
+                        vectors,
+                        N,
+                        "every vector is combined with every other vector",
+                    ),
                     fixed('u', width),
                     fixed('p', pairs(vectors)),
                 ];

@@ -209,24 +209,24 @@ fn keys_without_what_they_are_about_are_refused() {
     for (more, expected) in [
         (
             "shared_ffn = 4",
-            "m.toml:14: key `shared_ffn`: found a key for it, expected none without `experts`",
+            "m.toml:14: key `shared_ffn`: found this key, expected this key only with `experts`",
         ),
         (
             "full_every = 2",
-            "key `full_every`: found a key for it, expected none without `window`",
+            "key `full_every`: found this key, expected this key only with `window`",
         ),
         (
             "value_width = 4",
-            "key `value_width`: found a key for it, expected none without `kv_rank`",
+            "key `value_width`: found this key, expected this key only with `kv_rank`",
         ),
         (
             "kv_rank = 4\nkv_heads = 2",
-            "key `kv_heads`: found a key for it, expected none with `kv_rank`",
+            "key `kv_heads`: found this key, expected no such key with `kv_rank`",
         ),
         ("kv_rank = 4", "key `plain_width`: found nothing"),
         (
             "window = 4\npiece = 4",
-            "key `piece`: found it beside `window`, expected one of the two",
+            "key `piece`: found both this key and `window`, expected one of the two",
         ),
         (
             "experts = 4\nexperts_per_token = 2\ngroups = 3",
@@ -234,7 +234,7 @@ fn keys_without_what_they_are_about_are_refused() {
         ),
         (
             "experts = 4\nexperts_per_token = 2\ngroups_per_token = 1",
-            "key `groups_per_token`: found a key for it",
+            "key `groups_per_token`: found this key",
         ),
         (
             "experts = 4\nexperts_per_token = 2\nscores = \"relu\"",

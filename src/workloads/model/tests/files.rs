@@ -100,7 +100,7 @@ fn sizes_that_cannot_be_are_refused() {
     // are 32 times 1.2e16, which fits; times 8192 tokens they do not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
-        found.starts_with("m.toml: the model's multiplications do not fit 64 bits"),
+        found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
         "{found}"
     );
     let found = error(
@@ -125,7 +125,7 @@ fn tokens_fit_the_positions() {
     for name in ["vit-b-16", "resnet-18", "dlrm"] {
         let found = Model::with_sequence(name, 7).unwrap_err().to_string();
         assert!(
-            found.contains("no sequences of tokens, and 7 tokens asked for"),
+            found.contains("a request for 7 tokens per sample of a model without tokens"),
             "{found}"
         );
     }
@@ -248,7 +248,7 @@ fn chains_are_refused_where_sizes_do_not_fit() {
     );
     let found = error("repeat = 48", "first = 1");
     assert!(
-        found.contains("found a first number, expected `repeat`"),
+        found.contains("found `first` without `repeat`, expected both keys"),
         "{found}"
     );
     let found = error("{ tokens = 1024 }", "{ tokens = 1024, columns = 2 }");
@@ -260,7 +260,10 @@ fn chains_are_refused_where_sizes_do_not_fit() {
         "op = \"residual\", name = \"sum\"",
         "op = \"residual\", name = \"sum\", around = true",
     );
-    assert!(found.contains("found a sum on the way around"), "{found}");
+    assert!(
+        found.contains("found a residual sum on the residual path"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn a_machine_has_the_last_word() {
     let named = plan(2, 2, 2, &["tp@nvlink", "pp@nvlink", "dp@infiniband"]);
     let refused = named.placed().unwrap_err().to_string();
     assert!(
-        refused.contains("a machine beside that has the names"),
+        refused.contains("names of dimensions need a machine"),
         "{refused}"
     );
     // Half of the outermost dimension may stay empty.
@@ -119,7 +119,7 @@ fn stretches_come_to_the_degrees() {
     }
     let mut both = plan(2, 1, 1, &["tp@0"]);
     both.ranks = vec![1, 0];
-    assert!(why(&both).contains("nothing beside ranks"));
+    assert!(why(&both).contains("no `place` together with `ranks`"));
 }
 
 #[test]

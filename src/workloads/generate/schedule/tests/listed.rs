@@ -53,7 +53,7 @@ fn wrong_orders_are_refused_where_they_are() {
         ("", "line 0: found no passes"),
         (
             "0F0,0X0",
-            "line 1, step 2: found \"0X0\", expected part, F, B, I or W, micro-batch",
+            "line 1, step 2: found \"0X0\", expected a part, one of F, B, I and W, and a micro-batch",
         ),
         ("0F0,0SEND_F0,0B0", "line 1, step 2: found \"0SEND_F0\""),
         ("0F0,0UNSHARD", "line 1, step 2: found \"0UNSHARD\""),
@@ -68,7 +68,7 @@ fn wrong_orders_are_refused_where_they_are() {
         ),
         (
             "0B0,0F0",
-            "line 1, step 1: found 0B0, expected it behind what it needs",
+            "line 1, step 1: found 0B0, expected each pass after the pass",
         ),
         (
             "0F0,0W0,0I0",
@@ -85,7 +85,7 @@ fn wrong_orders_are_refused_where_they_are() {
         ("0F0,0I0", "line 1: found no 0W0"),
         (
             "0F0,0B0\n0F0,0B0",
-            "line 2: found part 0, expected each part on one stage; line 1 has it too",
+            "line 2: found part 0, expected each part on one stage; line 1 has the same part",
         ),
         (
             "0F0,0B0\n2F0,2B0",
@@ -100,7 +100,7 @@ fn wrong_orders_are_refused_where_they_are() {
         // first.
         (
             "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1",
-            "line 1, step 2: found 0B0, expected an order in which what it waits for can come to an end",
+            "line 1, step 2: found 0B0, expected an order without a deadlock",
         ),
     ] {
         match PassOrders::parse(text) {
@@ -119,7 +119,7 @@ fn wrong_orders_are_refused_where_they_are() {
     let refusal = |stages, count| listed.check(stages, count).unwrap_err().to_string();
     assert_eq!(
         refusal(4, 1),
-        "`pipeline` is 4; expected 2, the stages of its orders"
+        "`pipeline` is 4; expected 2, the number of stages in the pass orders"
     );
     assert!(refusal(2, 8).starts_with("`micro_batches` is 8; expected 1, those of its orders"));
 }

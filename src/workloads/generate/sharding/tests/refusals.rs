@@ -27,7 +27,7 @@ fn what_does_not_divide_is_refused_with_what_would() {
     );
     assert_eq!(
         refusal(&attention(), degrees(1, 1, 1, 2), 2),
-        "`k` is 2; expected 1, for a head is computed as a whole; `n` cuts by heads"
+        "`k` is 2; expected 1, for a head cannot be split; `n` shards by heads"
     );
     assert_eq!(
         refusal(&attention(), degrees(1, 1, 8, 1), 8),
@@ -86,7 +86,7 @@ fn images_are_refused_in_the_letters_of_plans() {
     };
     assert_eq!(
         refusal(&grouped, ShardingDegrees::convolution(1, 2, 1, 1), 2),
-        "`k` is 2; expected 1, for the channels of a grouped convolution belong together"
+        "`k` is 2; expected 1, for the channels of a grouped convolution cannot be split"
     );
     // A window that does not fit has no output, and no degree divides zero outputs.
     let small = OperatorKind::Pool {

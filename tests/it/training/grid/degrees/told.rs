@@ -2,28 +2,28 @@
 
 pub const TRANSFORMERS: &str = "
 gpt: 435 one by one
-15 x `k` is #; expected #, for a head is computed as a whole; `n` cuts by heads
+15 x `k` is #; expected #, for a head cannot be split; `n` shards by heads
 148 x `k` is #; expected #, for no products are summed over its inputs
 22 x `m` is #; expected #, for a query needs the keys and values of every token
-66 x `n` is #; expected #, for a row is scaled as a whole
+66 x `n` is #; expected #, for a row cannot be split, because it is scaled as a whole
 22 x `n` is #; expected #, for a row's probabilities add up over all classes
-92 x `operator` is n = #, k = #; expected members to have the weights of head/logits that they have of embedding/tokens, which it is tied to: n of one is k of the other, here n = # and k = # of embedding/tokens, and no more than one of both is cut
+92 x `operator` is n = #, k = #; expected equal shards of head/logits and of embedding/tokens, whose weights it shares: the degree of n of one is the degree of k of the other, here n = # and k = # of embedding/tokens, and at most one of n and k is sharded
 80 together
 llama: 449 one by one
-15 x `k` is #; expected #, for a head is computed as a whole; `n` cuts by heads
+15 x `k` is #; expected #, for a head cannot be split; `n` shards by heads
 126 x `k` is #; expected #, for no products are summed over its inputs
 22 x `m` is #; expected #, for a query needs the keys and values of every token
-66 x `n` is #; expected #, for a row is scaled as a whole
+66 x `n` is #; expected #, for a row cannot be split, because it is scaled as a whole
 22 x `n` is #; expected #, for a row's probabilities add up over all classes
 80 together
 bert: 567 one by one
-15 x `k` is #; expected #, for a head is computed as a whole; `n` cuts by heads
+15 x `k` is #; expected #, for a head cannot be split; `n` shards by heads
 185 x `k` is #; expected #, for no products are summed over its inputs
 9 x `k` is #; expected a divisor of the # rows of the table, for parts are equal
 22 x `m` is #; expected #, for a query needs the keys and values of every token
-88 x `n` is #; expected #, for a row is scaled as a whole
+88 x `n` is #; expected #, for a row cannot be split, because it is scaled as a whole
 22 x `n` is #; expected #, for a row's probabilities add up over all classes
-92 x `operator` is n = #, k = #; expected members to have the weights of head/logits that they have of embedding/tokens, which it is tied to: n of one is k of the other, here n = # and k = # of embedding/tokens, and no more than one of both is cut
+92 x `operator` is n = #, k = #; expected equal shards of head/logits and of embedding/tokens, whose weights it shares: the degree of n of one is the degree of k of the other, here n = # and k = # of embedding/tokens, and at most one of n and k is sharded
 80 together
 ";
 
@@ -53,7 +53,7 @@ resnet-18: 94 one by one
 3 x `n` is #; expected a divisor of the # outputs, for parts are equal
 20 together
 vit-b-16: 143 one by one
-8 x `k` is #; expected #, for a head is computed as a whole; `n` cuts by heads
+8 x `k` is #; expected #, for a head cannot be split; `n` shards by heads
 52 x `k` is #; expected #, for no products are summed over its inputs
 7 x `k` is #; expected a divisor of the # input channels, for parts are equal
 16 x `k` is #; expected a divisor of the # rows of the table, for parts are equal
@@ -61,7 +61,7 @@ vit-b-16: 143 one by one
 5 x `m` is #; expected a divisor of the # rows of the output and the # rows of the input, for parts are equal
 143 x `m` is #; expected a divisor of the # rows, for parts are equal
 22 x `m` is #; expected a divisor of the # tokens, for parts are equal
-24 x `n` is #; expected #, for a row is scaled as a whole
+24 x `n` is #; expected #, for a row cannot be split, because it is scaled as a whole
 8 x `n` is #; expected #, for a row's probabilities add up over all classes
 3 x `n` is #; expected a divisor of the # outputs, for parts are equal
 20 together
@@ -72,7 +72,7 @@ dlrm: 54 one by one
 22 x `m` is #; expected #, for a sample is one row
 99 x `m` is #; expected a divisor of the # rows, for parts are equal
 8 x `n` is #; expected #, for a row's probabilities add up over all classes
-8 x `n` is #; expected #, for every vector meets every other one
+8 x `n` is #; expected #, for every vector is combined with every other vector
 15 x `n` is #; expected a divisor of the # columns, for parts are equal
 15 x `n` is #; expected a divisor of the # outputs, for parts are equal
 20 together

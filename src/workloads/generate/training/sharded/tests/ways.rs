@@ -88,8 +88,9 @@ fn weights_of_two_operators_are_cut_alike() {
         &model,
         &plan(2, 2, vec![degrees("logits", [2, 1, 1, 1])]),
     ));
-    let expected = "`operator` is n = 1, k = 1; expected members to have the weights of head/logits that they have of \
-                    embedding/tokens, which it is tied to: n of one is k of the other, here n = 1 and k = 2";
+    let expected = "`operator` is n = 1, k = 1; expected equal shards of head/logits and of \
+                    embedding/tokens, whose weights it shares: the degree of n of one is the degree of k \
+                    of the other, here n = 1 and k = 2";
     assert!(found.starts_with(expected), "{found}");
     // On one stage the shared gradient is summed once; on two stages each sums its own.
     let operators = vec![

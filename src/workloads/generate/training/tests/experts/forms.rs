@@ -159,7 +159,10 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         })))
     };
     let why = refusal(&|plan| plan.expert_counts = vec![1, 2]);
-    assert!(why.contains("one for each of the 4 experts"), "{why}");
+    assert!(
+        why.contains("one number of tokens for each of the 4 experts"),
+        "{why}"
+    );
     let why = refusal(&|plan| plan.expert_counts = vec![0; 4]);
     assert!(why.contains("tokens of some experts"), "{why}");
     let why =
