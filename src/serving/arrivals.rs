@@ -1,4 +1,4 @@
-//! Arrivals of requests, one after another, from random numbers or from a file.
+//! Arrivals of requests in order of time, from random numbers or from a file.
 
 use super::error::ServeError;
 use super::random::{RandomPurpose, RandomStream};
@@ -149,7 +149,7 @@ struct ArrivalFile<'s> {
     rows: ArrivalRows,
     repeat: u32,
     speed: f64,
-    /// Start of the current repetition, which is added to the instants of the file.
+    /// Start of the current repetition of the file, which is added to the file's instants.
     offset: Time,
     last: Time,
     /// Line of the previous arrival.
@@ -182,7 +182,7 @@ struct ArrivalObject {
     output_length: f64,
 }
 
-/// A row as it is in a file.
+/// Contents of a row of a file, before conversion.
 struct ArrivalRow {
     at: Span,
     model: Option<String>,

@@ -9,7 +9,8 @@ use super::scenario::Scenario;
 use super::{ServeOptions, serve};
 use chakram_base::setting::SettingKey;
 
-/// Number of bisection steps: from a range of two to one to one part in a thousand.
+/// Number of bisection steps. They narrow a range whose ends differ by a factor of two to one part
+/// in a thousand.
 const STEPS: u32 = 10;
 /// Maximum number of doublings or halvings to find a range.
 const DOUBLINGS: u32 = 40;
@@ -75,7 +76,7 @@ pub fn find_capacity(
                 SettingKey::Slo
             )));
         };
-        // An overloaded run that is short enough may still meet its limits; a longer one would not.
+        // An overloaded run that is short may still meet its limits, but a longer run would not.
         let enough = all.attained.is_some_and(|share| share >= attain)
             && report.offered_load.is_none_or(|load| load < 1.0);
         points.push(RatePoint { rate_per_s, report });

@@ -1,14 +1,15 @@
 //! A processor of equal cores that answers a job of equal tasks in closed form.
 //!
-//! Tasks are assigned to cores in turn, starting from a pointer that continues where the previous job left it, even
-//! across requests. Each core runs its tasks in the order of assignment. A task starts at the latest of three instants:
-//! the end of the previous task on its core, the end of the jobs that it depends on, and its own generation. Jobs are
-//! generated when their dependencies are complete, so the second instant is never later than the third.
+//! Tasks are assigned to cores in turn, starting from a pointer that continues where the previous
+//! job left it, even across requests. Each core runs its tasks in the order of assignment. A task
+//! starts at the latest of three instants: the end of the previous task on its core, the end of the
+//! jobs on which it depends, and its own generation. Jobs are generated when their dependencies are
+//! complete, so the second instant is never later than the third.
 //!
-//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores from p on get one
-//! more. A core that is free at b and gets m tasks of length d at t is free at max(b, t) + m d. Neighbouring cores that
-//! are free at the same instant are stored as one run, so the cost of a job is the number of runs, not of tasks or
-//! cores.
+//! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
+//! from p on get one more task. A core that is free at b and gets m tasks of length d at t is free
+//! at max(b, t) + m d. Neighbouring cores that are free at the same instant are stored as one run,
+//! so the computing time for a job is proportional to the number of runs, not of tasks or cores.
 
 use chakram_base::units::{Span, Time};
 
@@ -26,7 +27,7 @@ pub struct CoreArray {
     /// Core that gets the next task.
     pointer: u64,
     runs: Vec<CoreRun>,
-    /// Runs under construction; kept to reuse their allocation.
+    /// Runs under construction; reused to keep the allocation.
     next: Vec<CoreRun>,
     /// Busy time of all cores with the tasks assigned so far.
     busy_ps: u128,
@@ -101,7 +102,8 @@ impl CoreArray {
             let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
             let mut first = run.first;
             while first < run_end {
-                // Parts end where the number of tasks changes: at the pointer before and after the job.
+                // Runs are divided where the number of tasks per core changes: at the pointer
+                // before and after the job.
                 let cuts = [from, until].into_iter().filter(|cut| *cut > first);
                 let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
                 let has_more = more > 0
@@ -111,7 +113,8 @@ impl CoreArray {
                         first >= from || first < until
                     };
                 let count = all + u64::from(has_more);
-                // An idle core is equivalent to one that becomes free now, so their runs join.
+                // An idle core is equivalent to a core that becomes free now, so their runs are
+                // merged.
                 let ready = run.free.max(now);
                 let free = ready + each.times(count);
                 if count > 0 {
@@ -142,9 +145,11 @@ mod tests {
             (dealt.start.0, dealt.end.0)
         };
         assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
-        // The core's previous task is the latest instant: from core 1 on, cores 1, 2, 0 at 15, 15, 20.
+        // The end of the core's previous task is the latest instant: from core 1 on, cores 1, 2, 0
+        // start at 15, 15, 20.
         assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
-        // Generation is the latest instant if a core is idle: core 1 has been free since 19.
+        // The job's generation is the latest instant if a core is idle: core 1 has been free since
+        // 19.
         assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
         assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
         // A job without tasks takes no time.

@@ -1,4 +1,5 @@
-//! Errors of scenarios and platforms. Every message says where, what was found and what is allowed.
+//! Errors of scenarios and platforms. Every message states the place, the found value and the
+//! allowed values.
 
 use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
@@ -60,7 +61,7 @@ pub enum ServeError {
     /// A file cannot be read.
     #[error("cannot read {file}")]
     Read {
-        /// Its path as given.
+        /// The file's path as given.
         file: String,
         /// The underlying error.
         source: io::Error,
@@ -75,9 +76,9 @@ pub enum ServeError {
     ModelForScenario {
         /// The requested name.
         name: String,
-        /// The preset itself, or the one with the same family and size, if there is one.
+        /// The preset itself, or the preset with the same family and size, if there is one.
         closest: Option<String>,
-        /// True if it is a preset itself.
+        /// True if the given name is a preset.
         is_preset: bool,
     },
     /// An invalid row of a table or of a file of arrivals.
@@ -87,7 +88,7 @@ pub enum ServeError {
         file: String,
         /// Line, from 1.
         line: u64,
-        /// What was found and what was expected.
+        /// The found and the expected content.
         why: String,
     },
     /// This platform or policy cannot serve the scenario.
@@ -96,7 +97,7 @@ pub enum ServeError {
     /// The event loop rejected the run or could not complete it.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// An observer of requests could not write.
+    /// An observer of requests could not write its output.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -1,9 +1,10 @@
 //! Requests on the event loop: a feed that launches batches, and processors that answer their jobs.
 //!
-//! A model is a program of one rank with a node for each job. A batch in flight is a launch of it, whose tag is its
-//! index in the server. The loop handles dependencies and instants; the server determines the times of jobs. Feed and
-//! processors are two sides of one state; the loop calls one at a time. For a model that is a trace the program is its
-//! job, whose kernels use lanes, and the server is notified only of the end of the launch.
+//! A model is a program of one rank with a node for each job. A batch in flight is a launch of this
+//! program, whose tag is the batch's index in the server. The loop handles dependencies and
+//! instants; the server determines the times of jobs. Feed and processors share one state; the loop
+//! calls one of them at a time. For a model that is a trace, the program is the trace's job, whose
+//! kernels use lanes, and the server is notified only of the end of the launch.
 
 use super::error::ServeError;
 use super::observe::RequestObserver;
@@ -22,13 +23,14 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
 use std::cell::RefCell;
 
-/// Programs of models. Traces come first, because the loop takes the prices of collectives from its first program.
+/// Programs of models. Traces come first, because the loop takes the settings for collectives from
+/// its first program.
 struct ProgramOrder {
-    /// Models by program.
+    /// Index of each program's model.
     models: Vec<usize>,
-    /// Programs by model.
+    /// Index of each model's program.
     programs: Vec<u32>,
-    /// Number of programs that are traces.
+    /// Number of programs that are traces; these are the first programs.
     traces: u32,
 }
 
@@ -96,7 +98,7 @@ impl Feed for RequestFeed<'_, '_> {
 struct CoreProcessors<'f, 's> {
     server: &'f RefCell<Server<'s>>,
     order: &'f ProgramOrder,
-    /// Jobs answered in a call; kept to reuse its allocation.
+    /// Jobs answered in a call; reused to keep the allocation.
     answered: Vec<AnsweredJob>,
 }
 

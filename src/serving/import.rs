@@ -45,7 +45,7 @@ pub struct MeasurementSummary {
     pub compute: Span,
     /// Mean of the total, if there is a column for it.
     pub total: Option<Span>,
-    /// Largest relative deviation of a row's compute time from the mean.
+    /// Largest relative deviation of a row's compute time from the mean of the rows.
     pub spread: f64,
 }
 

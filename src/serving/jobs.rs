@@ -1,4 +1,4 @@
-//! Requests as LIGHTSPEED models them: jobs of vector products, in a chain or as an acyclic graph.
+//! Requests in LIGHTSPEED's model: jobs of vector products, in a chain or as an acyclic graph.
 //!
 //! A job is a set of equal *tasks*, products of two vectors of one length, such as the work of one layer. Jobs depend
 //! only on earlier jobs. Sizes follow from a model's operators (`model::OperatorSpec`):
@@ -8,14 +8,14 @@
 //! | linear | rows x outputs | inputs |
 //! | attention, keys | heads x tokens x tokens | width of a head |
 //! | attention, values | heads x tokens x width of a head | tokens |
-//! | convolution, by output | elements of the output | kernel x channels it sees |
-//! | convolution, by kernel | elements of the output x channels it sees | kernel |
+//! | convolution, by output | elements of the output | kernel x channels per group |
+//! | convolution, by kernel | elements of the output x channels per group | kernel |
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All other operators (norms, activations, sums, pools) take no time, as in the thesis. If tables count, the products
-//! of an interaction do not: the publication that counts the tables of DLRM counts no products of vectors
-//! (2,505,926,848).
+//! All other operators (norms, activations, sums, pools) take no time, as in the thesis. If tables
+//! count, the products of an interaction do not count, because the publication that counts the
+//! tables of DLRM counts no products of vectors (2,505,926,848).
 
 use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
 
@@ -24,7 +24,7 @@ use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, Oper
 pub struct VectorJob {
     /// Number of tasks.
     pub tasks: u64,
-    /// Length of a task's vectors: its multiplications.
+    /// Length of a task's vectors, which is the number of its multiplications.
     pub length: u64,
 }
 
@@ -38,10 +38,11 @@ impl VectorJob {
 /// Convention for the vector products of a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
-    /// One product per output, with the length of the kernel times the channels that it sees (Williams, 2023).
+    /// One product per output, with the length of the kernel times its channels (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and per channel that it sees, with the length of the kernel (Zhong et al., 2023).
+    /// One product per output and channel of the kernel, with the length of the kernel (Zhong et
+    /// al., 2023).
     Kernels,
 }
 
@@ -54,12 +55,13 @@ impl ConvolutionTasks {
 /// Operators of a layer that run in parallel if they do not depend on one another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum JobBranches {
-    /// Tables, in parallel with the chain up to the operator that joins them (Zhong et al., 2023).
+    /// Tables run in parallel with the chain, up to the operator that joins them (Zhong et al.,
+    /// 2023).
     #[default]
     Tables,
-    /// Tables, and also convolutions on the skip path around a block.
+    /// Tables and convolutions on the skip path around a block run in parallel with the chain.
     Parallel,
-    /// None: all operators run in order.
+    /// All operators run in order.
     InOrder,
 }
 
@@ -125,13 +127,14 @@ impl JobGraph {
         &self.jobs
     }
 
-    /// Returns the jobs that `job` depends on.
+    /// Returns the jobs on which `job` depends.
     pub fn after(&self, job: u32) -> &[u32] {
         let at = job as usize;
         &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
 
-    /// Returns true if each job depends only on the previous one, so that no two ever run at once.
+    /// Returns true if each job depends only on the previous job, so that two jobs never run at the
+    /// same time.
     pub fn is_chain(&self) -> bool {
         (0..self.jobs.len() as u32).all(|job| match job.checked_sub(1) {
             None => self.after(job).is_empty(),
@@ -187,13 +190,13 @@ impl JobGraph {
 struct JobEmitter {
     graph: JobGraph,
     lowering: JobLowering,
-    /// Jobs that the next job depends on.
+    /// Jobs on which the next job depends.
     frontier: Vec<u32>,
-    /// Jobs that new branches of the layer depend on.
+    /// Jobs on which new branches of the layer depend.
     entry: Vec<u32>,
     /// Jobs in parallel with the chain, until an operator joins them.
     beside: Vec<u32>,
-    /// The common predecessors of a block and its skip path, and the predecessors of the next job on the skip path.
+    /// The common predecessors of a block and its skip path.
     fork: Vec<u32>,
     around: Vec<u32>,
 }
@@ -212,7 +215,7 @@ impl JobEmitter {
         self.graph.add(job, after)
     }
 
-    /// Adds a job after the frontier; the job becomes the frontier.
+    /// Adds a job that depends on the frontier; the job becomes the new frontier.
     fn chain(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
@@ -274,7 +277,7 @@ impl JobEmitter {
         }
     }
 
-    /// Starts a block and its skip path here.
+    /// Starts a block and its skip path at the current frontier.
     fn begin_block(&mut self) {
         self.fork.clone_from(&self.frontier);
         self.around.clone_from(&self.frontier);
@@ -286,7 +289,7 @@ impl JobEmitter {
         self.beside.extend(own);
     }
 
-    /// Makes the next job depend on all parallel jobs too.
+    /// Makes the next job also depend on all parallel jobs.
     fn join_beside(&mut self) {
         if self.beside.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! Inference serving: requests arrive over time, wait, and are served in some order; reports state how long they take.
+//! Inference serving: requests arrive over time, wait, and are served in some order. Reports state
+//! the times of requests.
 //!
 //! LIGHTSPEED's model (Williams, 2023): a request is a chain or graph of jobs of vector products; a processor has cores
 //! with one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are replayed.
@@ -75,7 +76,7 @@ impl ServeOptions {
     }
 }
 
-/// Serves the requests of `scenario` on `platform`, which is not needed by models with latencies.
+/// Serves the requests of `scenario` on `platform`, which is not needed if models have latencies.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Serving of language models: engines that compose each step from the running requests, and store keys and values in
-//! blocks.
+//! Serving of language models. Engines compose each step from the running requests, and store keys
+//! and values in blocks.
 //!
 //! ```text
 //! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
@@ -54,8 +54,8 @@ pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 use super::error::ServeError;
 use chakram_hardware::machine::Machine;
 
-/// Maximum number of requests for which a run is repeated with all requests at once, to measure how close it is to its
-/// limit.
+/// Maximum number of requests of a run that is repeated with all requests at once, to measure the
+/// rate of engines at saturation.
 const MOST_REPEATED: u64 = 20_000;
 /// Maximum number of requests of such a repetition.
 const MOST_AT_ONCE: u64 = 8192;
@@ -64,7 +64,7 @@ const MOST_AT_ONCE: u64 = 8192;
 ///
 /// # Errors
 ///
-/// If there is none, or it is no decoder of identical blocks.
+/// If there is no such model, or the model is not a decoder of identical blocks.
 pub fn check_model(name: &str) -> Result<(), ServeError> {
     model_sizes::LlmSizes::find(name).map(drop)
 }
@@ -100,8 +100,9 @@ fn serve_on(
     Ok(LlmReport::of(scenario, deployment, recorder, saturated))
 }
 
-/// Returns the requests per second that engines complete at saturation. Four times as many requests as one engine can
-/// run arrive at it at once, and those between a quarter and three quarters are timed. `None` for conversations.
+/// Returns the requests per second that engines complete at saturation. Four times the number of
+/// requests that one engine can run arrive at the engine at once; completions between a quarter and
+/// three quarters of them are timed. `None` for conversations.
 fn saturated_rate(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,

@@ -8,25 +8,25 @@ use std::io;
 pub struct CompletedRequest {
     /// Number in the order of arrival, from 0.
     pub number: u64,
-    /// Index of its model.
+    /// Index of the request's model.
     pub model: u32,
-    /// Arrival.
+    /// Arrival of the request.
     pub arrival: Time,
-    /// Start of its first job.
+    /// Start of the request's first job.
     pub started: Time,
-    /// End of its last job.
+    /// End of the request's last job.
     pub finished: Time,
     /// Datapath latency.
     pub datapath: Span,
-    /// Time in which one of its jobs ran.
+    /// Time in which a job of the request ran.
     pub compute: Span,
-    /// Time from preemptions until it continued.
+    /// Total time from preemptions until the request continued.
     pub preempted: Span,
-    /// All other time.
+    /// Time in the queue: all time that the other parts do not include.
     pub queue: Span,
     /// Number of requests that were served together.
     pub together: u32,
-    /// The processor that served it last.
+    /// Index of the last processor that served the request.
     pub processor: u32,
     /// Tokens of the prompt and of the answer; 0 if none are stated.
     pub tokens: [u32; 2],
@@ -35,15 +35,15 @@ pub struct CompletedRequest {
 /// A job whose times are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServedJob {
-    /// Number of its request, or of the first request of its batch.
+    /// Number of the job's request, or of the first request of its batch.
     pub request: u64,
     /// Index of the model.
     pub model: u32,
     /// Number of the job.
     pub job: u32,
-    /// The processor.
+    /// Index of the processor that runs the job.
     pub processor: u32,
-    /// Start and end.
+    /// Start and end of the job.
     pub times: (Time, Time),
 }
 
@@ -53,7 +53,7 @@ pub trait RequestObserver {
     ///
     /// # Errors
     ///
-    /// If it cannot be written; the run then ends with this error.
+    /// If the request cannot be written; the run then ends with this error.
     fn completed(&mut self, request: &CompletedRequest) -> io::Result<()>;
 
     /// Returns true to receive calls of [`Self::served`].
@@ -61,7 +61,7 @@ pub trait RequestObserver {
         false
     }
 
-    /// Called when a job has its times, which may be in the future.
+    /// Called when the times of a job are known; they may be in the future.
     fn served(&mut self, _job: &ServedJob) {}
 }
 

@@ -6,11 +6,11 @@
 //! - `cores` and `clock`, for models of vector products: a core does one multiplication per cycle;
 //! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0):
 //!   additional time per layer of the model; `datapath_by_model`, a table that overrides both for a model;
-//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), and the measured `datapath` (0), `queue` (0) and
-//!   `compute`, and the number of `rows` that the means are over (1);
+//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), and the measured `datapath` (0),
+//!   `queue` (0) and `compute`, and `rows`, the number of measurements in the means (1);
 //! - `machine`, a machine's preset or file, on which models given as traces are replayed.
 //!
-//! A machine's file is a platform too, without cores and without datapath latency.
+//! A machine's file is also a platform, without cores and datapath latency.
 
 use super::error::ServeError;
 use super::presets::PRESETS;
@@ -33,7 +33,7 @@ pub struct Platform {
     pub name: String,
     /// One-line description; may be empty.
     pub description: String,
-    /// Publication or measurement that the numbers come from.
+    /// Publication or measurement from which the numbers are taken.
     pub source: String,
     /// Cores with their clock; `None` if only measured latencies are known.
     pub cores: Option<CoreClock>,
@@ -70,7 +70,7 @@ pub struct MeasuredLatency {
     pub queue: Span,
     /// Time of the computation.
     pub compute: Span,
-    /// Number of rows that the means are over.
+    /// Number of measurements in the means.
     pub rows: u32,
 }
 

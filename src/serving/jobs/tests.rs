@@ -1,4 +1,4 @@
-//! Jobs of presets compared with published and printed counts.
+//! Compares jobs of presets with published and printed counts.
 
 use super::*;
 
@@ -12,7 +12,8 @@ fn lowered(model: &str, tokens: Option<u64>, lowering: JobLowering) -> JobGraph 
 
 #[test]
 fn counts_are_those_of_the_thesis() {
-    // (model, tokens, multiplications, tasks if they were counted too); from layer shapes.
+    // For each model: (model, tokens, multiplications, tasks if the source counts them), from layer
+    // shapes.
     let counts = [
         ("vgg-16", None, 15_470_264_320, Some(13_556_712)),
         ("vgg-19", None, 19_632_062_464, Some(14_861_288)),
@@ -20,14 +21,15 @@ fn counts_are_those_of_the_thesis() {
         ("vgg-13", None, 11_308_466_176, None),
         ("alexnet", None, 714_188_480, None),
         ("resnet-18", None, 1_814_073_344, None),
-        // 48 blocks of 12 h^2 + 2 h at one token, and logits of V h: 48 (12 x 1600^2 + 3200) + 50257 x 1600.
+        // With one token, 48 blocks of 12 h^2 + 2 h, and logits of V h: 48 (12 x 1600^2 + 3200) +
+        // 50257 x 1600.
         (
             "gpt2-xl",
             Some(1),
             1_555_124_800,
             Some(48 * 16_025 + 50_257),
         ),
-        // The same with 5750 blocks.
+        // The same model with 5750 blocks.
         (
             "chatgpt-star",
             Some(1),
@@ -52,7 +54,7 @@ fn counts_are_those_of_the_thesis() {
             }
         }
     }
-    // 6 jobs in each block and the logits.
+    // There are 6 jobs in each block, and the logits.
     assert_eq!(
         lowered("chatgpt-star", Some(1), JobLowering::default())
             .jobs()
@@ -97,7 +99,7 @@ fn both_conventions_of_a_convolution_multiply_alike() {
     };
     let first = lowered("vgg-16", None, kernels).jobs()[0];
     assert_eq!((first.tasks, first.length), (224 * 224 * 64 * 3, 9));
-    // Merged to 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
+    // Vectors merged to a length of 2048: 224 x 224 x 64 x 27 / 2048 = 42,336 exactly.
     let merged = JobLowering {
         merge: 2048,
         ..kernels
@@ -113,11 +115,12 @@ fn heads_are_jobs_of_their_own() {
         ..JobLowering::default()
     };
     let jobs = lowered("gpt2-xl", Some(1), heads);
-    // 48 blocks of 25 heads x 5, output, up and down; logits.
+    // 48 blocks have 25 heads x 5 jobs, output, up and down; logits are one more job.
     assert_eq!(jobs.jobs().len(), 48 * (25 * 5 + 3) + 1);
     let chain = lowered("gpt2-xl", Some(1), JobLowering::default());
     assert_eq!(jobs.multiplications(), chain.multiplications());
-    // The first head: queries, keys and values depend on nothing, their products on two jobs each.
+    // In the first head, queries, keys and values depend on nothing, and their products depend on
+    // two jobs each.
     assert_eq!(jobs.after(0), [0_u32; 0]);
     assert_eq!((jobs.after(3), jobs.after(4)), (&[0, 1][..], &[3, 2][..]));
     // The output projection depends on all 25 heads.
@@ -149,7 +152,8 @@ fn tables_run_beside_one_another() {
         JobBranches::Parallel,
         JobBranches::InOrder,
     ];
-    // 26 tables, 3 jobs of the lower MLP, for which the tables do not wait, and 4 above.
+    // There are 26 tables, 3 jobs of the lower MLP, for which the tables do not wait, and 4 jobs
+    // after them.
     let shapes = all.map(|branches| shape("dlrm", None, branches));
     assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
     // Tokens and positions are two tables: 48 blocks of 6 jobs, and the logits.

@@ -17,14 +17,14 @@ struct CacheBlock {
     /// Neighbours in the free list, while the block is in it.
     before: u32,
     after: u32,
-    /// Number of requests that use it.
+    /// Number of requests that use the block.
     references: u32,
     /// Neighbours in the list of blocks with the same content, the oldest first.
     equal_before: u32,
     equal_after: u32,
-    /// Last block of this list; only valid in its first block.
+    /// Last block of the list of equal content; only valid in the first block of the list.
     equal_last: u32,
-    /// Content, if it is full and known.
+    /// Hash of the content, if the block is full and its content is registered.
     hash: Option<BlockHash>,
 }
 
@@ -66,7 +66,8 @@ impl BlockPool {
         self.free
     }
 
-    /// Returns the block with this content, if there is one; the one that has had it longest among several.
+    /// Returns the block with this content, if there is one; among several, the block whose content
+    /// was registered first.
     pub fn known(&self, hash: BlockHash) -> Option<u32> {
         let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
         self.known.find(hash.0, is).copied()
@@ -236,11 +237,11 @@ mod tests {
         let mut pool = BlockPool::new(10);
         let mut first = take(&mut pool, 4);
         (0..3).for_each(|i| pool.name(i, hash(u64::from(i) + 100)));
-        // Its fourth block is full, and a fifth is allocated.
+        // The request's fourth block is full, and a fifth is allocated.
         pool.name(3, hash(103));
         first.extend(take(&mut pool, 1));
         assert_eq!(first, [0, 1, 2, 3, 4]);
-        // Two full blocks for the first ten tokens, and two more for the other four.
+        // The first ten tokens share two full blocks, and the other tokens take two more blocks.
         let mut second = vec![
             pool.known(hash(100)).unwrap(),
             pool.known(hash(101)).unwrap(),
@@ -272,7 +273,7 @@ mod tests {
             .for_each(|block| pool.name(*block, BlockHash(7)));
         assert_eq!(pool.known(BlockHash(7)), Some(0));
         pool.give_back(&mut held);
-        // Free in the order 2, 1, 0; block 0 was registered first.
+        // Blocks became free in the order 2, 1, 0; block 0 was registered first.
         assert_eq!(pool.take(), Some(2));
         assert_eq!(pool.known(BlockHash(7)), Some(0));
         pool.share(0);

@@ -1,12 +1,13 @@
-//! When requests need new blocks during a run of equal steps, in the order in which single steps would take them.
+//! Steps in which requests need new blocks during a run of equal steps, in the order in which
+//! single steps would allocate the blocks.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// For each request, the next step of a run in which it needs a block or fills one.
 ///
-/// A request that computes one token per step touches its blocks twice in `block_size` steps, so a step visits these requests
-/// alone.
+/// A request that computes one token per step changes its blocks only twice in `block_size` steps,
+/// so a step visits only the requests that are due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockVisits {
     /// Step, and index of the request in the step; the earliest step first.
@@ -31,8 +32,8 @@ impl BlockVisits {
         self.next = next.into();
     }
 
-    /// Returns the requests that need or fill a block in step `step` (from 1), as ascending indices into the step. Call it
-    /// once per step, in order.
+    /// Returns the requests that need or fill a block in step `step` (from 1), as ascending indices
+    /// into the step. Must be called once per step, in order.
     pub fn find_due(&mut self, step: u32) -> &[u32] {
         self.due.clear();
         while let Some(Reverse((_, place))) = self.next.peek().filter(|next| next.0.0 <= step) {
@@ -54,10 +55,10 @@ impl BlockVisits {
     }
 }
 
-/// Returns how many steps a request computes without needing or filling a block. `token` is the number (from 1) of the
-/// token that it computes next.
+/// Returns the number of steps in which a request neither needs nor fills a block. `token` is the
+/// number (from 1) of the token that it computes next.
 fn steps_to_visit(token: u32, block_size: u32) -> u32 {
-    // The first token of a block needs a new block, and the last one fills it.
+    // The first token of a block needs a new block, and the last token fills the block.
     match token % block_size {
         0 | 1 => 0,
         _ if block_size == 1 => 0,

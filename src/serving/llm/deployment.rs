@@ -1,4 +1,5 @@
-//! Engines on a machine: the NPUs of each, its number of blocks of keys and values, and the times of its steps.
+//! Engines on a machine: the NPUs of an engine, its number of blocks of keys and values, and the
+//! times of its steps.
 
 use super::super::error::ServeError;
 use super::block_pool::MOST_BLOCKS;
@@ -16,15 +17,15 @@ use serde::{Deserialize, Serialize};
 /// A set of identical engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmDeployment {
-    /// Their rules.
+    /// Rules of the engines.
     pub rules: EngineRules,
-    /// Number of blocks of each.
+    /// Number of blocks of each engine.
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
-    /// Price of a step.
+    /// Source of step times.
     pub price: StepPrice,
-    /// NPUs and memory of the engines, if prices are those of a machine.
+    /// NPUs and memory of the engines, if step times follow from a machine.
     pub place: Option<EnginePlace>,
 }
 
@@ -33,13 +34,13 @@ pub struct LlmDeployment {
 pub struct EnginePlace {
     /// Name of the machine.
     pub machine: String,
-    /// Class of its NPUs.
+    /// Class of the machine's NPUs.
     pub npu: String,
     /// NPUs of the machine.
     pub npus: u32,
     /// Name of the model.
     pub model: String,
-    /// Format of its weights.
+    /// Format of the model's weights.
     pub weights: String,
     /// Format of keys and values.
     pub kv: String,
@@ -62,11 +63,11 @@ pub struct MemoryPlan {
     pub memory: u64,
     /// Memory that the engine may use.
     pub usable: u64,
-    /// Weights.
+    /// Bytes of weights.
     pub weights: u64,
-    /// Activations of the largest step, and its logits.
+    /// Bytes of the activations and logits of the largest step.
     pub activations: u64,
-    /// The device's context and captured graphs.
+    /// Bytes of the device's context and captured graphs.
     pub context: u64,
     /// Memory that remains for keys and values.
     pub left: u64,
@@ -81,17 +82,17 @@ pub struct MemoryPlan {
 /// A possible number of NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorChoice {
-    /// The number.
+    /// Number of NPUs.
     pub npus: u32,
-    /// Number of tokens whose keys and values fit an engine.
+    /// Number of tokens whose keys and values fit in an engine's memory.
     pub kv_tokens: u64,
-    /// True if this suffices for the longest typical request of the scenario.
+    /// True if the memory is enough for the longest typical request of the scenario.
     pub fits: bool,
 }
 
-/// The device's context, the library's buffers and captured graphs. An RTX 4090 with Llama 3.1 8B and a budget of 2,048
-/// tokens has 1.24 GB less for blocks than weights leave (vLLM 0.19 with 2,588 blocks), of which activations and
-/// logits, computed as below, are 0.53 GB.
+/// The device's context, the library's buffers and captured graphs. On an RTX 4090 with Llama 3.1
+/// 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks: 1.24 GB less than weights leave. Of
+/// this, activations and logits, computed as below, are 0.53 GB.
 const CONTEXT_BYTES: u64 = 700_000_000;
 
 impl MemoryPlan {
@@ -105,9 +106,9 @@ impl MemoryPlan {
         let parts = u64::from(npus);
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
-        // In BF16: the stream of residuals and its copies before a norm and after a product, queries with keys and
-        // values, and the products of an MLP with the result of its gate. Logits exist in BF16, and in single precision
-        // together with their probabilities.
+        // Activations are in BF16: the stream of residuals and its copies before a norm and after a
+        // product, queries with keys and values, and the products of an MLP with the result of its
+        // gate. Logits exist in BF16, and in single precision together with their probabilities.
         let qkv = (sizes.heads / parts + 2 * sizes.own_kv_heads(npus)) * sizes.head_width;
         let wide = (sizes.widest + sizes.widest / 2) / parts;
         let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + qkv + wide);
@@ -318,7 +319,8 @@ impl<'a> PlacedModel<'a> {
     }
 }
 
-/// Returns the step prices that the scenario itself states; `None` if they follow from a model.
+/// Returns the step times that the scenario itself states; `None` if step times follow from a
+/// model.
 fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Engines on the event loop: a step is a launch of a program of one job, whose time is the price of the step.
+//! Engines on the event loop: a step is a launch of a program of one job, whose time is the step's
+//! time.
 
 use super::super::error::ServeError;
 use super::super::program;

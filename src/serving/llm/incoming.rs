@@ -6,28 +6,28 @@ use chakram_base::units::Time;
 /// A request before it reaches an engine.
 #[derive(Clone, Debug)]
 pub struct IncomingRequest {
-    /// Time at which its client sends it.
+    /// Time at which the client sends the request.
     pub at: Time,
-    /// Index of its class.
+    /// Index of the request's class.
     pub class: u32,
     /// Tokens of the prompt.
     pub prompt: u32,
     /// Tokens of the answer.
     pub output: u32,
-    /// Describes which tokens equal those of other requests.
+    /// Describes the tokens that the request shares with other requests.
     pub content: RequestContent,
-    /// Its turn in a conversation, if any.
+    /// The request's turn in a conversation, if it belongs to one.
     pub conversation: Option<ConversationTurn>,
-    /// Its priority, if it differs from its class's.
+    /// Priority, if it differs from the class's priority.
     pub priority: Option<i32>,
 }
 
-/// Describes which tokens of a request equal those of others, before its number is known.
+/// Describes the tokens that a request shares with others, before the request's number is known.
 #[derive(Clone, Debug)]
 pub enum RequestContent {
-    /// No tokens except a shared beginning.
+    /// The request shares no tokens except, if given, a beginning of this length with a stream.
     Behind(Option<(TokenStream, u32)>),
-    /// Tokens according to pieces.
+    /// The prompt consists of these pieces of token streams.
     Pieces(Vec<TokenPiece>),
 }
 
@@ -48,6 +48,7 @@ pub struct ConversationTurn {
     pub conversation: u64,
     /// The turn, from 0.
     pub turn: u32,
-    /// Tokens with which it begins and that it shares with other conversations.
+    /// Beginning of the conversation that it shares with other conversations, as a stream and a
+    /// length.
     pub shared: Option<(TokenStream, u32)>,
 }

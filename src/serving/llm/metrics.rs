@@ -8,7 +8,7 @@ use super::step_cost::{CostPart, PartTimes};
 use super::step_load::StepLoad;
 use chakram_base::units::{Span, Time};
 
-/// Records of the requests of a class, or of all.
+/// Records of the requests of a class, or of all requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ClassRecorder {
     pub arrived: u64,
@@ -20,7 +20,7 @@ pub(super) struct ClassRecorder {
     pub prompt_tokens: u64,
     pub output_tokens: u64,
     pub hit_tokens: u64,
-    /// Number of requests within all limits, and within each limit.
+    /// Number of requests within all limits.
     pub met: u64,
     pub met_each: [u64; 3],
     /// Number of preemptions.
@@ -46,7 +46,7 @@ impl GapSamples {
         if self.runs.len() < EXACT_RUNS {
             self.runs.push((span, times));
         } else if self.runs.len() == EXACT_RUNS {
-            // There are too many: from now on only the sketch is used.
+            // There are too many runs of gaps, so from now on only the sketch is used.
             self.runs.push((Span::MAX, 0));
         }
         self.count += u64::from(times);
@@ -149,7 +149,7 @@ impl CountCurve {
 pub(super) struct LlmRecorder {
     limits: LlmLimits,
     warmup: u64,
-    /// Classes in order, then all.
+    /// Rows of classes in order, then the row of all requests.
     pub rows: Vec<ClassRecorder>,
     pub gaps: GapSamples,
     /// The last gap, and its number of consecutive repetitions.
@@ -186,7 +186,8 @@ pub(super) struct LlmRecorder {
     computed_in_all: u64,
     time_in_system: u128,
     pub end: Time,
-    /// Sums of the times to first token by thirds of the requests, to detect whether they grow.
+    /// Sums of the times to first token by thirds of the requests, to detect times that grow during
+    /// the run.
     pub thirds: [(u128, u64); 3],
     expected: Option<u64>,
     /// Times at which a quarter and three quarters of the expected requests were complete.
@@ -287,7 +288,7 @@ impl LlmRecorder {
         self.computed.add(now, tokens);
     }
 
-    /// Records a token that follows another one of its request.
+    /// Records a token that follows another token of its request.
     pub fn gap(&mut self, span: Span, number: u64) {
         if !self.is_counted(number) {
             return;
@@ -400,7 +401,8 @@ impl LlmRecorder {
             self.computed_in_all + self.lost_tokens,
             "steps computed the tokens of all requests and no others"
         );
-        // Little's law.
+        // Little's law: the time in the system summed over requests equals the number of requests
+        // in the system summed over time.
         assert_eq!(
             self.active.area_until(self.end.max(self.active.since())),
             self.time_in_system,
@@ -424,7 +426,7 @@ mod tests {
         gaps.add(Span(30), 1);
         gaps.add(Span(10), 3);
         gaps.add(Span(20), 1);
-        // 10, 10, 10, 20, 30: position 4 q.
+        // The gaps are 10, 10, 10, 20, 30; a percentile is at position 4 q.
         assert_eq!(
             gaps.percentiles(&[0.0, 50.0, 75.0, 90.0, 100.0]),
             [10, 10, 20, 26, 30].map(Span)
@@ -439,7 +441,7 @@ mod tests {
         (0..1000).for_each(|i| curve.add(Time(i * 10_000_000), 2));
         assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
         assert!(curve.counts.len() <= MOST_INTERVALS);
-        // Two every 10 us.
+        // Two tokens every 10 us.
         let rate = curve
             .rate_between(Time(1_000_000_000), Time(9_000_000_000))
             .unwrap();

@@ -1,22 +1,22 @@
-//! Sizes of a language model that its serving needs, and the share of each NPU of an engine.
+//! Sizes of a language model for serving, and the share of each NPU of an engine.
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
 use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, OperatorKind};
 
-/// A product of a block, before it is divided among NPUs.
+/// A matrix product of a block, before it is divided among NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockProduct {
     /// Columns of the input.
     pub inputs: u64,
     /// Columns of the output.
     pub outputs: u64,
-    /// True if NPUs divide its outputs, false if they divide its inputs.
+    /// True if NPUs divide the product's outputs, false if they divide its inputs.
     pub by_outputs: bool,
-    /// True if it computes queries, keys and values.
+    /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
-    /// Number of experts that each have this product, and number of experts per token; `None` if it belongs to no
-    /// expert.
+    /// Number of experts that each have this product, and number of experts per token; `None` if
+    /// the product belongs to no expert.
     pub experts: Option<[u64; 2]>,
 }
 
@@ -45,11 +45,11 @@ pub struct LlmSizes {
     pub experts: Option<[u64; 2]>,
     /// Columns between the products of an MLP, including its gate.
     pub widest: u64,
-    /// Weights of all norms and biases.
+    /// Number of weights of all norms and biases.
     pub small_weights: u64,
-    /// Weights of the embedding table, and of the head if it has its own.
+    /// Number of weights of the embedding table, and of the head if it has separate weights.
     pub table_weights: u64,
-    /// All weights.
+    /// Number of all weights.
     pub parameters: u64,
     /// Maximum sequence length that the model's file states.
     pub sequence: u64,
@@ -60,7 +60,7 @@ impl LlmSizes {
     ///
     /// # Errors
     ///
-    /// If there is none, it is malformed, or it cannot be served token by token.
+    /// If there is no such model, its file is malformed, or it cannot be served token by token.
     pub fn find(name: &str) -> Result<Self, ServeError> {
         let definition = ModelSource::find(name)
             .and_then(|source| source.definition(None))
@@ -72,7 +72,7 @@ impl LlmSizes {
     ///
     /// # Errors
     ///
-    /// If it is no decoder over tokens, or its blocks differ.
+    /// If the model is not a decoder over tokens, or its blocks differ.
     pub fn of(definition: &ModelDefinition) -> Result<Self, ServeError> {
         let model = &definition.model;
         let unfit = |why: &str| {
@@ -174,7 +174,7 @@ impl LlmSizes {
                         experts: of,
                     });
                 }
-                // Gains of norms, including those of heads.
+                // These weights are gains of norms, including norms of heads.
                 OperatorKind::Norm { .. } | OperatorKind::Attention { .. } => {}
                 _ if operator.parameters() > 0 => {
                     return Err(unfit(&format!(
@@ -261,7 +261,7 @@ impl LlmSizes {
                 })
     }
 
-    /// Returns the number of heads of keys and values of each of `npus` NPUs: at least one.
+    /// Returns the number of heads of keys and values on each of `npus` NPUs: at least one.
     pub fn own_kv_heads(&self, npus: u32) -> u64 {
         (self.kv_heads / u64::from(npus)).max(1)
     }
@@ -306,7 +306,7 @@ mod tests {
         LlmSizes::of(&ModelSource::find(name).unwrap().definition(None).unwrap()).unwrap()
     }
 
-    /// 2 x heads of keys x columns x 2 bytes x layers.
+    /// The bytes per token are 2 x heads of keys x columns x 2 bytes x layers.
     #[test]
     fn keys_and_values_have_the_published_sizes() {
         let kib = |name| sizes(name).kv_bytes(1, Dtype::Bf16) as f64 / 1024.0;
@@ -321,7 +321,7 @@ mod tests {
         for (name, expected) in known {
             assert_eq!(kib(name), expected, "{name}");
         }
-        // Eight heads on sixteen NPUs: one per NPU, each stored twice.
+        // Eight heads on sixteen NPUs: one head per NPU, so each head is stored twice.
         assert_eq!(
             sizes("llama3-70b").kv_bytes(16, Dtype::Bf16),
             320 * 1024 / 8

@@ -4,16 +4,16 @@ use super::scheduler::EngineStep;
 use chakram_base::units::{Span, Time};
 use std::io;
 
-/// A step when it begins.
+/// Description of a step, created when the step begins.
 #[derive(Clone, Copy, Debug)]
 pub struct StepRecord<'s> {
     /// The engine.
     pub engine: u32,
     /// Index of the step within its engine.
     pub number: u64,
-    /// Beginning.
+    /// Beginning of the step.
     pub begin: Time,
-    /// End.
+    /// End of the step.
     pub end: Time,
     /// Requests and tokens of the step.
     pub step: &'s EngineStep,
@@ -30,29 +30,29 @@ pub struct StepRecord<'s> {
 pub struct CompletedLlmRequest {
     /// Number among all requests, in the order of arrival.
     pub number: u64,
-    /// Index of its class.
+    /// Index of the request's class.
     pub class: u32,
-    /// The engine that served it.
+    /// Index of the engine that served the request.
     pub engine: u32,
-    /// Time at which its client sent it.
+    /// Time at which the client sent the request.
     pub arrival: Time,
-    /// Time at which it entered the queue of its engine.
+    /// Time at which the request entered the queue of its engine.
     pub queued: Time,
-    /// Time at which it first took part in a step.
+    /// Time at which the request first took part in a step.
     pub scheduled: Time,
-    /// Time at which the engine produced its first token.
+    /// Time at which the engine produced the request's first token.
     pub first: Time,
-    /// Time at which the engine produced its last token.
+    /// Time at which the engine produced the request's last token.
     pub last: Time,
-    /// Time from the engine to its client.
+    /// Time from the engine to the client.
     pub after: Span,
     /// Tokens of the prompt.
     pub prompt: u32,
     /// Tokens of the answer.
     pub output: u32,
-    /// Tokens of the prompt found in the cache on its first admission.
+    /// Tokens of the prompt found in the cache on the request's first admission.
     pub hit: u32,
-    /// Number of its preemptions.
+    /// Number of preemptions of the request.
     pub put_back: u32,
     /// Tokens that were computed again after preemptions.
     pub recomputed: u64,
@@ -73,7 +73,7 @@ impl CompletedLlmRequest {
         Some(Span((span + gaps / 2) / gaps))
     }
 
-    /// Returns the time from the client's sending to its last token.
+    /// Returns the time from the client's sending until the client receives the last token.
     pub fn e2e(&self) -> Span {
         self.last.since(self.arrival) + self.after
     }
@@ -98,7 +98,7 @@ pub trait LlmObserver {
     ///
     /// # Errors
     ///
-    /// If it cannot be written; the run then ends.
+    /// If the request cannot be written; the run then ends.
     fn completed(&mut self, _request: &CompletedLlmRequest) -> io::Result<()> {
         Ok(())
     }

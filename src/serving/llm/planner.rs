@@ -1,4 +1,5 @@
-//! Finds how many NPUs a request rate needs within limits, and the highest rate that engines can serve.
+//! Finds the number of NPUs that a request rate needs within limits, and the highest rate that
+//! engines can serve.
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
@@ -9,7 +10,7 @@ use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 
-/// Whether enough requests are within their limits, by the 95 % interval of their fraction.
+/// Verdict whether enough requests are within their limits, by the 95 % interval of their fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitVerdict {
@@ -62,9 +63,9 @@ pub struct PlanRow {
     pub rate_per_s: f64,
     /// Requests that were served.
     pub requests: u64,
-    /// Fraction of them within all limits.
+    /// Fraction of the served requests within all limits.
     pub attained: f64,
-    /// Whether this fraction is sufficient.
+    /// Whether the fraction in `attained` is sufficient.
     pub verdict: LimitVerdict,
     /// Load, if known.
     pub rho: Option<f64>,
@@ -80,7 +81,8 @@ pub struct PlanRow {
     pub dollars_per_million_output_tokens: Option<f64>,
 }
 
-/// Configurations that meet the limits, and the one with the fewest NPUs.
+/// Configurations of engines that were tried, and the configuration with the fewest NPUs that meets
+/// the limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmPlan {
     /// Name of the model.
@@ -95,9 +97,10 @@ pub struct LlmPlan {
     pub attain: f64,
     /// For each number of NPUs per engine, the fewest engines that meet the limits, or the most that were tried.
     pub rows: Vec<PlanRow>,
-    /// Index of the row with the fewest NPUs among those that meet the limits; the highest fraction among equals.
+    /// Index of the row with the fewest NPUs among the rows that meet the limits; among equal rows,
+    /// the row with the highest fraction.
     pub chosen: Option<usize>,
-    /// The chosen configuration at its highest rate, if it was searched.
+    /// The chosen configuration at its highest rate, if the caller requested this rate.
     pub highest_rate: Option<PlanRow>,
 }
 
@@ -113,7 +116,8 @@ struct CapacityPlanner<'a> {
 }
 
 impl CapacityPlanner<'_> {
-    /// Returns the maximum rate that each engine completes, if the scenario can ask for more.
+    /// Returns the maximum rate that each engine completes, if the scenario can send requests at a
+    /// higher rate.
     fn saturated_rate_of_each(&self, of: &LlmDeployment) -> Result<Option<f64>, ServeError> {
         let rate = saturated_rate(self.scenario, of)?;
         Ok(rate.map(|rate| rate / f64::from(of.replicas)))
@@ -190,7 +194,8 @@ impl CapacityPlanner<'_> {
         let mut best = at(high)?;
         let mut before: Option<f64> = None;
         while best.verdict != LimitVerdict::Met {
-            // More engines do not help if requests are too slow although they hardly wait for one another.
+            // More engines do not help if requests are too slow although they rarely wait for one
+            // another.
             let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
                 && before.is_some_and(|before| best.attained <= before + 0.001);
             if high >= most || is_alone {
@@ -212,7 +217,8 @@ impl CapacityPlanner<'_> {
         Ok(best)
     }
 
-    /// Returns the highest rate at which engines meet the limits, to one part in fifty; `None` if no rate does.
+    /// Returns the highest rate at which engines meet the limits, to one part in fifty; `None` if
+    /// they do so at no rate.
     fn find_highest_rate(
         &self,
         of: &LlmDeployment,
@@ -303,8 +309,8 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
     })
 }
 
-/// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario` is within the limits;
-/// `None` if there is none.
+/// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario` is
+/// within the limits; `None` if there is no such rate.
 ///
 /// # Errors
 ///
@@ -349,7 +355,8 @@ fn alone(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
 mod tests {
     use super::*;
 
-    /// The interval of 995 of 1,000 is 98.8 to 99.8 %; that of 1,000 of 1,000 starts at 99.6 %.
+    /// The interval for 995 of 1,000 is 98.8 to 99.8 %; the interval for 1,000 of 1,000 starts at
+    /// 99.6 %.
     #[test]
     fn verdicts_follow_intervals() {
         assert_eq!(LimitVerdict::of(995, 1000, 0.99), LimitVerdict::Open);

@@ -1,4 +1,4 @@
-//! The report of a run: one value, which the text, JSON, CSV and HTML renderings only read.
+//! The report of a run: one value from which the text, JSON, CSV and HTML renderings are made.
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EnginePlace, LlmDeployment};
@@ -31,7 +31,7 @@ pub struct LlmReport {
     pub classes: Vec<String>,
     /// Name of the rules.
     pub rules: String,
-    /// What they follow.
+    /// The program and version that the rules follow.
     pub follows: String,
     /// Each rule with its value.
     pub rule_values: Vec<RuleValue>,
@@ -47,7 +47,7 @@ pub struct LlmReport {
     pub basis: Vec<String>,
     /// Number of initial requests that are not counted.
     pub warmup: u64,
-    /// Limits.
+    /// Limits on the times of requests.
     pub limits: LimitValues,
     /// The time from 0 to the last token.
     #[serde(rename = "window_ps")]
@@ -58,15 +58,15 @@ pub struct LlmReport {
     pub completed: u64,
     /// Requests that no engine can serve, by reason.
     pub refused: RefusedRequests,
-    /// One row per class, if there are several, then one for all.
+    /// One row per class, if there are several, then one row for all requests.
     pub rows: Vec<LlmRow>,
     /// Gaps between tokens, pooled over requests.
     pub itl: GapSummary,
     /// Tokens and requests per second.
     pub throughput: LlmThroughput,
-    /// Steps.
+    /// Statistics of steps.
     pub steps: StepSummary,
-    /// The prefix cache.
+    /// Statistics of the prefix cache.
     pub cache: CacheSummary,
     /// Number of preemptions of requests.
     pub preemptions: u64,
@@ -89,9 +89,9 @@ pub struct LlmReport {
 /// A rule with its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleValue {
-    /// Its key.
+    /// Key of the rule.
     pub key: String,
-    /// Its value.
+    /// Value of the rule, as text.
     pub value: String,
 }
 
@@ -159,9 +159,9 @@ pub struct LlmRow {
     pub name: String,
     /// Requests that were sent and are counted.
     pub arrived: u64,
-    /// Number of these that no engine can serve.
+    /// Number of counted requests that no engine can serve.
     pub refused: u64,
-    /// Number of these that are complete; all other fields describe these.
+    /// Number of counted requests that are complete; all other fields describe these requests.
     pub completed: u64,
     /// Tokens of prompts.
     pub prompt_tokens: u64,
@@ -177,7 +177,7 @@ pub struct LlmRow {
     pub e2e: TimeSummary,
     /// Time from the queue to the first step.
     pub queue: TimeSummary,
-    /// Number of their preemptions.
+    /// Number of preemptions of completed requests.
     pub preemptions: u64,
     /// Fraction of requests within all limits, if there are limits; requests that no engine can serve count as missed.
     pub attained: Option<f64>,
@@ -192,7 +192,7 @@ pub struct LlmRow {
 pub struct GapSummary {
     /// Number.
     pub count: u64,
-    /// Mean.
+    /// Mean gap.
     #[serde(rename = "mean_ps")]
     pub mean: Option<Span>,
     /// Percentiles 50, 90, 95 and 99.
@@ -208,14 +208,14 @@ pub struct GapSummary {
 /// Tokens and requests per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LlmThroughput {
-    /// Tokens of prompts, from the first arrival to the last token.
+    /// Tokens of prompts per second, from the first arrival to the last token.
     pub prompt_tokens_per_s: f64,
-    /// Tokens of answers, from the first arrival to the last token.
+    /// Tokens of answers per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
     /// Tokens of answers per second, from a tenth of the time of arrivals to the last arrival; `None` if that period is
     /// too short.
     pub steady_output_tokens_per_s: Option<f64>,
-    /// Requests, from the first arrival to the last token.
+    /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
     /// Tokens of answers per second and NPU.
     pub output_tokens_per_s_per_npu: Option<f64>,
@@ -228,7 +228,7 @@ pub struct LlmThroughput {
 pub struct StepSummary {
     /// Number.
     pub count: u64,
-    /// Mean time.
+    /// Mean time of a step.
     #[serde(rename = "mean_ps")]
     pub mean: Span,
     /// The longest step.
@@ -245,9 +245,9 @@ pub struct StepSummary {
 /// A part of the time of steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartShare {
-    /// Its name.
+    /// Name of the part.
     pub part: String,
-    /// Its fraction of the time.
+    /// Fraction of the time of steps.
     pub share: f64,
 }
 
@@ -304,7 +304,7 @@ impl LlmReport {
         }
         let all = &recorder.rows[recorder.rows.len() - 1];
         let offered = scenario.workload.rate().or_else(|| {
-            // A file states no rate, so the rate of its arrivals in the run is used.
+            // A file of requests states no rate, so the rate of arrivals in the run is used.
             let open = matches!(
                 scenario.workload.arrivals,
                 super::workload::LlmArrivals::File { .. }

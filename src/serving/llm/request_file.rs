@@ -2,9 +2,10 @@
 //!
 //! - Azure's traces: `TIMESTAMP` (a date and a time of day, or seconds), `ContextTokens`, `GeneratedTokens`;
 //! - BurstGPT's: `Timestamp` in seconds, `Request tokens`, `Response tokens`;
-//! - tables may have `priority`, lowest number first, and `prefix` with `prefix_toks`: all requests with the same
-//!   `prefix` number share that many tokens at the beginning;
-//! - others: `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or `prompt_tokens`, `output_toks` or `output_tokens`;
+//! - tables may have `priority`, lowest number first, and `prefix` with `prefix_toks`: all requests
+//!   with the same `prefix` number share `prefix_toks` tokens at the beginning;
+//! - other tables: `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or `prompt_tokens`,
+//!   `output_toks` or `output_tokens`;
 //! - Mooncake's: objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, one number
 //!   for each 512 tokens of the prompt; equal numbers mean that the block and all earlier blocks are equal.
 
@@ -34,7 +35,7 @@ pub struct RequestFile {
     /// Seconds of the first request, if the file has dates.
     first: Option<f64>,
     last: Time,
-    /// Number of requests so far, which identifies tokens that a request shares with no other.
+    /// Number of requests so far, which identifies tokens that a request does not share.
     count: u64,
 }
 
@@ -314,7 +315,7 @@ impl RequestFile {
     }
 }
 
-/// A row as it is in a file.
+/// Contents of a row of a file, before conversion.
 struct FileRow {
     arrival: Span,
     tokens: [f64; 2],
@@ -423,7 +424,8 @@ mod tests {
 
     #[test]
     fn blocks_of_traces_are_whole() {
-        // 1,100 tokens are two blocks of 512 and 76 of its own, although the trace states three hashes.
+        // 1,100 tokens are two blocks of 512 and 76 tokens that are not shared, although the trace
+        // states three hashes.
         let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
         assert_eq!(
             pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),

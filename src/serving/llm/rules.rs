@@ -1,4 +1,5 @@
-//! Rules of an engine: rule files named after the program that they follow, and a scenario's changes to them.
+//! Rules of an engine: built-in rule files, named after the program that they follow, and a
+//! scenario's changes to these rules.
 
 use super::super::error::ServeError;
 use chakram_base::config::{
@@ -12,10 +13,10 @@ pub const RULE_SETS: &[(&str, &str)] = &[
     ("static", include_str!("rules/static.toml")),
 ];
 
-/// The rules of a scenario that names none.
+/// Name of the rules of a scenario that names none.
 pub const DEFAULT_RULES: &str = "vllm-v1";
 
-/// Keys of rules, which a scenario may set too.
+/// Keys of rules, which a scenario may also set.
 pub(super) const RULE_KEYS: &[&str] = &[
     "batching",
     "max_num_batched_tokens",
@@ -31,7 +32,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "reserve",
 ];
 
-/// Keys that other programs have but this one does not, with the explanation for the error.
+/// Keys that other programs have but chakram does not, with the explanation for the error.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     (
         "async_scheduling",
@@ -67,9 +68,9 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
 /// When waiting requests may join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchingRule {
-    /// At each step.
+    /// Waiting requests may join at each step.
     Continuous,
-    /// Only when nothing runs.
+    /// Waiting requests may join only when no request runs.
     Static,
 }
 
@@ -78,16 +79,16 @@ pub enum BatchingRule {
 pub enum SchedulingPolicy {
     /// The request that arrived first.
     FirstCome,
-    /// The request with the lowest priority number; the first to arrive among equals.
+    /// The request with the lowest priority number; among equal numbers, the first to arrive.
     Priority,
 }
 
 /// Tokens for which a request allocates blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReserve {
-    /// Computed tokens.
+    /// The request allocates blocks for computed tokens.
     AsComputed,
-    /// All tokens of its prompt and answer, on admission.
+    /// The request allocates blocks for all tokens of its prompt and answer, on admission.
     WholeRequest,
 }
 
@@ -109,7 +110,7 @@ const RESERVES: &[(BlockReserve, &str)] = &[
 pub struct EngineRules {
     /// Name of the rules from which these were derived.
     pub name: String,
-    /// The program and version that they follow.
+    /// The program and version that the rules follow.
     pub follows: String,
     /// When waiting requests may join.
     pub batching: BatchingRule,
@@ -151,7 +152,7 @@ impl EngineRules {
     ///
     /// # Errors
     ///
-    /// If there are none with this name.
+    /// If there are no rules with this name.
     pub fn named(name: &str, hardware: Option<EngineHardware<'_>>) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
             let expected = expected_rules(name);

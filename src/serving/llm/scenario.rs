@@ -10,9 +10,10 @@
 //! - `[step]`, if no model and machine determine step times: `base`, `token`, `request` and `context`, the time of each
 //!   step and the increments per token, request and token read; or `profile`, a table of measured operations, with the
 //!   `rows` to read from it and the model's `layers`; otherwise `leave_out`, parts that take no time;
-//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts` (`burst` requests at
-//!   intervals of `every`), `users` (`users` who ask again after `think`), `at-once`, or `file` (a `file`, at `speed`
-//!   times its speed); `count` and `duration` end it;
+//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`
+//!   (`burst` requests at intervals of `every`), `users` (`users` who send the next request after
+//!   `think`), `at-once`, or `file` (a `file`, at `speed` times its speed); `count` and `duration`
+//!   limit the requests;
 //! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens, `priority` (0; the
 //!   lowest number is the most urgent), `shared_prefix` tokens, the number of distinct `prefixes` (1), `turns` (1) and
 //!   `think` between them;
@@ -42,9 +43,9 @@ pub struct LlmScenario {
     pub seed: u64,
     /// Name of the rules.
     pub rules: String,
-    /// Rules stated in the scenario, which override the named ones.
+    /// Rules stated in the scenario, which override the named rules.
     pub own_rules: OwnRules,
-    /// The served model, if prices follow from a model.
+    /// The served model, if step times follow from a model.
     pub model: Option<ServedLlm>,
     /// Number of blocks of an engine, if given.
     pub blocks: Option<u32>,
@@ -58,9 +59,9 @@ pub struct LlmScenario {
     pub profile: Option<ProfileChoice>,
     /// Parts of the cost of a step that take no time.
     pub left_out: Vec<CostPart>,
-    /// Requests.
+    /// Requests over time.
     pub workload: LlmWorkload,
-    /// Limits.
+    /// Limits on the times of requests.
     pub limits: LlmLimits,
     /// Times between client and engine.
     pub client: ClientTimes,
@@ -73,7 +74,7 @@ pub struct LlmScenario {
 pub struct OwnRules {
     /// Text of the file.
     pub text: String,
-    /// Its name in errors.
+    /// Name of the file in errors.
     pub file: String,
 }
 
@@ -93,7 +94,7 @@ pub struct ServedLlm {
 }
 
 impl ServedLlm {
-    /// A model in BF16 with nine tenths of the memory, vLLM's default.
+    /// Creates a model in BF16 with nine tenths of the memory, which is vLLM's default.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -110,9 +111,10 @@ impl ServedLlm {
 pub enum RouterKind {
     /// Each engine in turn.
     RoundRobin,
-    /// The engine with the fewest requests; the first among equals.
+    /// The engine with the fewest requests; among equals, the first.
     LeastOutstanding,
-    /// The engine that caches most of the prompt's beginning; among equals, the one with the fewest requests.
+    /// The engine that caches most of the prompt's beginning; among equals, the engine with the
+    /// fewest requests.
     LongestPrefix,
 }
 
@@ -227,7 +229,7 @@ pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Fp8, "fp8"),
 ];
 
-/// Returns true if the text is a scenario of a language model: if it has a table `engine`.
+/// Returns true if the text is a scenario of a language model, that is, if it has a table `engine`.
 pub fn is_llm_scenario(text: &str) -> bool {
     let document = ConfigDocument::parse(text, "scenario");
     document.is_ok_and(|document| document.entries().get("engine").is_some())

@@ -1,14 +1,17 @@
 //! Selects the requests of a step, and the number of tokens of each.
 //!
-//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values are not computed,
-//! as far as limits allow. This is one token while it answers, its prompt at the beginning, and everything after a
-//! preemption. A step is composed of the running requests, in the order of their admission, and then of waiting ones:
+//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values
+//! are not computed, as far as limits allow. These are its prompt at the beginning, one token per
+//! step while it answers, and all tokens after a preemption. A step is composed of the running
+//! requests, in the order of their admission, and then of waiting requests:
 //!
-//! 1. *Running.* If a request finds no block, the last admitted request is preempted (by priority: the one with the
-//!    greatest priority number, the youngest among equals); if that is the request itself, this phase ends. A preempted
-//!    request loses its blocks, keeps its answer and is the next to be admitted.
-//! 2. *Waiting*, only if nothing was preempted: requests from the head of the queue, until one does not fit. Blocks at
-//!    its beginning whose content is cached are shared; the last token is always computed.
+//! 1. *Running.* If a request finds no block, the last admitted request is preempted (by priority:
+//!    the request with the greatest priority number, the youngest among equals); if this is the
+//!    request itself, the phase ends. A preempted request loses its blocks, keeps its answer and is
+//!    the next to be admitted.
+//! 2. *Waiting*, only if no request was preempted: requests from the head of the queue, until a
+//!    request does not fit. Blocks at a request's beginning whose content is cached are shared; its
+//!    last token is always computed.
 //! 3. The step runs. A request whose tokens are all computed gets one more token; it ends with its last token, and
 //!    frees its blocks.
 
@@ -32,7 +35,7 @@ pub struct EngineRequest {
     pub output: u32,
     /// Priority; lower numbers are more urgent.
     pub priority: i32,
-    /// Describes which of its tokens equal those of other requests.
+    /// Describes the tokens that the request shares with other requests.
     pub content: TokenContent,
 }
 
@@ -49,7 +52,7 @@ struct EngineSlot {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Hashes of its full blocks, as far as computed.
+    /// Hashes of the request's full blocks, as far as computed.
     hashes: Vec<BlockHash>,
 }
 
@@ -75,15 +78,15 @@ pub struct StepShare {
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
-    /// Tokens that were computed before.
+    /// Number of tokens that were computed in earlier steps.
     pub past: u32,
     /// Tokens that the step computes.
     pub tokens: u32,
-    /// True if it gets another token of its answer after the step.
+    /// True if the step produces a token of the request's answer.
     pub samples: bool,
     /// Tokens found in the cache when this step admitted it.
     pub hit: u32,
-    /// True if this step admitted it.
+    /// True if this step admitted the request.
     pub admitted: bool,
 }
 
@@ -105,7 +108,7 @@ pub struct PutBack {
     pub slot: u32,
     /// Number of the request.
     pub number: u64,
-    /// Computed tokens that it lost.
+    /// Number of computed tokens that the request lost.
     pub lost: u32,
 }
 
@@ -118,7 +121,7 @@ pub struct StepToken {
     pub number: u64,
     /// Number of answer tokens, including this one.
     pub outputs: u32,
-    /// True if it is the last.
+    /// True if the token is the last of the answer.
     pub is_last: bool,
 }
 
@@ -126,7 +129,7 @@ pub struct StepToken {
 #[derive(Clone, Debug)]
 enum WaitingRequests {
     InOrder(VecDeque<u32>),
-    /// By priority, then number.
+    /// Requests by priority, then by number.
     ByPriority(BTreeSet<(i32, u64, u32)>),
 }
 
@@ -186,12 +189,13 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the blocks that a request needs for all of its tokens; the last one of its answer is never computed.
+    /// Returns the blocks that a request needs for all of its tokens; the last token of its answer
+    /// is never computed.
     fn blocks_of(&self, prompt: u32, output: u32) -> u64 {
         (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into())
     }
 
-    /// Returns the reason why a request can never be served; `None` if it can.
+    /// Returns the reason why a request can never be served; `None` if it can be served.
     pub fn refuses(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
             return Some(RequestRefusal::Length);
@@ -269,7 +273,7 @@ impl StepScheduler {
         &self.pool
     }
 
-    /// Returns the number of tokens at the beginning of a prompt whose blocks are cached here.
+    /// Returns the number of tokens at the beginning of a prompt whose blocks this engine caches.
     pub fn known_prefix(&self, content: &TokenContent, prompt: u32) -> u32 {
         if !self.rules.prefix_caching {
             return 0;
@@ -342,9 +346,9 @@ impl StepScheduler {
         }
     }
 
-    /// Returns how many steps equal to the last composed one can follow it before a request ends, and prepares
-    /// [`repeat_step`](Self::repeat_step). It is 0 unless every running request generates one token per step and no waiting
-    /// request can be admitted.
+    /// Returns the number of further steps equal to the last composed step before a request ends,
+    /// and prepares [`repeat_step`](Self::repeat_step). The number is 0 unless every running
+    /// request generates one token per step and no waiting request can be admitted.
     pub fn begin_run(&mut self) -> u32 {
         let shares = &self.step.shares;
         let may_join = self.waiting.len() > 0
@@ -371,8 +375,9 @@ impl StepScheduler {
         left
     }
 
-    /// Takes the blocks for step `step` of a run (1 is the step after the composed one). Returns `false`, and changes nothing,
-    /// if there may be too few free blocks: `compose` then decides which request is preempted.
+    /// Allocates the blocks for step `step` of a run (1 is the step after the composed step).
+    /// Returns `false`, and changes nothing, if there may be too few free blocks; `compose` then
+    /// decides which request is preempted.
     pub fn repeat_step(&mut self, step: u32) -> bool {
         let due = self.visits.find_due(step).len();
         if due as u32 > self.pool.free() {
@@ -389,8 +394,8 @@ impl StepScheduler {
         true
     }
 
-    /// Advances all requests of the composed step by `steps` steps. The last one is still running, so
-    /// [`end_step`](Self::end_step) ends it.
+    /// Advances all requests of the composed step by `steps` steps. The last of these steps is
+    /// still running, so [`end_step`](Self::end_step) ends it.
     pub fn end_run(&mut self, steps: u32) {
         for share in &mut self.step.shares {
             share.past += steps;
@@ -400,7 +405,7 @@ impl StepScheduler {
         }
     }
 
-    /// Tokens of a request that a step may take, within its limits.
+    /// Returns the number of a request's tokens that a step may compute, within the limits.
     fn wanted(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
         let mut wanted = tokens - computed;
         let threshold = self.rules.long_prefill_token_threshold;
@@ -439,7 +444,7 @@ impl StepScheduler {
         }
     }
 
-    /// Returns the position, among running requests, of the one to preempt first.
+    /// Returns the position, among running requests, of the request to preempt first.
     fn victim(&self) -> usize {
         match self.rules.policy {
             SchedulingPolicy::FirstCome => self.running.len() - 1,
@@ -551,7 +556,7 @@ impl StepScheduler {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
-        // A cached block that no request uses leaves the free list too.
+        // A cached block that no request uses also leaves the free list.
         let known = of.hashes.iter().take(shared as usize);
         let known = known.filter_map(|hash| self.pool.known(*hash));
         let mut shared_blocks = Vec::with_capacity(shared as usize);
@@ -613,10 +618,10 @@ impl StepScheduler {
 /// Reason why a request is never served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestRefusal {
-    /// Its prompt is at least as long as the longest allowed request.
+    /// The prompt is at least as long as the longest allowed request.
     Length,
-    /// Its prompt is longer than a step and may not be split.
+    /// The prompt is longer than a step and may not be split.
     Budget,
-    /// It needs more blocks than there are.
+    /// The request needs more blocks than the engine has.
     Blocks,
 }

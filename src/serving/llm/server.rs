@@ -64,10 +64,10 @@ pub(super) struct LlmServer<'s> {
     engines: Vec<RunningEngine>,
     source: RequestSource<'s>,
     next: Option<IncomingRequest>,
-    /// By instant and order.
+    /// Pending events by instant, then by order of creation.
     timers: BTreeMap<(Time, u64), LlmTimer>,
     timer_number: u64,
-    /// True if an idle engine may have something to do.
+    /// True if an idle engine may have a step to begin.
     is_due: bool,
     now: Time,
     arrived: u64,
@@ -75,7 +75,8 @@ pub(super) struct LlmServer<'s> {
     load: StepLoad,
     memo: PriceMemo,
     made: Vec<StepToken>,
-    /// Future changes of the blocks in use, from runs of equal steps. With several engines they are applied in time order.
+    /// Future changes of the blocks in use, from runs of equal steps. The changes of several
+    /// engines are applied in time order.
     block_changes: BTreeMap<Time, i64>,
     recorder: LlmRecorder,
     observer: &'s mut dyn LlmObserver,
@@ -139,7 +140,8 @@ impl<'s> LlmServer<'s> {
         [timer, arrival].into_iter().flatten().min()
     }
 
-    /// Handles all that is due at `now`, and begins steps: `begin` receives the engine of each.
+    /// Handles all events that are due at `now`, and begins steps; `begin` is called with the
+    /// engine of each step.
     pub fn wake(&mut self, now: Time, mut begin: impl FnMut(u32)) {
         if self.failure.is_some() {
             return;
@@ -186,7 +188,7 @@ impl<'s> LlmServer<'s> {
         self.timer_number += 1;
     }
 
-    /// Makes a user ask at `at`, unless there were enough requests.
+    /// Makes a user send a request at `at`, unless the scenario's number of requests is reached.
     fn ask_at(&mut self, at: Time) {
         if let Some(request) = self.source.ask(at) {
             self.add_timer(at, LlmTimer::Send(Box::new(request)));
@@ -252,7 +254,7 @@ impl<'s> LlmServer<'s> {
         self.recorder.waiting.change(self.now, 1);
     }
 
-    /// Answers a request that no engine can serve with an error at once.
+    /// Immediately answers a request that no engine can serve with an error.
     fn refuse(&mut self, number: u64, class: u32, why: RequestRefusal) {
         self.recorder.refused(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
@@ -296,7 +298,7 @@ impl<'s> LlmServer<'s> {
         if of.scheduler.running() + of.scheduler.waiting() == 0 {
             return false;
         }
-        // If a request preempts itself before another takes part, the step is empty and takes no time.
+        // If the first request of a step preempts itself, the step is empty and takes no time.
         loop {
             let step = of.scheduler.compose();
             for put_back in &step.put_back {
@@ -366,8 +368,8 @@ impl<'s> LlmServer<'s> {
         true
     }
 
-    /// Simulates the steps that follow the one ending at `end` while the same requests generate one token each and no other
-    /// event intervenes. Returns the end of the last step.
+    /// Simulates the steps after the step that ends at `end`, while the same requests generate one
+    /// token each and no other event intervenes. Returns the end of the last step.
     fn run_ahead(&mut self, engine: usize, mut end: Time) -> Time {
         let until = self.quiet_until(engine);
         if end >= until {

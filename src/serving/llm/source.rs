@@ -17,7 +17,7 @@ pub struct RequestSource<'w> {
     sums: Vec<f64>,
     /// Number of requests so far.
     drawn: u64,
-    /// Number of requests so far that arrived on their own.
+    /// Number of requests so far that were not caused by answers.
     came: u64,
     last: Time,
     file: Option<RequestFile>,
@@ -48,8 +48,8 @@ impl<'w> RequestSource<'w> {
         })
     }
 
-    /// Returns the next request that arrives on its own; `None` if there are no more, or if only
-    /// answers cause requests.
+    /// Returns the next request that is not caused by an answer; `None` if there are no more, or if
+    /// only answers cause requests.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -59,7 +59,8 @@ impl<'w> RequestSource<'w> {
                 self.last + Span::from_seconds(self.gaps.exponential(1.0 / rate))
             }
             LlmArrivals::Constant(rate) => {
-                // Computed from the request's number, so that rounding does not accumulate.
+                // The time is computed from the request's number, so that rounding does not
+                // accumulate.
                 Time::ZERO + Span::from_seconds(self.came as f64 / rate)
             }
             LlmArrivals::Bursts { burst, every } => {
@@ -96,7 +97,8 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// Returns the request of a user who asks at `at`; `None` if there were enough requests.
+    /// Returns the request that a user sends at `at`; `None` if the scenario's number of requests
+    /// is reached.
     pub fn ask(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw(at))
@@ -143,7 +145,8 @@ impl<'w> RequestSource<'w> {
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
 
-    /// Returns the turn after one of `prompt` and `output` tokens, if the conversation continues.
+    /// Returns the turn after a turn of `prompt` and `output` tokens, if the conversation
+    /// continues.
     pub fn next_turn(
         &mut self,
         at: Time,

@@ -1,15 +1,17 @@
-//! The time of a step on the NPUs of an engine, computed part by part from the sizes of a model and the prices of a
-//! machine.
+//! The time of a step on the NPUs of an engine, computed part by part from the sizes of a model and
+//! the kernel times of a machine.
 //!
 //! With `T` tokens in the step (plus the padding of CUDA graphs), on each of `n` NPUs:
 //!
-//! - *products*: each product of a block over all `T` tokens at once. With experts, only the experts that receive
-//!   tokens, if each is equally likely: `E (1 - (1 - k / E)^T)`;
+//! - *products*: each matrix product of a block, over all `T` tokens together. With experts, only
+//!   the products of experts that receive tokens, if each expert is equally likely:
+//!   `E (1 - (1 - k / E)^T)`;
 //! - *prefill*: attention of each request with several tokens over its computed tokens; *decode*: attention of one
 //!   token per request over all of the request's tokens;
 //! - *elementwise*: norms with residual sums, rotation of queries and keys, writing of keys and values, the activation;
-//! - *collectives*: two all-reduces of `2 T hidden` bytes per block and one after the embedding;
-//! - *head*: the product with the vocabulary and the sampling of a token, for requests that produce a token;
+//! - *collectives*: two all-reduces of `2 T hidden` bytes per block, and one all-reduce after the
+//!   embedding;
+//! - *head*: the logits and the sampling of a token, for requests that produce a token;
 //! - *gaps*: the time between kernels within a graph;
 //! - *host-step* and *host-request*: the host's work between steps.
 
@@ -30,7 +32,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(usize)]
 pub enum CostPart {
-    /// Products of blocks.
+    /// Matrix products of blocks.
     Products,
     /// Attention of requests with several tokens.
     Prefill,
@@ -48,7 +50,7 @@ pub enum CostPart {
     HostStep,
     /// The host's time per request of a step.
     HostRequest,
-    /// Tokens that CUDA graphs add; their cost is in the other parts.
+    /// Padding tokens that CUDA graphs add; their time is in the other parts.
     Padding,
 }
 
@@ -84,10 +86,10 @@ const GRAPH_GAP: Span = Span::from_ns(1000);
 /// Time of a step on the host that the device waits for: vLLM 0.15's scheduler, input preparation and output handling,
 /// 126 us (documentation of inference-sim's trained model on H100).
 const HOST_STEP: Span = Span::from_us(126);
-/// Host time per request of a step: 4 us (same source).
+/// Host time per request of a step: 4 us, from the same source as [`HOST_STEP`].
 const HOST_REQUEST: Span = Span::from_us(4);
-/// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured: as on H100, whose
-/// preset has the measured curve.
+/// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured:
+/// the value of H100, whose preset has the measured curve.
 const DECODE_MEMORY: f64 = 0.93;
 /// Maximum number of tokens up to which vLLM pads a step to the size of a captured graph, and the increment between
 /// large graph sizes.
@@ -111,11 +113,11 @@ pub struct StepCost {
     weights: Dtype,
     kv: Dtype,
     left_out: Vec<CostPart>,
-    /// All-reduces of the engine and of the library, as (bytes, seconds).
+    /// Times of all-reduces by the engine and by the library.
     all_reduce: AllReducePrices,
 }
 
-/// Prices of all-reduces among the NPUs of an engine.
+/// Times of all-reduces among the NPUs of an engine, as points (bytes, seconds).
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AllReducePrices {
     /// The engine's own all-reduces, if measured.
@@ -149,14 +151,15 @@ fn between(points: &[(f64, f64)], x: f64) -> Option<f64> {
     })
 }
 
-/// Seconds of an all-reduce as measured on the machine, or as a ring along its first dimension.
+/// Returns the seconds of an all-reduce as measured on the machine, or as a ring along its first
+/// dimension.
 fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
     if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
         return span.seconds();
     }
     let dimension = &machine.topology().dimensions()[0];
     let steps = 2.0 * f64::from(npus - 1);
-    // Two links from NPU to NPU through a switch.
+    // A message from NPU to NPU crosses two links through a switch.
     let latency = 2.0 * dimension.latency.seconds();
     let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
     steps * (latency + part)
@@ -256,7 +259,7 @@ impl StepCost {
         }
     }
 
-    /// Returns the seconds of everything that depends only on the number of tokens, by part.
+    /// Returns the seconds of all work that depends only on the number of tokens, by part.
     fn of_tokens(&self, tokens: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
         let padded = self.padded(tokens);
@@ -290,13 +293,13 @@ impl StepCost {
             parts[CostPart::Collectives as usize] = (2.0 * layers + 1.0) * each;
             kernels += 2;
         }
-        // Products were measured one after another, so their prices include their gaps.
+        // Products were measured one after another, so their measured times include their gaps.
         kernels -= self.sizes.products.len() as u64;
         parts[CostPart::Gaps as usize] = layers * kernels as f64 * GRAPH_GAP.seconds();
         parts
     }
 
-    /// Seconds of a kernel that moves bytes, without the gap after it.
+    /// Returns the seconds of a kernel that moves bytes, without the gap after it.
     fn moving(&self, kernel: MovingKernel, bytes: u64) -> f64 {
         let profile = KernelProfile {
             bytes,
@@ -397,8 +400,9 @@ impl StepCost {
         })
     }
 
-    /// Attention of one query per sequence on NPUs whose curves lack it: it reads keys and values at [`DECODE_MEMORY`]
-    /// of the memory's bandwidth. `None` if there is a curve for it, or no curve of attention at all.
+    /// Returns the seconds of attention of one query per sequence on NPUs whose curves lack it: the
+    /// kernel reads keys and values at [`DECODE_MEMORY`] of the memory's bandwidth. `None` if there
+    /// is a curve for it, or no curve of attention at all.
     fn unmeasured_decode(&self, batch: u64, queries: u64, keys: u64) -> Option<f64> {
         let curve = self.class.curves.attention[Dtype::Bf16 as usize].as_ref()?;
         if queries > 1 || curve.decode.is_some() {
@@ -411,7 +415,7 @@ impl StepCost {
     }
 
     fn prefill(&self, chunks: &[(u32, u32)]) -> f64 {
-        // One kernel handles all of them, so the start counts once.
+        // One kernel handles all chunks, so the start counts once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
             .as_ref()
@@ -433,7 +437,7 @@ impl StepCost {
         let gather = match self.npus {
             1 => 0.0,
             npus => {
-                // Each NPU has its part of the vocabulary.
+                // Each NPU has a part of the vocabulary.
                 let bytes = 2 * rows * self.sizes.vocabulary;
                 let machine = self.all_reduce.machine.as_deref();
                 let span = machine.and_then(|machine| {
@@ -483,7 +487,7 @@ impl StepCost {
         parts
     }
 
-    /// Describes the sources of prices.
+    /// Describes the sources of the times.
     pub fn basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
         let format = self.weights as usize;
@@ -542,7 +546,7 @@ impl StepCost {
     }
 }
 
-/// Cached parts of step prices.
+/// Cached parts of step times.
 #[derive(Clone, Debug, Default)]
 pub struct PriceMemo {
     of_tokens: BTreeMap<u64, [f64; CostPart::COUNT]>,
@@ -554,12 +558,12 @@ pub(super) fn name_of(format: Dtype) -> &'static str {
     Dtype::ALL[format as usize].1
 }
 
-/// Returns how many of `experts` experts receive at least one of `tokens` tokens, if each token goes to `chosen`
-/// experts that are equally likely.
+/// Returns the expected number of `experts` experts that receive at least one of `tokens` tokens,
+/// if each token goes to `chosen` equally likely experts.
 pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     let all = experts as f64;
     let (mut none, mut each, mut left) = (1.0, 1.0 - chosen as f64 / all, tokens);
-    // Power by repeated squaring.
+    // Computes the power by repeated squaring.
     while left > 0 {
         if left % 2 == 1 {
             none *= each;
@@ -612,7 +616,8 @@ mod tests {
         parts.iter().map(|span| span.seconds()).sum()
     }
 
-    /// 256 experts, 8 per token: 57 at 8 tokens, 163 at 32, 222 at 64 (E (1 - (1 - k / E)^B)).
+    /// With 256 experts and 8 per token, 57 experts are used at 8 tokens, 163 at 32, and 222 at 64
+    /// (E (1 - (1 - k / E)^B)).
     #[test]
     fn experts_are_touched_as_by_chance() {
         let touched = [8, 32, 64].map(|tokens| touched_experts(256, 8, tokens));
@@ -657,10 +662,10 @@ mod tests {
     #[test]
     fn own_all_reduces_are_taken_where_they_were_measured() {
         let prices = cost("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
-        // 128 KiB: 7.9 us in the table; 1 MiB: 15.0.
+        // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
         assert!((prices.seconds(131_072) - 7.9e-6).abs() < 1e-9);
         assert!((prices.seconds(1 << 20) - 15.0e-6).abs() < 1e-9);
-        // 32 MiB: NCCL's curve of the machine, 199.8 us at 33,554,432 bytes.
+        // For 32 MiB, the machine's curve of NCCL applies: 199.8 us at 33,554,432 bytes.
         assert!((prices.seconds(33_554_432) - 199.8e-6).abs() < 1e-9);
     }
 }

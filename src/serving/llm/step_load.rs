@@ -1,14 +1,14 @@
-//! The work of a step, and a price that is linear in it.
+//! The work of a step, and a step time that is linear in this work.
 
 use super::scheduler::StepShare;
 use chakram_base::units::Span;
 
-/// The work of a step, as its price needs it.
+/// The work of a step: the quantities on which its time depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepLoad {
     /// Tokens of all requests.
     pub tokens: u64,
-    /// Requests.
+    /// Number of requests of the step.
     pub requests: u64,
     /// Number of requests that produce a token in the step.
     pub sampled: u64,
@@ -16,16 +16,16 @@ pub struct StepLoad {
     pub decodes: u64,
     /// Tokens whose keys and values these requests read, including their own.
     pub decode_context: u64,
-    /// The largest of these contexts.
+    /// The largest number of tokens whose keys and values one of these requests reads.
     pub longest_context: u64,
-    /// (tokens in the step, tokens computed before) of each other request.
+    /// For each request with several tokens: (tokens in the step, tokens computed before).
     pub chunks: Vec<(u32, u32)>,
     /// Tokens whose keys and values all requests read.
     pub context: u64,
 }
 
 impl StepLoad {
-    /// Sets it to the work of a step.
+    /// Sets the load to the work of a step.
     pub fn set(&mut self, shares: &[StepShare]) {
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
@@ -65,7 +65,7 @@ impl StepLoad {
 pub struct LinearStep {
     /// Time of every step.
     pub base: Span,
-    /// Time per token that it computes.
+    /// Time per token that the step computes.
     pub token: Span,
     /// Time per request.
     pub request: Span,
@@ -100,7 +100,7 @@ mod tests {
         };
         let mut load = StepLoad::default();
         load.set(&[share(9, 1), share(100, 30), share(0, 1)]);
-        // 32 tokens, 3 requests; they read 10 + 130 + 1.
+        // The step has 32 tokens and 3 requests, which read 10 + 130 + 1 tokens.
         assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));
         assert_eq!((load.decodes, load.decode_context), (1, 10));
         assert_eq!(load.chunks, [(30, 100), (1, 0)]);

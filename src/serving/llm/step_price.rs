@@ -1,4 +1,4 @@
-//! The time of a step.
+//! The sources of step times.
 
 use super::step_cost::{CostPart, PartTimes, PriceMemo, StepCost};
 use super::step_load::{LinearStep, StepLoad};
@@ -10,9 +10,9 @@ use chakram_base::units::Span;
 pub enum StepPrice {
     /// Stated times, added up.
     Linear(LinearStep),
-    /// From a table of measured operations.
+    /// Times from a table of measured operations.
     Profile(Box<StepProfile>),
-    /// From the sizes of a model and the prices of a machine.
+    /// Times from the sizes of a model and the kernel times of a machine.
     Model(Box<StepCost>),
 }
 

@@ -1,10 +1,11 @@
 //! Times of steps from a table of measured operations.
 //!
-//! A table has columns `op`, `us` and four sizes `a` to `d`. An operation is measured at `a` tokens of a step, or, if
-//! its name ends in `@seq`, at `a` requests that produce a token. `attention` is measured for a prompt's part of `a`
-//! tokens after `b` earlier ones, together with one token of each of `c` requests that read `d` tokens each. Operations
-//! outside blocks are `embedding`, `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, every
-//! other operation once. Between sizes times are interpolated linearly along each of them.
+//! A table has columns `op`, `us` and four sizes `a` to `d`. An operation is measured at `a` tokens
+//! of a step, or, if its name ends in `@seq`, at `a` requests that produce a token. `attention` is
+//! measured for a part of a prompt of `a` tokens after `b` earlier tokens, together with one token
+//! of each of `c` requests that read `d` tokens each. Operations outside blocks are `embedding`,
+//! `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, every other
+//! operation once. Between sizes times are interpolated linearly along each of them.
 
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
@@ -13,12 +14,12 @@ use chakram_base::units::Span;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A table of operations, as named by a scenario.
+/// A scenario's choice of a table of operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileChoice {
     /// Path of the table.
     pub path: PathBuf,
-    /// (column, value) pairs that select the rows to read.
+    /// Pairs (column, value) that select the rows to read.
     pub rows: Vec<(String, String)>,
     /// Number of blocks of the model.
     pub layers: u32,
@@ -38,7 +39,7 @@ pub struct StepProfile {
     besides: LinearStep,
 }
 
-/// Times at all measured combinations of sizes.
+/// Times of attention at all measured combinations of sizes.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionGrid {
     times: BTreeMap<[u32; 4], f64>,
@@ -102,7 +103,8 @@ impl AttentionGrid {
     }
 }
 
-/// Returns the sizes around `x` and its fraction of the distance; after the last size, along the line of the last two.
+/// Returns the two sizes around `x`, and the position of `x` between them as a fraction; after the
+/// last size, extrapolates from the last two sizes.
 fn neighbours(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
@@ -128,7 +130,7 @@ impl StepProfile {
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or has no operations of either kind.
+    /// If the table cannot be read, or has no operations of either kind.
     pub fn load(choice: &ProfileChoice, besides: LinearStep) -> Result<Self, ServeError> {
         let mut reader = TableReader::open(&choice.path)?;
         for (column, value) in &choice.rows {
@@ -252,8 +254,8 @@ impl StepProfile {
     }
 }
 
-/// Replaces several parts of prompts by one with equal tokens and products: `a` tokens after `b`, where `a (b + a / 2)`
-/// is the sum over the parts, or after none.
+/// Replaces several parts of prompts by one part with the same number of tokens and products: `a`
+/// tokens after `b` tokens, where `a (b + a / 2)` is the sum over the parts; `b` is at least 0.
 fn joined(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks

@@ -1,8 +1,9 @@
-//! Describes which tokens of requests are equal, by pieces of token streams and chained hashes of blocks.
+//! Content of requests: pieces of token streams that requests may share, and chained hashes of
+//! blocks.
 
 use chakram_base::random::{GAMMA, mix_bits};
 
-/// Hash of the content of a block and of everything before it.
+/// Hash of the content of a block and of all earlier blocks of the request.
 ///
 /// Among ten million blocks, two different ones have the same hash with a probability of 3 in a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,32 +18,34 @@ impl BlockHash {
     }
 }
 
-/// A sequence of tokens from which requests take theirs. Two tokens at the same position of the same stream are equal.
+/// A sequence of tokens of which requests use parts. Two tokens at the same position of the same
+/// stream are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenStream(u64);
 
 impl TokenStream {
-    /// The tokens that belong only to one request.
+    /// Returns the stream of tokens that belong only to one request.
     pub fn of_request(number: u64) -> Self {
         Self::of_kind(1, number)
     }
 
-    /// A prefix that requests share.
+    /// Returns the stream of a prefix that requests share.
     pub fn of_prefix(number: u64) -> Self {
         Self::of_kind(2, number)
     }
 
-    /// A conversation; each turn begins with all earlier turns.
+    /// Returns the stream of a conversation; each turn begins with all earlier turns.
     pub fn of_conversation(number: u64) -> Self {
         Self::of_kind(3, number)
     }
 
-    /// A block of a trace that states hashes.
+    /// Returns the stream of a block of a trace that states hashes.
     pub fn of_trace_block(hash: u64) -> Self {
         Self::of_kind(4, hash)
     }
 
-    /// The tokens after the last whole block of a request of such a trace.
+    /// Returns the stream of the tokens after the last whole block of a request, in a trace that
+    /// states hashes.
     pub fn of_trace_rest(number: u64) -> Self {
         Self::of_kind(5, number)
     }
@@ -151,12 +154,12 @@ mod tests {
             blocks.collect()
         };
         let (first, second) = (chain(&a), chain(&b));
-        // Blocks of eight tokens: two are shared entirely, the third half.
+        // In blocks of eight tokens, two blocks are shared entirely, and half of the third.
         assert_eq!(first[..2], second[..2]);
         for k in 2..5 {
             assert_ne!(first[k], second[k]);
         }
-        // An equal block after different blocks is different.
+        // An equal block after different blocks has a different hash.
         let c = TokenContent::behind(None, 1, 40);
         assert_ne!(chain(&c)[4], first[4]);
         assert_eq!(a.tokens(), 40);
@@ -172,7 +175,7 @@ mod tests {
                 tokens,
             }])
         };
-        // 10 tokens of prompt and 14 of answer are the first 24 of the next turn.
+        // 10 tokens of the prompt and 14 of the answer are the first 24 tokens of the next turn.
         assert_eq!(
             turn(10).hash(BlockHash::START, 16, 8),
             turn(40).hash(BlockHash::START, 16, 8)

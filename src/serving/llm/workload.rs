@@ -11,7 +11,8 @@ use std::str::FromStr;
 pub struct LlmWorkload {
     /// Arrivals of requests.
     pub arrivals: LlmArrivals,
-    /// Number of requests that arrive on their own, excluding later turns of conversations; `None` for all of a file.
+    /// Number of requests that are not caused by answers, excluding later turns of conversations;
+    /// `None` for all requests of a file.
     pub count: Option<u64>,
     /// Instant after which nothing arrives.
     pub duration: Option<Span>,
@@ -22,27 +23,27 @@ pub struct LlmWorkload {
 /// Arrivals of requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LlmArrivals {
-    /// Independent of one another, at this mean rate per second.
+    /// Requests arrive independently of one another, at this mean rate per second.
     Poisson(f64),
-    /// At equal intervals, at this rate per second.
+    /// Requests arrive at equal intervals, at this rate per second.
     Constant(f64),
-    /// Several at once, at equal intervals.
+    /// Several requests arrive together, at equal intervals.
     Bursts {
         /// Number of requests that arrive together.
         burst: u32,
         /// Time from one burst to the next.
         every: Span,
     },
-    /// Users who ask again after each answer.
+    /// Users send a request, wait for the answer, and then send the next request.
     Users {
         /// Number of users.
         users: u32,
         /// Time from an answer to the next question.
         think: Span,
     },
-    /// All at 0.
+    /// All requests arrive at 0.
     AtOnce,
-    /// Taken from a file.
+    /// Requests are read from a file.
     File {
         /// Path of the file.
         path: PathBuf,
@@ -58,7 +59,7 @@ pub struct RequestClass {
     pub name: String,
     /// Weight in the mix of requests, relative to other classes.
     pub weight: f64,
-    /// Tokens of a prompt besides the shared prefix.
+    /// Tokens of a prompt in addition to the shared prefix.
     pub input: LengthDistribution,
     /// Tokens of an answer.
     pub output: LengthDistribution,
@@ -98,11 +99,11 @@ impl RequestClass {
 /// Distribution of numbers of tokens: `1024`, `512..1024`, or `lognormal MEAN DEVIATION` (deviation of the logarithm).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LengthDistribution {
-    /// Always the same.
+    /// All lengths are equal.
     Fixed(u32),
     /// Every length from the first to the last with equal probability.
     Uniform(u32, u32),
-    /// Its logarithm is normally distributed.
+    /// The logarithm of the length is normally distributed.
     LogNormal {
         /// Mean of the lengths.
         mean: f64,
@@ -144,7 +145,7 @@ impl LengthDistribution {
         match *self {
             Self::Fixed(length) | Self::Uniform(_, length) => length,
             Self::LogNormal { mean, deviation } => {
-                // 99 of 100 lengths are shorter.
+                // 99 of 100 lengths are shorter than this length.
                 (log_normal_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
         }
@@ -212,7 +213,7 @@ impl LlmWorkload {
             || self.classes.iter().any(|class| class.turns > 1)
     }
 
-    /// Requests per second in the long run; `None` where answers or a file set them.
+    /// Requests per second in the long run; `None` if answers or a file determine the arrivals.
     pub fn rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),

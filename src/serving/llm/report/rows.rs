@@ -1,4 +1,4 @@
-//! Tables as CSV.
+//! Tables of a report as CSV.
 
 use super::{LlmReport, TimeSummary};
 use crate::llm::observe::CompletedLlmRequest;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// Header line of [`request`].
 pub const REQUESTS: &str = "request,class,engine,arrival_ps,queued_ps,scheduled_ps,first_token_ps,last_token_ps,prompt_tokens,output_tokens,hit_tokens,preemptions,recomputed_tokens,ttft_ps,tpot_ps,e2e_ps,queue_ps";
 
-/// The cells of a request of the class called `class`, in the order of [`REQUESTS`].
+/// Returns the cells of a request of the class called `class`, in the order of [`REQUESTS`].
 fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     [
         of.number.into(),
@@ -32,7 +32,7 @@ fn request_cells(of: &CompletedLlmRequest, class: &str) -> [Value; 17] {
     ]
 }
 
-/// A line of a request of the class called `class`, with its end.
+/// Returns the CSV line of a request of the class called `class`, including the line end.
 pub fn request(of: &CompletedLlmRequest, class: &str) -> String {
     let mut rows = CsvRows::empty();
     rows.add(request_cells(of, class).map(|cell| match cell {
@@ -43,14 +43,14 @@ pub fn request(of: &CompletedLlmRequest, class: &str) -> String {
     rows.text()
 }
 
-/// A request as a JSON object with the names of [`REQUESTS`], on a line of its own.
+/// Returns a request as a JSON object with the names of [`REQUESTS`], on a separate line.
 pub fn request_json(of: &CompletedLlmRequest, class: &str) -> String {
     let names = REQUESTS.split(',').map(str::to_owned);
     let object: Map<String, Value> = names.zip(request_cells(of, class)).collect();
     format!("{}\n", Value::Object(object))
 }
 
-/// A row for each class, if there are several, and all.
+/// Returns a row for each class, if there are several, and a row for all requests.
 pub fn classes(report: &LlmReport) -> String {
     let mut rows = CsvRows::new(
         "class,arrived,completed,refused,prompt_tokens,output_tokens,hit_tokens,preemptions,attained,goodput_per_s,ttft_mean_ps,ttft_p50_ps,ttft_p90_ps,ttft_p95_ps,ttft_p99_ps,tpot_mean_ps,tpot_p50_ps,tpot_p90_ps,tpot_p95_ps,tpot_p99_ps,e2e_mean_ps,e2e_p50_ps,e2e_p90_ps,e2e_p95_ps,e2e_p99_ps,queue_mean_ps,queue_p50_ps,queue_p90_ps,queue_p95_ps,queue_p99_ps",
