@@ -1,8 +1,9 @@
 //! Regression checks of predictions: baselines of an archive's workloads, and the causes of changes.
 //!
-//! There are two separate verdicts. *Did the prediction change?* compares with the baseline, and fails beyond a
-//! threshold. *How far is it from measured steps?* compares with a distribution if the archive has one, and never fails
-//! by itself: a prediction may become worse for a good reason, and a good one does not excuse an unintended change.
+//! There are two separate verdicts. *Did the prediction change?* compares with the baseline, and
+//! fails beyond a threshold. *How far is the prediction from measured steps?* compares with a
+//! distribution if the archive has one, and never fails by itself: a prediction may become worse
+//! for a good reason, and a good prediction does not excuse an unintended change.
 
 mod budget;
 mod cause;
@@ -61,7 +62,8 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Text of a machine file: from the workload itself if it has a file of this name, otherwise a preset or a path.
+/// Returns the text of a machine file: from the workload itself if the workload has a file of this
+/// name, otherwise from a preset or a path.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -160,9 +162,10 @@ pub struct CheckedPrediction {
     pub after_ps: u64,
     /// True if the change exceeds the threshold.
     pub moved: bool,
-    /// Causes of the change, most important first; empty if it did not move.
+    /// Causes of the change, most important first; empty if the prediction did not move.
     pub causes: Vec<ReportCause>,
-    /// Mean times over NPUs by category, of the baseline and of the prediction; `None` if it did not move.
+    /// Mean times over NPUs by category, of the baseline and of the prediction; `None` if the
+    /// prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, oldest first; the last one is used for comparison.
     pub baselines: Vec<BaselineRecord>,
@@ -184,7 +187,8 @@ impl CheckedPrediction {
     }
 }
 
-/// Compares a prediction with `baseline`: it moved if it changed by more than `threshold` percent.
+/// Compares a prediction with `baseline`: the prediction moved if it differs by more than
+/// `threshold` percent.
 pub fn check(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,

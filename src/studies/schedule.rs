@@ -30,18 +30,19 @@ pub use traces::ScheduledJob;
 pub struct SubLayer {
     /// Name in traces.
     pub name: String,
-    /// Type and sizes of its computation.
+    /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers whose outputs it takes; all are smaller than its own index.
+    /// Indices of the sub-layers whose outputs are inputs of this sub-layer; all are smaller than
+    /// its own index.
     pub after: Vec<u32>,
-    /// The piece that it takes of each of these outputs; `None` for the whole outputs.
+    /// Index of the piece of each of these outputs that is an input; `None` for the whole outputs.
     pub piece: Option<u32>,
-    /// Number of pieces of its output that are taken separately.
+    /// Number of pieces into which the output is divided for its consumers.
     pub pieces: u32,
-    /// Index of its weights: sub-layers with equal indices share weights. `None` without weights.
+    /// Index of the weights: sub-layers with equal indices share weights. `None` without weights.
     pub weights: Option<u32>,
-    /// Index of the part of the model's input that it takes: sub-layers with equal indices take the same part. `None`
-    /// if it takes only outputs.
+    /// Index of the part of the model's input that the sub-layer reads: sub-layers with equal
+    /// indices read the same part. `None` if the sub-layer reads only outputs.
     pub input: Option<u32>,
 }
 
@@ -60,17 +61,17 @@ pub struct ChipSchedule {
 }
 
 impl ChipSchedule {
-    /// Number of steps.
+    /// Returns the number of steps.
     pub fn steps(&self) -> usize {
         self.chips.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// The sub-layer of an accelerator in `step`.
+    /// Returns the sub-layer of an accelerator in `step`.
     pub fn at(&self, accelerator: usize, step: usize) -> Option<u32> {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }
 
-    /// The sub-layers of `chip` in `step`, with the given number of accelerators per chip.
+    /// Returns the sub-layers of `chip` in `step`, with the given number of accelerators per chip.
     pub fn of_chip(
         &self,
         chip: usize,

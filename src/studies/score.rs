@@ -1,4 +1,5 @@
-//! Predictions compared with measured runs: their errors, and whether they rank plans correctly.
+//! Comparison of predictions with measured runs: errors of the predictions, and correctness of the
+//! order in which they rank plans.
 //!
 //! A table of runs ([`RunTable`]) is read from CSV; a file of columns ([`RunColumns`]) maps its columns to options of a
 //! model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in [`ScoreSummary`],
@@ -122,14 +123,15 @@ impl From<String> for RunFault {
 pub struct PredictedRun {
     /// Time of a step.
     pub makespan: Span,
-    /// The 90 % interval, if its prices have error estimates.
+    /// The 90 % interval, if the kernel times have error estimates.
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predictions of runs in their order, each with the reason if it cannot be predicted.
+/// Passes the predictions of the runs of a table to `ended` in order; a run that cannot be
+/// predicted has the reason instead.
 ///
-/// Runs are generated and replayed independently, on `threads` threads; the answers do not depend on their number.
-/// `ended` receives each answer as soon as all earlier ones are known.
+/// Runs are generated and replayed independently, on `threads` threads; the answers do not depend
+/// on the number of threads. `ended` receives each answer as soon as all earlier ones are known.
 ///
 /// # Errors
 ///
@@ -143,7 +145,7 @@ pub fn score(
     score_by(table, threads, |_, run| predict(run, options), ended)
 }
 
-/// Answers of `ask` for each run and its index, in order.
+/// Passes the answers of `ask` for each run and its index to `ended`, in order.
 fn score_all<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
@@ -197,7 +199,7 @@ fn score_by<T: Send>(
     Ok(in_order)
 }
 
-/// Prediction of a run, with its interval.
+/// Returns the prediction of a run, with its interval.
 fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
     replayed(run, options, |compiled| {
         let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;
@@ -209,7 +211,7 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, R
     })
 }
 
-/// Makespan of a run, without the interval, which would need a report.
+/// Returns the makespan of a run, without the interval, which would need a report.
 fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replayed(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
@@ -217,7 +219,8 @@ fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault
     })
 }
 
-/// Returns `answer` for a replay of `run`. `answer` also returns whether its ranks may represent all ranks.
+/// Returns `answer` for a replay of `run`. `answer` also returns true if its ranks may represent
+/// all ranks.
 fn replayed<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -255,7 +258,8 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// For each row: whether one copy represents all, the makespan of one copy, and the makespan of all ranks.
+    /// Returns for each row: true if one copy represents all, the makespan of one copy, and the
+    /// makespan of all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -329,8 +333,9 @@ mod tests {
 
     #[test]
     fn one_copy_stands_for_all_that_lie_alike() {
-        // Pipelines within a node and across nodes, with tensor groups and replicas on one node and on several. Without
-        // replicas, the two ends of a pipeline reach the sum of their tied weights at different times.
+        // The rows have pipelines within a node and across nodes, with tensor groups and replicas
+        // on one node and on several. Without replicas, the two ends of a pipeline reach the sum of
+        // their tied weights at different times.
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
             1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
             4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
@@ -342,7 +347,8 @@ mod tests {
 
     #[test]
     fn copies_that_lie_otherwise_are_replayed_whole() {
-        // Six consecutive stages on nodes of eight: the first pipeline is within one node, the second spans two.
+        // Six consecutive stages on nodes of eight: the first pipeline is within one node, the
+        // second spans two nodes.
         let found = of_one_and_of_all("1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n");
         for (stands, one, all) in found {
             assert!(!stands);

@@ -33,5 +33,5 @@ pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;
 
-/// Maximum number of points for a strategy that visits all of them.
+/// Maximum number of points for a strategy that visits all points.
 const MOST_POINTS: u64 = 4_000_000;

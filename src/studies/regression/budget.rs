@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct CoveredWorkload {
     /// Name of the workload.
     pub name: String,
-    /// Features that it covers: `operator aten::mm`, `group data`, `size 2^14 nodes`, `schema .et`, `machine dgx-h100`.
+    /// Features that the workload covers: `operator aten::mm`, `group data`, `size 2^14 nodes`,
+    /// `schema .et`, `machine dgx-h100`.
     pub features: BTreeSet<String>,
     /// Expected time in milliseconds.
     pub millis: u64,
@@ -24,8 +25,8 @@ pub struct BudgetChoice {
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads within `millis`: repeatedly the one that covers most new features for its time, and then, while
-/// time is left, workloads with the rarest features.
+/// Selects workloads within `millis`: repeatedly the workload that covers most new features for its
+/// time, and then, while time is left, workloads with the rarest features.
 pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
@@ -36,7 +37,8 @@ pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut rest = millis;
     let mut choice = BudgetChoice::default();
     loop {
-        // A frequent feature counts little more than once, however often it is covered.
+        // A frequent feature counts little more than once, for any number of workloads that cover
+        // it.
         let gain = |workload: &CoveredWorkload| {
             let new = workload
                 .features
@@ -93,7 +95,7 @@ mod tests {
             workload("c", &["mm", "conv", "moe"], 100),
             workload("d", &["fft"], 10),
         ];
-        // b covers two features in 10 ms; then only d covers new features in the remaining 15.
+        // b covers two features in 10 ms; then only d covers new features in the remaining 15 ms.
         let choice = choose(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);

@@ -12,7 +12,7 @@ pub enum ReportCause {
     Constant(ConstantChange),
     /// The traces or files of the workload were replaced.
     Workload,
-    /// The program's version changed: before, after.
+    /// The program's version changed: the versions before and after.
     Version(String, String),
     /// A part of the time changed because of an operator or a group: the part, the name, and the change of the mean in
     /// picoseconds.

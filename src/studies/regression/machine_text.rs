@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// A constant of a machine that was changed, added or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConstantChange {
-    /// Its section and key: `dimension 2 bandwidth`.
+    /// Section and key of the constant: `dimension 2 bandwidth`.
     pub key: String,
     /// Value before, as written; `None` if added.
     pub before: Option<String>,
@@ -30,7 +30,8 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Values by section and key. Sections with equal names in double brackets are numbered from 1.
+/// Returns the values by section and key. Sections with equal names in double brackets are numbered
+/// from 1.
 fn constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Predictions compared with measured step times.
+//! Comparison of predictions with measured step times.
 
 use chakram_archive::MeasuredTimes;
 use chakram_base::statistics::median;
@@ -9,18 +9,18 @@ use chakram_base::units::Span;
 pub struct MeasuredVerdict {
     /// Number of measured steps.
     pub steps: u64,
-    /// Their median in picoseconds.
+    /// Median of the measured steps, in picoseconds.
     pub median_ps: u64,
-    /// Difference from the median, in percent of it.
+    /// Difference from the median, in percent of the median.
     pub percent: f64,
-    /// The same in standard deviations of the steps, estimated as 1.4826 times their MAD; infinite if all steps took
-    /// equally long.
+    /// Difference from the median in standard deviations of the steps, estimated as 1.4826 times
+    /// the MAD of the steps; infinite if all steps took the same time.
     pub deviations: f64,
 }
 
-/// Standard deviations beyond which a prediction is outside the measured steps. 0.27 % of normally distributed steps are
-/// outside. With few measured steps the rate is higher, because their spread is less certain.
-/// `docs/how-to/archives.md` has the rates, which a test below measures.
+/// Standard deviations beyond which a prediction is outside the measured steps. 0.27 % of normally
+/// distributed steps are outside. With few measured steps the rate is higher, because the spread of
+/// few steps is less certain. `docs/how-to/archives.md` has the rates, which a test below measures.
 const OUTSIDE: f64 = 3.0;
 /// Standard deviations of a normal distribution per MAD.
 const PER_MAD: f64 = 1.4826;
@@ -91,7 +91,8 @@ mod tests {
             mad_ps: 2 * ms,
         };
         assert_eq!(measured, expected);
-        // 18 ms is 50 % more; 6 ms are 6 / (1.4826 x 2) = 2.02 deviations, and 9 ms are 3.04.
+        // 18 ms is 50 % more than the median; 6 ms are 6 / (1.4826 x 2) = 2.02 deviations, and 9 ms
+        // are 3.04.
         let verdict = MeasuredVerdict::new(&measured, 18 * ms);
         assert!(
             (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside(),

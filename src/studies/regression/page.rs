@@ -63,7 +63,7 @@ pub fn render(outcome: &CheckOutcome, name: &str) -> String {
     page(name, &body)
 }
 
-/// A prediction that moved, at index `at` of the check.
+/// Renders a prediction that moved, at index `at` of the check.
 fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
     let pointer = |field: &str| format!("/predictions/{at}/{field}");
     let time = |field: &str, ps: u64| number(&pointer(field), ps, &Time(ps).to_string());
@@ -107,7 +107,7 @@ fn signed(before: Span, after: Span) -> String {
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
 
-/// The baselines of a prediction, oldest first; the last one is used for comparison.
+/// Renders the baselines of a prediction, oldest first; the last one is used for comparison.
 fn baselines(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);

@@ -57,7 +57,7 @@ impl CheckOutcome {
         text
     }
 
-    /// Lines about predictions that were not checked.
+    /// Returns the lines about predictions that were not checked.
     pub(super) fn gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
@@ -175,7 +175,7 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
-    /// Only for predictions that moved.
+    /// Mean times; only for predictions that moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanRow>,
     baselines: Vec<BaselineRow<'a>>,
@@ -203,7 +203,7 @@ struct MeasuredRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
-    /// `None` if all steps took equally long.
+    /// Distance in standard deviations; `None` if all steps took the same time.
     deviations: Option<f64>,
     outside: bool,
 }

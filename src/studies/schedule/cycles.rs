@@ -1,4 +1,4 @@
-//! Tables of cycles that other tools computed for layers: prices of sub-layers.
+//! Tables of cycles that other tools computed for layers, used as durations of sub-layers.
 //!
 //! A table is CSV with a header. Its columns are `cycles`, optionally `energy_pj`, and any numeric keys of a record
 //! (`K`, `C`, `P`, `Wstride`, …); keys without a column are 1. Timeloop prints cycles and energy of a layer's mapping
@@ -16,7 +16,7 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 pub struct CycleRow {
     /// Clock cycles of the layer.
     pub cycles: u64,
-    /// Picojoules, if the table has them.
+    /// Energy in picojoules, if the table has it.
     pub energy: Option<f64>,
 }
 
@@ -188,7 +188,7 @@ mod tests {
         let layer = LayerShape::product([2500, 32, 32]).unwrap();
         let row = table.get(&layer).unwrap();
         assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
-        // A window with stride two is another layer.
+        // A window with stride two is a different layer.
         let layer = LayerShape::new([1, 64, 3, 112, 1, 1, 1]).unwrap();
         assert_eq!(table.get(&layer), None);
         let strided = LayerShape {

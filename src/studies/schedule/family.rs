@@ -1,13 +1,15 @@
 //! DEAP's family of language models: encoders and decoders of a transformer as matrix products, cut into sub-layers.
 //!
-//! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the projection; in a
-//! decoder the same for cross-attention; and two products of the feed-forward part. After all layers there is one onto
-//! the vocabulary. Layers that a forward pass does not compute (dropout, batch normalization) are left out. Each
-//! product is cut into `tensor` sub-layers, over its output columns unless another partition is selected, and sequences
-//! into `micro_batches`, which pass the model one after another; sub-layers with the same columns of a product share
-//! weights. A sub-layer waits for the sub-layers of the previous product with its inputs: its rows, and for scores
-//! everything. Sub-layers of the first product take the input of their micro-batch; sub-layers with the same rows take
-//! the same part.
+//! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the
+//! projection; in a decoder the same products for cross-attention; and two products of the
+//! feed-forward part. After all layers there is one product onto the vocabulary. Layers that a
+//! forward pass does not compute (dropout, batch normalization) are left out. Each product is cut
+//! into `tensor` sub-layers, over its output columns unless another partition is selected, and
+//! sequences are cut into `micro_batches`, which pass the model one after another; sub-layers with
+//! the same columns of a product share weights. A sub-layer waits for the sub-layers of the
+//! previous product that compute its inputs: the sub-layers of the same rows, or all sub-layers for
+//! scores. Sub-layers of the first product read the input of their micro-batch; sub-layers with the
+//! same rows read the same part.
 
 use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
@@ -22,15 +24,15 @@ pub struct LanguageModel {
     pub embedding: u64,
     /// Width of the feed-forward part.
     pub forward: u64,
-    /// Heads of attention; they divide the width.
+    /// Number of attention heads; a divisor of the width.
     pub heads: u64,
     /// Number of encoder layers.
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Vocabulary size; 0 leaves out the product onto it.
+    /// Vocabulary size; 0 leaves out the product onto the vocabulary.
     pub vocabulary: u64,
-    /// Tokens of a sequence.
+    /// Number of tokens of a sequence.
     pub sequence: u64,
     /// Number of sequences, each of which is a micro-batch.
     pub micro_batches: u32,
@@ -43,11 +45,11 @@ pub struct LanguageModel {
 /// Rule for cutting products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
-    /// All products over their columns, as in tensor parallelism.
+    /// All products are cut over their columns, as in tensor parallelism.
     Columns,
-    /// All products over their rows, as in data parallelism.
+    /// All products are cut over their rows, as in data parallelism.
     Rows,
-    /// Each product so that the model moves the fewest words ([`super::partition`]).
+    /// Each product is cut so that the model moves the fewest words ([`super::partition`]).
     Hierarchical,
 }
 
@@ -105,7 +107,7 @@ const MOST: u64 = 200_000;
 #[derive(Clone, Copy, Debug)]
 struct LayerProduct {
     name: &'static str,
-    /// Tokens, or tokens times heads.
+    /// Number of tokens, or of tokens times heads.
     rows: u64,
     inputs: u64,
     outputs: u64,
@@ -133,7 +135,7 @@ impl LayerProduct {
 const SCORES: &str = "scores";
 
 impl LanguageModel {
-    /// Products of an encoder, or of a decoder.
+    /// Returns the products of an encoder, or of a decoder.
     fn products(&self, decoder: bool) -> Vec<LayerProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
         let product = |name, rows, inputs, outputs, has_weights| LayerProduct {
@@ -146,7 +148,7 @@ impl LanguageModel {
         let attention = |names: [&'static str; 4]| {
             [
                 product(names[0], s, e, 3 * e, true),
-                // A row for each query of each head.
+                // The product has a row for each query of each head.
                 product(names[1], s * h, e / h, s, false),
                 product(names[2], s * h, s, e / h, false),
                 product(names[3], s, e, e, true),
@@ -172,7 +174,7 @@ impl LanguageModel {
         all
     }
 
-    /// All products in order, each with the name of its layer.
+    /// Returns all products in order, each with the name of its layer.
     fn all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         let sizes = [
@@ -227,11 +229,11 @@ impl LanguageModel {
         Ok(products)
     }
 
-    /// Cuts of all products.
+    /// Returns the cuts of all products.
     ///
     /// # Errors
     ///
-    /// As [`Self::tasks`].
+    /// The errors of [`Self::tasks`].
     pub fn partitioned(&self) -> Result<PartitionedModel, FamilyError> {
         let products = self.all_products()?;
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
@@ -266,8 +268,8 @@ impl LanguageModel {
         })
     }
 
-    /// Positions of the parts of each product. A product with fewer columns than parts has fewer parts if only columns
-    /// are cut.
+    /// Returns the positions of the parts of each product. A product with fewer columns than parts
+    /// has fewer parts if only columns are cut.
     fn places(
         &self,
         products: &[(String, LayerProduct)],
@@ -291,7 +293,7 @@ impl LanguageModel {
         Ok(places.collect())
     }
 
-    /// The sub-layers of the model.
+    /// Returns the sub-layers of the model.
     ///
     /// # Errors
     ///

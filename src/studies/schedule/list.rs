@@ -1,10 +1,12 @@
-//! List scheduling: in each step, or whenever a chip is free, chips take the first ready sub-layers of the list.
+//! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers
+//! of the list.
 //!
-//! DEAP's Algorithm 1 as printed gives a chip every ready sub-layer, because nothing ends its inner loop, and never
-//! frees a chip. [`ListRule::Steps`] corrects both: a chip runs one sub-layer per step, and finished sub-layers count
-//! from the next step on. In [`ListRule::Durations`] a sub-layer takes as long as its number of operations, and chips
-//! take the next one when they are free. [`ListRule::Printed`] follows the printed text, and ends when no chip can be
-//! given more.
+//! DEAP's Algorithm 1 as printed gives a chip every ready sub-layer, because nothing ends its inner
+//! loop, and never frees a chip. [`ListRule::Steps`] corrects both: a chip runs one sub-layer per
+//! step, and finished sub-layers count from the next step on. In [`ListRule::Durations`] the
+//! duration of a sub-layer is its number of operations, and a chip begins the next sub-layer when
+//! it is free. [`ListRule::Printed`] follows the printed text, and ends when no chip can be given
+//! another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
@@ -14,7 +16,8 @@ use chakram_base::setting::SettingChoice;
 pub enum ListRule {
     /// One sub-layer per chip in each step.
     Steps,
-    /// As soon as a chip is free; steps are the order on each chip, with gaps where a sub-layer waits for another chip.
+    /// The next sub-layer as soon as a chip is free; steps are the order on each chip, with gaps
+    /// where a sub-layer waits for another chip.
     Durations,
     /// DEAP's Algorithm 1 as printed.
     Printed,
@@ -103,7 +106,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// The schedule, and the end of the last sub-layer, in operations.
+/// Returns the schedule, and the end of the last sub-layer, in operations.
 pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = waiting(graph);
     let followers = followers(graph);
@@ -144,7 +147,8 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
     (aligned(graph, &order), end)
 }
 
-/// Assigns steps such that each sub-layer comes after the earlier ones on its chip and after its dependencies.
+/// Assigns steps such that each sub-layer comes after the earlier sub-layers on its chip and after
+/// its dependencies.
 fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
@@ -180,7 +184,8 @@ fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// A chip with a sub-layer never gets another; a chip without one gets all ready sub-layers, and runs them one by one.
+/// Schedules as printed: a chip with a sub-layer never gets another sub-layer; a chip without a
+/// sub-layer gets all ready sub-layers, and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
@@ -207,7 +212,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of the paper marks them finished. Here they all count as finished from the next round on.
+        // No line of the paper marks sub-layers as finished. Here they all count as finished from
+        // the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();
@@ -221,12 +227,12 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
     Ok(schedule)
 }
 
-/// Number of dependencies of each sub-layer.
+/// Returns the number of dependencies of each sub-layer.
 fn waiting(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
-/// Dependents of each sub-layer, repeated for repeated dependencies.
+/// Returns the dependents of each sub-layer, repeated for repeated dependencies.
 fn followers(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {

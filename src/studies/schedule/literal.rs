@@ -43,7 +43,7 @@ impl LiteralReader<'_> {
         LiteralError { line, why }
     }
 
-    /// The next character other than white space.
+    /// Returns the next character other than white space.
     fn peek(&mut self) -> Option<char> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();

@@ -1,19 +1,22 @@
 //! Layer-wise partition: decides by hierarchical dynamic programming which products are cut over rows and which over
 //! columns.
 //!
-//! This follows HyPar (Song et al., HPCA 2019), which DEAP cites: chips are halved repeatedly, and at each level every
-//! product is cut in two along its rows (each half has all weights and half the data) or along its columns (half the
-//! weights and all data). HyPar counts the transfers of training; here, as in DEAP, it is a forward pass. Part p of
-//! every product is on chip p. With P parts of a product in a row blocks and b = P / a column blocks, in words,
+//! This follows HyPar (Song et al., HPCA 2019), which DEAP cites: chips are halved repeatedly, and
+//! at each level every product is cut in two along its rows (each half has all weights and half the
+//! data) or along its columns (each half has half the weights and all data). HyPar counts the
+//! transfers of training; here, as in DEAP, the transfers of a forward pass are counted. Part p of
+//! every product is on chip p. With P parts of a product in a row blocks and b = P / a column
+//! blocks, in words,
 //!
 //! weights = a W, once, and for each micro-batch
 //! moved = F (P / a − n / (b' max(a, a'))) from the product before, of F outputs in a' x b' blocks,
 //! input = I P / a from memory, of the first product with I words of input,
 //!
-//! with n the number of parts whose row block is inside the row block of their chip in the previous product, or
-//! contains it. A product that needs all of the previous output, as scores need all keys, moves F (P − 1). Costs depend
-//! on a product and its neighbour, so at each level a pass from product to product finds the best of all 2^L choices;
-//! levels are processed from the outermost inward.
+//! with n the number of parts whose row block is inside the row block of their chip in the previous
+//! product, or contains that block. A product that needs all of the previous output, as scores need
+//! all keys, moves F (P − 1). Costs depend on a product and its neighbour, so at each level a pass
+//! from product to product finds the best of all 2^L choices; levels are processed from the
+//! outermost inward.
 
 use std::collections::BTreeMap;
 
@@ -32,19 +35,20 @@ pub type ProductCut = Vec<CutAlong>;
 /// Sizes of a product that determine its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSize {
-    /// Rows of its output.
+    /// Number of rows of the output.
     pub rows: u64,
-    /// Columns of its output.
+    /// Number of columns of the output.
     pub columns: u64,
-    /// Words of its weights; 0 without weights.
+    /// Words of the weights; 0 without weights.
     pub weights: u64,
-    /// Words of input per micro-batch; the first product takes them from memory.
+    /// Words of input per micro-batch; the first product reads this input from memory.
     pub inputs: u64,
     /// True if every part needs all of the previous product's output.
     pub takes_all: bool,
 }
 
-/// Position of a part: its block of rows and its block of columns, with the number of each.
+/// Position of a part: its block of rows and its block of columns, with the number of blocks of
+/// each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace {
     /// Index of the row block, and the number of row blocks.
@@ -56,8 +60,8 @@ pub struct PartPlace {
 /// Fractions of a word in which costs are counted, so that shares are integers.
 const SHARES: u128 = 1 << 24;
 
-/// The position of `part` of a product with these cuts: each level contributes one binary digit to the index of the
-/// block that it cuts.
+/// Returns the position of `part` of a product with these cuts: each level contributes one binary
+/// digit to the index of the block that the level cuts.
 pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
@@ -71,7 +75,7 @@ pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
     PartPlace { row, column }
 }
 
-/// Words moved under these cuts in a forward pass of `batches` micro-batches.
+/// Returns the words moved under these cuts in a forward pass of `batches` micro-batches.
 pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
     let mut costs = CutCosts::default();
     let own = products.iter().zip(cuts);
@@ -95,8 +99,9 @@ pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<
     Some(cuts)
 }
 
-/// Returns the index of the rows `needed` among equal pieces of the rows `held`, and the number of pieces: one piece if
-/// they reach at least as far. `None` if they share no rows.
+/// Returns the index of the rows `needed` among equal pieces of the rows `held`, and the number of
+/// pieces: one piece if the rows `needed` contain the rows `held`. `None` if no row is both held
+/// and needed.
 pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -155,13 +160,14 @@ fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Opt
     Some(())
 }
 
-/// Words of weights on all parts, in fractions of a word.
+/// Returns the words of weights on all parts, in fractions of a word.
 fn weights(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let rows = u128::from(place(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Words of the model's input that all parts of the first product take from memory, in fractions of a word.
+/// Returns the words of the model's input that all parts of the first product read from memory, in
+/// fractions of a word.
 fn input(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place(cut, 0).row.1)
@@ -170,12 +176,13 @@ fn input(product: &ProductSize, cut: &[CutAlong]) -> u128 {
 /// Cached costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// Number of parts whose row blocks contain one another.
+    /// Number of parts for which the row block of one cut contains the row block of the other.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 
 impl CutCosts {
-    /// Words of the first product's outputs that the parts of the second take from other chips, in fractions of a word.
+    /// Returns the words of the first product's outputs that the parts of the second product
+    /// receive from other chips, in fractions of a word.
     fn moved(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();

@@ -1,13 +1,15 @@
 //! Records of sub-layers and schedule files in DEAP's format: Python literals, or JSON.
 //!
-//! A schedule is a list of chips, a chip a list of steps, and a step the record of a sub-layer, `{'C': 32, 'K': 32,
-//! 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`, or a record without sizes if the step is empty. In addition to the
-//! published keys, `id` and `after` (a list of ids) give dependencies, and `weights` identifies sub-layers that share
-//! weights. If no record has an id, a step depends on all sub-layers of the last non-empty step before it, like the
-//! stages of a sequential model. `input` identifies sub-layers that take the same part of the model's input; without
-//! it, a sub-layer without dependencies takes its own part, unless its `input` is None. If an output is taken in
-//! pieces, `pieces` gives their number, and `piece` the piece of each output that a sub-layer takes. Layers that
-//! inference does not compute (dropout and batch normalization) are left out; sub-layers that depend on them depend on
+//! A schedule is a list of chips, a chip is a list of steps, and a step is the record of a
+//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`, or a record
+//! without sizes if the step is empty. In addition to the published keys, `id` and `after` (a list
+//! of ids) give dependencies, and `weights` identifies sub-layers that share weights. If no record
+//! has an id, a step depends on all sub-layers of the last non-empty step before it, like the
+//! stages of a sequential model. `input` identifies sub-layers that read the same part of the
+//! model's input; without this key, a sub-layer without dependencies reads its own part, unless its
+//! `input` is None. If sub-layers read an output in pieces, `pieces` gives the number of pieces,
+//! and `piece` the piece of each output that a sub-layer reads. Layers that inference does not
+//! compute (dropout and batch normalization) are left out; sub-layers that depend on them depend on
 //! their predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
@@ -34,10 +36,11 @@ pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilatio
 /// Maximum number of pieces of an output.
 const MOST_PIECES: u32 = 4096;
 
-/// Maximum given index of a part of the input, so that parts without one can have higher indices.
+/// Maximum given index of a part of the input, so that parts without a given index can have higher
+/// indices.
 const MOST_INPUT: u32 = 1 << 30;
 
-/// Exclusive limit of a tensor's words, so that their sums do not overflow.
+/// Exclusive limit of a tensor's words, so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
 /// Type of an empty step.
@@ -71,7 +74,8 @@ pub enum RecordError {
 }
 
 impl LayerRecord {
-    /// A product of `rows` x `inputs` by `inputs` x `outputs`, as a linear layer; `None` if it is too large to count.
+    /// Creates a matrix product of `rows` x `inputs` by `inputs` x `outputs`, as a linear layer;
+    /// `None` if the product is too large to count.
     pub fn linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::product([rows, outputs, inputs])?,
@@ -79,8 +83,8 @@ impl LayerRecord {
         })
     }
 
-    /// Number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, with I the inputs per output and O the
-    /// outputs.
+    /// Returns the number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, where I is
+    /// the number of inputs per output and O the number of outputs.
     pub fn operations(&self) -> u64 {
         let [n, k, c, p, q, r, s] = self.shape.sizes;
         let inputs = c * r * s;
@@ -176,19 +180,19 @@ struct PlacedRecord {
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InputKey {
-    /// No key: a sub-layer without dependencies takes its own part.
+    /// No key: a sub-layer without dependencies reads its own part.
     Unsaid,
-    /// The sub-layer takes no input.
+    /// The sub-layer reads no input.
     None,
-    /// Index of the part that it takes.
+    /// Index of the part that the sub-layer reads.
     Part(u32),
 }
 
-/// A sub-layer that others can refer to, or the predecessors of a skipped one.
+/// A sub-layer to which others can refer, or the predecessors of a skipped sub-layer.
 struct KnownLayer {
-    /// Sub-layers whose outputs it represents.
+    /// Sub-layers whose outputs this entry represents.
     stands_for: Vec<u32>,
-    /// Part of the model's input that it passes on.
+    /// Part of the model's input that a skipped sub-layer passes on.
     input: Option<u32>,
     step: usize,
 }
@@ -225,7 +229,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             all.extend(placed);
         }
     }
-    // In step order, so that predecessors come first.
+    // Sort by step, so that predecessors come first.
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
@@ -332,7 +336,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Parses a record; `None` for an empty step. An error has the found and the expected value.
+/// Parses a record; `None` for an empty step. An error gives the found and the expected value.
 fn placed(
     literal: &Literal,
     (chip, step): (usize, usize),

@@ -7,20 +7,21 @@
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of a link, for the largest number of links of any chip. A transfer through an interface takes m
-//! over the interface's rate. A chip that receives several transfers at once takes max t + Σ m / M, where M is the
-//! bandwidth of its memory, and a step takes
+//! where B is the rate of a link, for the largest number of links of any chip. A transfer through
+//! an interface takes m divided by the interface's rate. A chip that receives several transfers at
+//! once takes max t + Σ m / M, where M is the bandwidth of its memory, and a step takes
 //!
-//! T = max over chips of that time + max over chips of the time of their sub-layers.
+//! T = max over chips of this time + max over chips of the time of their sub-layers.
 //!
 //! Energy is the power of a connection times Σ t, plus the energy of sub-layers. When a chip's memory is full, the
 //! least recently used data leave it: outputs that are still needed and are on no other chip go to memory, and all
 //! other data are dropped.
 //!
-//! A chip with several accelerators runs a sub-layer on each. They share its memory and its connections, so data that
-//! two of them need are transferred once. A host that orchestrates issues a command for each transfer and each
-//! sub-layer of a step, one after another. It learns only at the barrier that the previous step has ended, so n
-//! commands of d seconds make a step n d longer.
+//! A chip with several accelerators runs a sub-layer on each. They share its memory and its
+//! connections, so data that two of them need are transferred once. A host that orchestrates issues
+//! a command for each transfer and each sub-layer of a step, one after another. The host learns
+//! only at the barrier that the previous step has ended, so n commands of d seconds lengthen a step
+//! by n d.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
@@ -38,12 +39,12 @@ pub enum DataName {
     Input(u32),
     /// The output of this sub-layer.
     Output(u32),
-    /// A piece of the output of a sub-layer, if the output is taken in pieces.
+    /// A piece of the output of a sub-layer, if sub-layers read the output in pieces.
     Piece(u32, u32),
 }
 
 impl DataName {
-    /// The sub-layer that produces it; `None` for weights and inputs.
+    /// Returns the sub-layer that produces the data; `None` for weights and inputs.
     pub fn task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -76,7 +77,7 @@ pub struct ChipMachine {
     pub memory_bandwidth: Option<f64>,
     /// Power of a connection during a transfer, in watts.
     pub connection_power: f64,
-    /// Bytes of a number.
+    /// Number of bytes of a number.
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
@@ -125,7 +126,7 @@ pub struct StepLog {
     pub data: DataName,
     /// Size in bytes.
     pub bytes: u64,
-    /// Source; `None` if the data left the chip, to memory if `written`, otherwise dropped.
+    /// Source; `None` if the data left the chip: moved to memory if `written`, otherwise dropped.
     pub from: Option<DataPlace>,
     /// True if the data went to memory.
     pub written: bool,
@@ -143,7 +144,7 @@ pub struct StepTotals {
 }
 
 impl StepTotals {
-    /// Time of all steps, in seconds.
+    /// Returns the time of all steps, in seconds.
     pub fn seconds(&self) -> f64 {
         self.steps
             .iter()
@@ -151,7 +152,7 @@ impl StepTotals {
             .sum()
     }
 
-    /// Energy of all steps in joules; `None` if it is unknown for any step.
+    /// Returns the energy of all steps in joules; `None` if the energy of any step is unknown.
     pub fn joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }
@@ -192,20 +193,21 @@ pub enum StepError {
 }
 
 impl TaskGraph {
-    /// Bytes of the output of a sub-layer, with `word` bytes per number.
+    /// Returns the bytes of the output of a sub-layer, with `word` bytes per number.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
         n * k * p * q * word
     }
 
-    /// The output of a sub-layer as others take it, whole or in pieces, each with its bytes.
+    /// Returns the output of a sub-layer as other sub-layers read it, whole or in pieces, each with
+    /// its bytes.
     pub fn outputs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
             return vec![(DataName::Output(task), bytes)];
         }
-        // Cumulative rounding, so that the pieces sum to the output.
+        // Rounding is cumulative, so that the pieces sum to the output.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)
@@ -216,7 +218,7 @@ impl TaskGraph {
             .collect()
     }
 
-    /// Data that a sub-layer needs, each with its bytes.
+    /// Returns the data that a sub-layer needs, each with its bytes.
     pub fn needs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
         let of = &self.tasks[task as usize];
         let mut needs = Vec::new();
@@ -240,7 +242,7 @@ impl TaskGraph {
 }
 
 impl ChipMachine {
-    /// Duration of a transfer of `bytes` to `chip`, in seconds.
+    /// Returns the duration of a transfer of `bytes` to `chip`, in seconds.
     fn transfer(&self, rate: f64, distances: Option<&[u64]>, from: DataPlace, bytes: u64) -> f64 {
         match (from, distances) {
             (DataPlace::Own, _) => 0.0,
@@ -460,7 +462,7 @@ impl fmt::Display for DataName {
     }
 }
 
-/// `step 3 chip 1: output 5, 8192 B from chip 0`.
+/// Formats an entry as `step 3 chip 1: output 5, 8192 B from chip 0`.
 impl fmt::Display for StepLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -1,4 +1,5 @@
-//! Schedules of sub-layers, compared with handwritten derivations and with a search over all schedules.
+//! Compares schedules of sub-layers with handwritten derivations and with a search over all
+//! schedules.
 
 use super::list::{ScheduleError, by_durations};
 use super::*;
@@ -22,8 +23,8 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
 const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K': 32,\n  'N': 1,\n  'P': 2500,\n  'Q': 1,\n  'R': 1,\n\
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
-/// Eq. 1 with I = 32 and O = 2,500: 63 x 2,500 = 157,500 for each of 32 output channels; 32 x 32 x 2,500
-/// multiplications.
+/// Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32 output
+/// channels, and 32 x 32 x 2,500 multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
@@ -52,7 +53,8 @@ fn schedules_are_read_as_they_are_written() {
         partition: PartitionRule::Columns,
     };
     let graph = model.tasks().unwrap();
-    // An encoder of six products, a decoder of ten, and the vocabulary, in two parts, twice.
+    // The graph has an encoder of six products, a decoder of ten, and the product onto the
+    // vocabulary, each in two parts, for two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
     let schedule = schedule(&graph, 3, ListRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
@@ -61,7 +63,7 @@ fn schedules_are_read_as_they_are_written() {
         write_schedule(&again, &places).matches("'id'").count(),
         graph.tasks.len()
     );
-    // The same sub-layers at the same positions, with the same inputs.
+    // Both have the same sub-layers at the same positions, with the same inputs.
     for step in 0..schedule.steps() {
         for chip in 0..3 {
             let (one, other) = (schedule.at(chip, step), places.at(chip, step));
@@ -81,11 +83,11 @@ fn schedules_are_read_as_they_are_written() {
             .1,
         places
     );
-    // JSON, with empty steps in both languages' notation.
+    // The text is JSON, with empty steps in the notation of both languages.
     let json = "[[{\"C\": 2, \"type\": \"LinearLayer\"}, null], [None, {'K': 3}]]";
     let (graph, places) = parse_schedule(json, "s").unwrap();
     assert_eq!(places.chips, [[Some(0), None], [None, Some(1)]]);
-    // Without ids the second step depends on the first.
+    // Without ids, the second step depends on the first.
     assert_eq!(graph.tasks[1].after, [0]);
 }
 
@@ -132,7 +134,8 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// The shortest time over all orders in which each sub-layer starts as early as its chip and its dependencies allow.
+/// Returns the shortest time over all orders in which each sub-layer starts as early as its chip
+/// and its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
         if ends.iter().all(Option::is_some) {
@@ -195,7 +198,8 @@ proptest! {
         }
     }
 
-    /// At least the longest path, at most the sum of all sub-layers, and within Graham's 2 - 1/N of the shortest time.
+    /// The time is at least the longest path, at most the sum of all sub-layers, and at most
+    /// Graham's factor 2 - 1/N times the shortest time.
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = by_durations(&graph, chips);
@@ -212,8 +216,9 @@ proptest! {
     }
 }
 
-/// Three sub-layers without dependencies, and one that depends on the last: as printed, the first chip gets all three,
-/// the second the other, and a chain of three on two chips never completes.
+/// The graph has three sub-layers without dependencies, and one that depends on the last of them:
+/// as printed, the first chip gets all three, the second gets the fourth, and a chain of three on
+/// two chips never completes.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
@@ -240,7 +245,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     );
 }
 
-/// A machine with links of unit rate 64 GB/s between four chips in a ring.
+/// Creates a machine with links of unit rate 64 GB/s between four chips in a ring.
 fn ring(capacity: Option<u64>) -> ChipMachine {
     ChipMachine {
         links: Some(ChipGraph::named("ring:4").unwrap()),
@@ -258,9 +263,9 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
     }
 }
 
-/// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 takes both over one hop at 4 B/s: the longer transfer takes
-/// 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. Then chip 0 takes B from chip 1, which has it by now, over one hop
-/// instead of two.
+/// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 receives both over one hop at 4 B/s:
+/// the longer transfer takes 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. Then chip 0 receives
+/// B from chip 1, which has B by then, over one hop instead of two.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -300,7 +305,8 @@ fn chips_take_data_from_the_nearest_holder() {
         .iter()
         .map(|step| (step.communication, step.processing, step.joules))
         .collect();
-    // 2.5 s and 5 s of transfers at 3 W; 5 s + 20/8 s; nothing.
+    // Transfers take 2.5 s and 5 s at 3 W; the communication stage takes 5 s + 20/8 s; the other
+    // stages take no time.
     let expected = [
         (0.0, 7.0, Some(4.0)),
         (5.0 + 3.75, 7.0, Some(2.0 + 7.5 * 3.0)),
@@ -310,14 +316,14 @@ fn chips_take_data_from_the_nearest_holder() {
     assert_eq!(times, expected);
     assert_eq!(totals.seconds(), 4.0 * 7.0 + 8.75 + 7.5);
     assert_eq!(totals.steps[1].between_chips, 30);
-    // Without links all data pass interfaces of 1 B/s.
+    // Without links, all data pass interfaces of 1 B/s.
     let interfaces = ChipMachine {
         links: None,
         ..ring(None)
     };
     let totals = interfaces.steps(&graph, &schedule, &[cost; 5]).unwrap();
     assert_eq!(totals.steps[1].communication, 20.0 + 3.75);
-    // Three links: the table has no rate.
+    // The table has no rate for three links.
     let many = ChipMachine {
         links: Some(ChipGraph::named("torus:2x4").unwrap()),
         ..ring(None)
@@ -328,8 +334,8 @@ fn chips_take_data_from_the_nearest_holder() {
     );
 }
 
-/// Weights are loaded from memory once. A chip of 25 B with A and B must evict A, which is still needed, to memory and
-/// load it again.
+/// Weights are loaded from memory once. A chip of 25 B with A and B must evict A, which is still
+/// needed, to memory and load A again.
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
     let weights = |number| Some(number);
@@ -378,9 +384,10 @@ fn what_does_not_fit_leaves_and_comes_back() {
     );
 }
 
-/// Two chips with two accelerators each. A (10 B) and B are made on the first; both sub-layers of the second take A,
-/// which is transferred once, over one hop at 4 B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues
-/// two commands of half a second, and then one for the transfer and two for the sub-layers.
+/// Two chips with two accelerators each. A (10 B) and B are made on the first chip; both sub-layers
+/// of the second chip read A, which is transferred once, over one hop at 4 B/s in 2.5 s, and passes
+/// its memory of 8 B/s in 1.25 s. The host issues two commands of half a second, then one command
+/// for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = TaskGraph {
@@ -413,7 +420,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
-    // On four chips with one accelerator each, another chip takes A as well, which needs a fourth command.
+    // On four chips with one accelerator each, a further chip receives A, which needs a fourth
+    // command.
     let machine = ChipMachine {
         accelerators: 1,
         ..machine
@@ -423,7 +431,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that takes a piece of an output transfers only that piece, also when read from a file.
+/// A sub-layer that reads a piece of an output transfers only that piece, also when read from a
+/// file.
 #[test]
 fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
@@ -448,7 +457,8 @@ fn outputs_are_taken_in_pieces() {
     assert!(error.contains("found \"piece 2\""), "{error}");
 }
 
-/// Dropout and batch normalization are removed; sub-layers after them take their inputs.
+/// Dropout and batch normalization are removed; sub-layers after the removed layers read the inputs
+/// of those layers.
 #[test]
 fn layers_that_inference_does_not_compute_are_left_out() {
     let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\

@@ -1,8 +1,9 @@
-//! Schedules as traces: a rank for each chip, with or without barriers around each step's sub-layers.
+//! Schedules written as traces: a rank for each chip, with or without barriers around each step's
+//! sub-layers.
 //!
-//! A sub-layer is a kernel with its cost as duration, data from other chips are messages, data from memory are a wait
-//! on a separate lane, and a barrier is a barrier of all chips. A chip runs its sub-layers in the order of the
-//! schedule.
+//! A sub-layer is a kernel with its cost as duration, data from other chips are messages, data from
+//! memory are a wait on a separate lane, and a barrier is a barrier collective of all chips. A chip
+//! runs its sub-layers in the order of the schedule.
 
 use super::{ChipSchedule, DataPlace, StepTotals, TaskCost, TaskGraph};
 use chakram_base::units::Span;
@@ -28,7 +29,8 @@ pub struct ScheduledJob<'s> {
     pub accelerators: usize,
 }
 
-/// Lanes of a chip: its network interface, and the host's commands for it; the following lanes are its accelerators.
+/// Lanes of a chip: the network interface, and the host's commands for the chip; the following
+/// lanes are the accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;
@@ -37,7 +39,7 @@ const PROCESSING: i64 = 2;
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// Nodes that the next node of a stage depends on.
+    /// Nodes on which the next node of a stage depends.
     gate: Vec<u64>,
 }
 
@@ -68,7 +70,7 @@ impl ScheduledJob<'_> {
     ///
     /// # Errors
     ///
-    /// Errors of `out`.
+    /// The errors of `out`.
     pub fn nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
         let mut writer = RankWriter {
             out,
@@ -182,7 +184,7 @@ fn message(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
     }
 }
 
-/// A wait on the interface's lane.
+/// Creates a wait on the interface's lane.
 fn waits(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,

@@ -1,12 +1,15 @@
-//! Corrections of a machine's prices from measured steps.
+//! Corrections of a machine's kernel times from measured steps.
 //!
-//! Steps whose models have the same most frequent products belong together: tokens of a micro-batch, width and tensor
-//! parallelism are the same. Of each such group, the factor is the geometric mean of measured over predicted, found in two rounds,
-//! since what is not corrected (messages, sums over replicas between nodes) does not grow with it.
+//! Steps whose models have the same most frequent matrix products form a group: tokens of a
+//! micro-batch, width and tensor parallelism are the same. The factor of each group is the
+//! geometric mean of measured time / predicted time, found in two rounds, because the uncorrected
+//! parts of a step (messages, sums over replicas between nodes) do not grow with the factor.
 //!
-//! Groups share a part of their factor. With the variance `t` of factors between groups and `s` inside one, both of logarithms, a
-//! group of `n` steps keeps `t / (t + s / n)` of its distance from the shared factor (partial pooling), and the shared factor keeps
-//! the part of its logarithm that exceeds its own variance (James and Stein, 1961). The shared factor holds for other models too.
+//! Groups share a part of their factor. With the variance `t` of factors between groups and the
+//! variance `s` inside a group, both of logarithms, a group of `n` steps keeps `t / (t + s / n)` of
+//! its distance from the shared factor (partial pooling), and the shared factor keeps the part of
+//! its logarithm that exceeds its own variance (James and Stein, 1961). The shared factor also
+//! applies to other models.
 
 use super::{MeasuredRun, RunTable, ScoreError, makespan, score_all};
 use chakram_base::units::Span;
@@ -16,20 +19,21 @@ use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Relative error of a correction from one step, if no group has two: the variation between repetitions of a step, and
-/// the remaining variation between plans of one group.
+/// Relative error of a correction from one step, if no group has two steps: the variation between
+/// repetitions of a step, and the remaining variation between plans of one group.
 const ALONE: f64 = 0.05;
-/// Standard deviation of factors inside a group, where no group has two steps: that of 722 steps of small GPTs on A100.
+/// Standard deviation of factors inside a group, if no group has two steps: the standard deviation
+/// of 722 steps of small GPTs on A100.
 const INSIDE: f64 = 0.036;
-/// Least number of groups from which a shared factor is found.
+/// Minimum number of groups for a shared factor.
 const LEAST_GROUPS: usize = 3;
-/// Rounds.
+/// Number of rounds to find a factor.
 const ROUNDS: usize = 2;
 
 /// Correction from a group of measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
-    /// Factor on the prices of some kernels.
+    /// Factor on the times of some kernels.
     pub correction: PriceCorrection,
     /// Lines of the steps in the table.
     pub lines: Vec<u64>,
@@ -37,22 +41,22 @@ pub struct StepCorrection {
     pub left_out: Vec<f64>,
 }
 
-/// What measured steps say of a machine.
+/// Corrections of a machine from measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCalibration {
-    /// Corrections by group, products ascending.
+    /// Corrections by group, in ascending order of matrix products.
     pub groups: Vec<StepCorrection>,
-    /// The correction of all other models, if there are groups enough to find one.
+    /// Correction of all other models, if there are enough groups.
     pub shared: Option<PriceCorrection>,
-    /// Mean error of the steps of a group by the shared factor of the other groups, and without a correction; `None` where there are
-    /// too few groups.
+    /// Mean error of the steps of a group with the shared factor of the other groups, and without a
+    /// correction; `None` if there are too few groups.
     pub left_out_groups: Option<[f64; 2]>,
 }
 
-/// Rows, columns and summed-over size of two products.
+/// Rows, columns and summed-over size of two matrix products.
 type ProductPair = [[u64; 3]; 2];
 
-/// The most frequent products of a run's model.
+/// Returns the most frequent matrix products of a run's model.
 fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
@@ -62,7 +66,7 @@ fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     })
 }
 
-/// Returns the corrections for the steps of `table`, in ascending order of products.
+/// Returns the corrections for the steps of `table`, in ascending order of matrix products.
 ///
 /// # Errors
 ///
@@ -150,7 +154,7 @@ pub fn calibrate(
 
 /// Logarithms of factors that groups of steps share.
 struct PooledFactors {
-    /// Of all groups.
+    /// Logarithm of the factor that all groups share.
     shared: f64,
     /// Variance between groups.
     between: f64,
@@ -159,7 +163,7 @@ struct PooledFactors {
 }
 
 impl PooledFactors {
-    /// Of the logarithms of the factors of steps, by group.
+    /// Creates the factors from the logarithms of the factors of steps, by group.
     fn new(groups: &[Vec<f64>]) -> Self {
         let count = groups.len() as f64;
         let means: Vec<f64> = groups.iter().map(|own| mean(own.iter().copied())).collect();
@@ -172,14 +176,14 @@ impl PooledFactors {
             0 => INSIDE * INSIDE,
             _ => squares.sum::<f64>() / freedom as f64,
         };
-        // Each mean varies by its own steps besides.
+        // The mean of a group also varies because its steps vary.
         let of_steps = inside * mean(groups.iter().map(|own| 1.0 / own.len() as f64));
         let all = mean(means.iter().copied());
         let spread = means
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // Of fewer nothing is known, and each group keeps its own.
+        // With fewer groups the variance is unknown, and each group keeps its own factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
             false => (spread / (count - 1.0) - of_steps).max(0.0),
@@ -197,7 +201,7 @@ impl PooledFactors {
         }
     }
 
-    /// The factor of a group with these steps.
+    /// Returns the factor of a group with these steps.
     fn of_group(&self, own: &[f64]) -> f64 {
         let distance = mean(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;
@@ -209,7 +213,8 @@ impl PooledFactors {
     }
 }
 
-/// Mean error of the steps of each group by the shared factor of the others, and without a correction.
+/// Returns the mean error of the steps of each group with the shared factor of the other groups,
+/// and without a correction.
 fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
         return None;
@@ -240,7 +245,8 @@ mod tests {
 
     #[test]
     fn groups_that_differ_little_share_their_factor() {
-        // Five groups with a common 20 % and noise inside as large as between.
+        // Five groups share a factor of 20 %, and the noise inside groups is as large as between
+        // groups.
         let groups: Vec<Vec<f64>> = [
             [0.18, 0.22],
             [0.21, 0.19],
@@ -265,7 +271,7 @@ mod tests {
             .to_vec();
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
-        // Each keeps nearly all of its own.
+        // Each group keeps nearly all of its own factor.
         assert!((pooled.of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);

@@ -26,7 +26,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sizes of a model that a run may give, besides `model`, its name.
+/// Sizes of a model that a run may give in addition to its name, `model`.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -38,12 +38,13 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs. It is optional, and is used for groups and for a missing data-parallel degree.
+/// Key of the number of NPUs. The key is optional, and is used for groups and for a missing
+/// data-parallel degree.
 pub(super) const NPUS: &str = "npus";
-/// Key of the machine, if it differs between runs.
+/// Key of the machine, if runs have different machines.
 pub(super) const MACHINE: &str = "machine";
 
-/// The software stack.
+/// Key of the software stack.
 pub(super) const STACK: &str = "stack";
 
 const ROOT: &[&str] = &[
@@ -84,9 +85,9 @@ pub(super) struct ConditionalOptions {
 /// Source of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OptionSource {
-    /// In the column of this heading.
+    /// The value is in the column of this heading.
     Column(String),
-    /// The same for all runs.
+    /// The value is the same for all runs.
     Fixed(String),
 }
 
@@ -106,14 +107,14 @@ pub struct RunColumns {
     pub(super) when: Vec<ConditionalOptions>,
 }
 
-/// The plan option with this key, written with dashes or underscores.
+/// Returns the plan option with this key, written with dashes or underscores.
 pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
     OPTIONS
         .iter()
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Beginning of options that are values of the machine's file.
+/// Prefix of options that are values of the machine's file.
 pub(super) const MACHINE_VALUE: &str = "machine.";
 
 fn known(key: &str) -> bool {
@@ -123,7 +124,8 @@ fn known(key: &str) -> bool {
         || plan_option(key).is_some()
 }
 
-/// Spells an option with underscores, but for paths of the machine's file, which have their own spelling.
+/// Spells an option with underscores, except for paths of the machine's file, which have their own
+/// spelling.
 fn option_key(name: &str) -> String {
     match name.starts_with(MACHINE_VALUE) {
         true => name.to_owned(),
@@ -131,7 +133,7 @@ fn option_key(name: &str) -> String {
     }
 }
 
-/// The option named by `field`'s key; unknown keys are errors.
+/// Returns the option named by `field`'s key; unknown keys are errors.
 fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
     if known(&key) {
@@ -147,7 +149,7 @@ fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     Err(field.refuse("an unknown option", expected).into())
 }
 
-/// The accepted values of each column.
+/// Returns the accepted values of each column.
 fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
@@ -165,7 +167,7 @@ fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError
     Ok(only)
 }
 
-/// The options that depend on values of columns.
+/// Returns the options that depend on values of columns.
 fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
@@ -250,7 +252,8 @@ impl RunColumns {
         Ok(columns)
     }
 
-    /// Takes files of machines, stacks and models that `file` names from its own folder, where they are there.
+    /// Replaces the names of machine, stack and model files in `file` with paths in the folder of
+    /// `file`, if that folder has them.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;

@@ -15,7 +15,8 @@ pub enum FittedConstant {
     Collective,
     /// The host's time to launch one side of a message.
     Message,
-    /// The fraction of memory bandwidth for kernels that move bytes, except the two classes below.
+    /// The fraction of memory bandwidth for kernels that move bytes, except the two classes of
+    /// kernels below.
     Memory,
     /// The fraction of memory bandwidth for a softmax.
     Softmax,
@@ -57,7 +58,8 @@ impl FittedConstant {
         self.classes().is_some()
     }
 
-    /// Returns the value in `machine`, in microseconds or as a fraction; `None` if it has none.
+    /// Returns the value in `machine`, in microseconds or as a fraction; `None` if the machine has
+    /// no such value.
     pub fn of(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.classes() {
             let mut classes = machine.classes().iter();

@@ -35,7 +35,8 @@ pub struct FoldFit {
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Index of the fold of each run, for `count` folds: the largest groups first, each into the smallest fold.
+/// Returns the index of the fold of each run, for `count` folds: the largest groups come first,
+/// each into the smallest fold.
 pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -152,7 +153,7 @@ fn unchanged(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
 struct Sensitivity {
     /// Predicted seconds by run.
     predicted: Vec<f64>,
-    /// By constant and run.
+    /// Derivatives by constant and run.
     derivatives: Vec<Vec<f64>>,
 }
 
@@ -183,7 +184,7 @@ fn sensitivity(
 }
 
 impl Sensitivity {
-    /// The step of each constant's logarithm toward the measurements of `runs`.
+    /// Returns the step of each constant's logarithm toward the measurements of `runs`.
     fn step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
         let mut matrix = vec![vec![0.0; n + 1]; n];

@@ -7,10 +7,10 @@ use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
 use std::collections::BTreeMap;
 
-/// Headings of the format column; then headings of times, with their unit in seconds.
+/// Headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds for cross-validation; each is left out once.
+/// Number of folds for cross-validation; each fold is left out once.
 const FOLDS: usize = 5;
 
 /// Mean times of a format's shapes, by shape.
@@ -94,8 +94,9 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Mean relative errors of `points`: of the curve alone, and of the curve corrected by the other points, with each
-/// fifth of the points left out (where the others surround it).
+/// Returns the mean relative errors for `points` of the curve alone, and of the curve corrected by
+/// the other points: each fifth of the points is left out, and counts where the other points
+/// surround it.
 pub fn left_out_errors(
     points: &GemmPoints,
     curve: &GemmCurve,
@@ -134,7 +135,7 @@ mod tests {
         let found = gemm_points(text, "t.csv").unwrap();
         assert_eq!(found.len(), 2);
         let (dtype, points) = &found[0];
-        // (2 + 4) / 2 us.
+        // The mean is (2 + 4) / 2 us.
         assert_eq!(*dtype, Dtype::Bf16);
         assert!((points[&[8, 16, 32]] / 3e-6 - 1.0).abs() < 1e-12);
         for (text, expected) in [

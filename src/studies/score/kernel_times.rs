@@ -14,26 +14,27 @@ const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 /// Kernels of one NPU class, name and format.
 #[derive(Clone, Debug)]
 pub struct KernelTimes {
-    /// Index of the class among the machine's.
+    /// Index of the class among the machine's classes.
     pub class: usize,
     /// Name of the kernels.
     pub name: String,
-    /// Their number format, if traces give it.
+    /// Number format of the kernels, if traces give it.
     pub dtype: Option<Dtype>,
     /// Mean times, ascending by FLOPs and then bytes.
     pub times: Vec<MeasuredTime>,
     /// Number of kernels.
     pub count: u64,
-    /// Sum of their times, in seconds.
+    /// Sum of the kernels' times, in seconds.
     pub total: f64,
     /// Relative standard deviation of kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error of a size predicted from the others, weighted by time; `None` with fewer than two sizes.
+    /// Mean relative error of a size predicted from the other sizes, weighted by time; `None` with
+    /// fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
 impl KernelTimes {
-    /// Relative error for a kernel of another size.
+    /// Returns the relative error for a kernel of another size.
     pub fn between(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
@@ -58,7 +59,7 @@ impl TimeSum {
         self.sum / self.count as f64
     }
 
-    /// Variance of a kernel's time, times the number of kernels; zero for one kernel.
+    /// Returns the variance of a kernel's time, times the number of kernels; zero for one kernel.
     fn spread(&self) -> f64 {
         (self.squares - self.sum * self.mean()).max(0.0)
     }
@@ -77,8 +78,8 @@ pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 impl<'w> RecordedKernels<'w> {
     /// Sums the kernels that `workload` recorded on NPUs of `machine`.
     ///
-    /// In a capture, a kernel without a time took none, because it ran within another kernel; elsewhere its time is
-    /// unknown.
+    /// In a capture, a kernel without a time took no time, because it ran within another kernel; in
+    /// other traces its time is unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {
@@ -136,7 +137,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Relative to the mean of each size, so that sizes are weighted by their time.
+    // Deviations are relative to the mean of each size, so that sizes are weighted by their time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.spread() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
@@ -158,7 +159,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     }
 }
 
-/// The mean error of sizes predicted from the others, weighted by time.
+/// Returns the mean error of sizes predicted from the other sizes, weighted by time.
 fn left_out(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {

@@ -1,8 +1,8 @@
 //! Collectives measured by nccl-tests, from its logs.
 //!
-//! Lines of a log that begin with `#` give the test's name, a line `# Rank` for each GPU, and the headings. The other
-//! lines begin with the bytes of the whole buffer, and have times in microseconds in the column `time`, of which the
-//! first is out of place.
+//! Lines of a log that begin with `#` give the test's name, a line `# Rank` for each GPU, and the
+//! headings. The other lines begin with the bytes of the whole buffer, and have times in
+//! microseconds in the columns `time`, of which the first is out of place.
 
 use super::ScoreError;
 use chakram_base::config::quoted;
@@ -102,8 +102,8 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     })
 }
 
-/// Mean relative error of the sizes between the first and the last, each predicted from the others; `None` without such
-/// sizes.
+/// Returns the mean relative error of the sizes between the first and the last, each predicted from
+/// the others; `None` without such sizes.
 pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {
@@ -149,9 +149,11 @@ mod tests {
             micros.collect::<Vec<_>>(),
             [(1024.0, 10.0), (2048.0, 11.0), (4096.0, 16.0)]
         );
-        // Without 2,048 B, a third of the way from 10 to 16 us gives 12 instead of 11.
+        // Without 2,048 B, interpolation a third of the way from 10 to 16 us gives 12 instead of
+        // 11.
         assert!((left_out_sizes(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
-        // Older logs have no column `root` and do not give the test's name; then the file name does.
+        // Older logs have no column `root` and do not give the test's name; then the file name
+        // gives it.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
         let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();

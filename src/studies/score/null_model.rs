@@ -3,8 +3,8 @@
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice as many in the backward pass,
-/// and the forward pass once more if blocks are recomputed.
+/// Returns the FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice
+/// this number in the backward pass, and the forward pass once more if blocks are recomputed.
 fn flops(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.trains(), plan.recompute) {
@@ -16,8 +16,8 @@ fn flops(run: &MeasuredRun) -> f64 {
     2.0 * passes * multiplications * plan.batch as f64 / plan.ranks() as f64
 }
 
-/// Predicted seconds of each run, with the median rate of the runs in other folds; of all other runs, if there is only
-/// one fold.
+/// Returns the predicted seconds of each run, with the median rate of the runs in other folds, or
+/// of all other runs if there is only one fold.
 pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs.iter().map(|run| flops(run) / run.measured).collect();
     let folds = runs

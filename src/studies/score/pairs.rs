@@ -1,9 +1,10 @@
 //! Pairs of measured runs: a captured job, a change of it, and the measured step of the changed job.
 //!
-//! A pair is predicted from the capture of its first side. The job is replayed unchanged and [edited](edit_job), and
-//! the prediction for the second side is the measured step of the first times the ratio of the two replays. Without
-//! that measurement, it is the edited replay itself. Two null models are scored for comparison: no change, and the step
-//! times the ratio of the samples.
+//! A pair is predicted from the capture of its first side. The job is replayed unchanged and
+//! [edited](edit_job), and the prediction for the second side is the measured step of the first
+//! side times the ratio of the two replays. Without that measurement, the prediction is the edited
+//! replay itself. Two null models are scored for comparison: no change, and the step times the
+//! ratio of the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -31,7 +32,7 @@ use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Largest noise that a file may give, in percent.
+/// Maximum noise in a file, in percent.
 const MAX_NOISE: f64 = 100.0;
 
 /// A measured pair.
@@ -117,7 +118,8 @@ pub struct PairScores {
     pub no_change: PairErrors,
     /// Errors of the ratio of samples.
     pub sample_ratio: PairErrors,
-    /// Number of pairs whose change exceeds the noise, and number of these with the right sign.
+    /// Number of pairs whose change exceeds the noise, and number of these pairs with the right
+    /// sign.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<PredictedPair>,
@@ -128,7 +130,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// Returns the first problem, with its line.
+    /// The first problem, with its line.
     pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;
@@ -265,7 +267,7 @@ impl PairTable {
         })
     }
 
-    /// Returns the mean step of a pair's job with `edits`, and the effects of these.
+    /// Returns the mean step of a pair's job with `edits`, and the effects of the edits.
     fn step(
         &self,
         pair: &MeasuredPair,

@@ -17,7 +17,7 @@ use std::io::Write;
 /// Number of colours of charts in files.
 const COLOURS: usize = 6;
 
-/// Predictions for a table of runs; lists have an entry per run unless noted.
+/// Predictions for a table of runs; lists have an entry per run unless a field says otherwise.
 #[derive(Clone, Debug)]
 pub struct ScoredTable<'t> {
     /// The table of runs.
@@ -36,13 +36,14 @@ pub struct ScoredTable<'t> {
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
-/// Explanation of the columns.
+/// Explanation of the columns of the text.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
                       regret: extra time of the runs that are predicted to be the shortest";
 
 impl ScoredTable<'_> {
-    /// Scores of the runs selected by `wanted`, of this program and of the null model; `None` without such a run.
+    /// Returns the scores of this program and of the null model for the runs that `wanted` selects;
+    /// `None` without such a run.
     fn summaries(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
@@ -54,8 +55,8 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects; `None` without such a run, or
-    /// if one has no interval.
+    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects; `None`
+    /// without such a run, or if any of these runs has no interval.
     fn covered(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
@@ -70,7 +71,7 @@ impl ScoredTable<'_> {
         self.covered(|i| self.fold_of.get(i) == Some(&fold))
     }
 
-    /// Distinct values of option `key`, with numbers in numeric order.
+    /// Returns the distinct values of option `key`, with numbers in numeric order.
     fn values(&self, key: &str) -> Vec<String> {
         let mut values = BTreeMap::new();
         for run in &self.table.runs {
@@ -81,7 +82,7 @@ impl ScoredTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores, also by value of the option `by`; `about` describes the kernel prices.
+    /// Renders the scores, also by value of the option `by`; `about` describes the kernel times.
     pub fn text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left("PREDICTED AGAINST MEASURED", 28),
@@ -156,7 +157,7 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Paragraphs on skipped rows, settings without effect, and notes of runs.
+    /// Returns paragraphs on skipped rows, settings without effect, and notes of runs.
     pub fn reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -266,7 +267,8 @@ impl ScoredTable<'_> {
         out.flush()
     }
 
-    /// Scatter chart of runs by measured and predicted time, with one colour per table, and the line of equality.
+    /// Renders a scatter chart of runs by measured and predicted time, with one colour per table,
+    /// and the line of equality.
     pub fn picture(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
         let mut points = Vec::new();

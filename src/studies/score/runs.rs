@@ -28,18 +28,19 @@ pub struct MeasuredRun {
     pub machine: Machine,
     /// Options and their values, from the table and the file of columns.
     pub options: BTreeMap<String, String>,
-    /// Options without an effect on this run, and assumptions where the table is silent.
+    /// Options without an effect on this run, and assumptions about values that the table does not
+    /// give.
     pub notes: Vec<String>,
-    /// Index of its group in the table.
+    /// Index of the run's group in the table.
     pub group: usize,
-    /// Index of its fold.
+    /// Index of the run's fold.
     pub fold: usize,
 }
 
 /// A table of measured runs.
 #[derive(Clone, Debug)]
 pub struct RunTable {
-    /// Its name in errors and reports.
+    /// Name of the table in errors and reports.
     pub file: String,
     /// The runs, in order.
     pub runs: Vec<MeasuredRun>,
@@ -84,7 +85,8 @@ impl RunTable {
     ///
     /// # Errors
     ///
-    /// If a column is missing, or there are no rows. Invalid rows are not errors; they are kept in `refused`.
+    /// If a column is missing, or there are no rows. Invalid rows are not errors; `refused` has
+    /// them.
     pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
@@ -205,8 +207,8 @@ impl RunTable {
         }
     }
 
-    /// Keeps the runs with known predictions, and returns these; the other runs are rejected with the reason from
-    /// `why`.
+    /// Keeps the runs with known predictions, and returns the predictions; the other runs are
+    /// rejected with the reason from `why`.
     pub fn keep_predicted<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
@@ -234,7 +236,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds the runs of another table; its groups and folds remain separate.
+    /// Adds the runs of another table; the groups and folds of the other table remain separate.
     pub fn append(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -255,7 +257,7 @@ impl RunTable {
     }
 }
 
-/// The run of a row with `options` and the measured value `measured`.
+/// Creates the run of a row with `options` and the measured value `measured`.
 fn made_run(
     mut options: BTreeMap<String, String>,
     columns: &RunColumns,
@@ -292,8 +294,8 @@ fn made_run(
 /// Cells without a value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Derives missing options: the data-parallel degree from the number of NPUs, and the schedule from the number of
-/// chunks, where one chunk means none.
+/// Derives missing options: the data-parallel degree from the number of NPUs, and the schedule from
+/// the number of chunks, where one chunk means no schedule.
 fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -326,7 +328,7 @@ fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Seconds of a step, from the measured `number` in its unit.
+/// Returns the seconds of a step, from the measured `number` in its unit.
 fn seconds(
     number: f64,
     unit: MeasuredUnit,
@@ -361,8 +363,9 @@ fn seconds(
 /// Options that only plans with a tensor group may have.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// The reason why option `key` has no effect on a run with `options`, if so: a table may give an option for all runs,
-/// but it has no effect on runs without a tensor group, or with a single replica.
+/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has an
+/// effect. A table may give an option for all runs, but the option may have no effect on runs
+/// without a tensor group, or with a single replica.
 fn idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -374,7 +377,8 @@ fn idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     None
 }
 
-/// Splits the blocks by multiplications if stages cannot have equally many blocks and the run gives no other split.
+/// Splits the blocks by multiplications if stages cannot have equal numbers of blocks and the run
+/// gives no other split.
 fn split_unevenly(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -397,7 +401,7 @@ fn split_unevenly(
     }
 }
 
-/// The model and plan for `options`, and the machine at the size of the plan.
+/// Returns the model and plan for `options`, and the machine at the size of the plan.
 fn resolve(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,
@@ -460,10 +464,10 @@ fn resolve(
     Ok((TrainingPattern { model, plan }, machine))
 }
 
-/// Sizes that a model's name implies: a run may repeat them.
+/// Sizes that a model's name implies; a run may repeat them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
-/// The named model with the run's layers and tokens, or a GPT model with the run's sizes.
+/// Returns the named model with the run's layers and tokens, or a GPT model with the run's sizes.
 fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Model, String> {
     let size = |key: &str| -> Result<Option<u64>, String> {
         let number = |text: &String| {

@@ -1,4 +1,4 @@
-//! Statistics of predictions compared with measured times.
+//! Statistics of the errors of predictions.
 
 use super::MeasuredRun;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Errors of predictions. The error of a run is predicted / measured - 1. Errors are fractions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
-    /// Number of runs scored.
+    /// Number of scored runs.
     pub runs: usize,
     /// Mean absolute error (MAPE).
     pub mean: f64,
@@ -19,15 +19,16 @@ pub struct ScoreSummary {
     pub max: f64,
     /// Mean of the signed errors.
     pub bias: f64,
-    /// Kendall's tau over all pairs of runs within a group: 1 if every pair is in the right order, -1 if none is.
-    /// `None` without such pairs.
+    /// Kendall's tau over all pairs of runs within a group: 1 if every pair is in the right order,
+    /// -1 if every pair is in the wrong order. `None` without such pairs.
     pub tau: Option<f64>,
-    /// Relative extra time of the run predicted to be the shortest of its group, averaged over groups of two or more.
-    /// `None` without such groups.
+    /// Relative extra time of the run predicted to be the shortest of its group, averaged over
+    /// groups of two or more runs. `None` without such groups.
     pub regret: Option<f64>,
 }
 
-/// The interpolated value below which a fraction `part` of the ascending, non-empty `values` falls.
+/// Returns the interpolated value below which a fraction `part` of the ascending, non-empty
+/// `values` falls.
 fn percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
@@ -35,7 +36,7 @@ fn percentile(values: &[f64], part: f64) -> f64 {
 }
 
 impl ScoreSummary {
-    /// Compares `predicted` seconds with `runs`; both have the same length, at least one.
+    /// Compares `predicted` seconds with `runs`; both have the same length, which is at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64]) -> Self {
         let errors = runs
             .iter()
@@ -71,13 +72,14 @@ impl ScoreSummary {
 pub struct IntervalSummary {
     /// Fraction of runs whose measured time is inside the interval.
     pub coverage: f64,
-    /// Mean half width of the intervals' logarithms, divided by the 90th percentile of the absolute logarithmic error.
+    /// Mean half-width of the intervals' logarithms, divided by the 90th percentile of the absolute
+    /// logarithmic error.
     pub width: f64,
 }
 
 impl IntervalSummary {
-    /// Compares `predicted` seconds and `intervals` with the measured times of `runs`; all have the same length, at
-    /// least one.
+    /// Compares `predicted` seconds and `intervals` with the measured times of `runs`; all have the
+    /// same length, which is at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
         let count = runs.len() as f64;
         let inside = |(run, [low, high]): &(&&MeasuredRun, &[f64; 2])| {
@@ -130,7 +132,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_interpolated() {
-        // Indices 0 to 3; 0.9 x 3 = 2.7, between 3 and 10: 3 + 0.7 x 7 = 7.9.
+        // Indices are 0 to 3; 0.9 x 3 = 2.7 is between the values 3 and 10: 3 + 0.7 x 7 = 7.9.
         let values = [1.0, 2.0, 3.0, 10.0];
         assert_eq!(percentile(&values, 0.5), 2.5);
         assert!((percentile(&values, 0.9) - 7.9).abs() < 1e-12);
@@ -139,8 +141,9 @@ mod tests {
 
     #[test]
     fn order_and_choice_are_judged_within_groups() {
-        // Measured 1, 2, 3, predicted 2, 1, 3: two of three pairs are in order, one is not: tau = (2 - 1) / 3. The
-        // second run is chosen, which takes twice as long as the first.
+        // The times 1, 2, 3 are predicted as 2, 1, 3: two of three pairs are in order and one is
+        // not, so tau = (2 - 1) / 3. The second run is chosen, which takes twice the time of the
+        // first.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(regret(std::slice::from_ref(&group)), Some(1.0));

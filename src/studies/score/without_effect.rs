@@ -7,21 +7,22 @@ use chakram_report::settings::{RunFacts, SettingWithoutEffect, option_reason};
 use std::io;
 use std::num::NonZeroUsize;
 
-/// A setting given for all runs, and the runs without it.
+/// A setting given for all runs, and the runs without this setting.
 #[derive(Debug)]
 pub struct ScoreSetting {
     /// Key of the setting.
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// The runs without it; `None` if it is not a setting of runs.
+    /// Runs without the setting; `None` if it is not a setting of runs.
     pub table: Option<RunTable>,
-    /// For a replay option, its key and the options without it; otherwise `None`.
+    /// For a replay option, the option's key and the options without it; otherwise `None`.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
-/// Returns the settings of `given` that change nothing in the `answers` for the runs of `table`, each with the reason.
-/// Runs that change when a setting is removed are predicted without it, until one prediction differs.
+/// Returns the settings of `given` that change nothing in the `answers` for the runs of `table`,
+/// each with the reason. Runs that change when a setting is removed are predicted without the
+/// setting, until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,

@@ -1,4 +1,4 @@
-//! Axes: keys, and the values that they take together.
+//! Axes: keys, and the values to which they are set together.
 
 use super::MOST_POINTS;
 use super::setting::known_key;
@@ -10,7 +10,7 @@ use chakram_base::ids::MAX_NPUS;
 pub struct StudyAxis {
     /// Name; the keys by default.
     pub name: String,
-    /// The keys that it sets.
+    /// Keys that the axis sets.
     pub keys: Vec<String>,
     /// For each position on the axis, one value per key.
     pub values: Vec<Vec<ConfigLiteral>>,
@@ -21,13 +21,14 @@ pub struct StudyAxis {
 }
 
 impl StudyAxis {
-    /// The valid keys of its table.
+    /// Valid keys of an axis's table.
     pub(super) const KEYS: &[&str] = &[
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Representative values to test one after another. Keys accept numbers between two bounds, and some of them only
-    /// integers: a range is valid if its ends and one value of each type are.
+    /// Returns representative values to test one after another. Keys accept numbers between two
+    /// bounds, and some keys accept only integers: a range is valid if its ends and one value of
+    /// each type are valid.
     pub(super) fn samples(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
@@ -189,12 +190,12 @@ fn keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// The divisors of `number`, ascending.
+/// Returns the divisors of `number`, ascending.
 pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
     (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
 }
 
-/// All degrees of tensor, data and pipeline parallelism with product `npus`.
+/// Returns all degrees of tensor, data and pipeline parallelism with product `npus`.
 fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
     let tensors =
@@ -226,7 +227,7 @@ fn measured(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     }
 }
 
-/// The values from `from` to `to`, by `step` or by `factor`.
+/// Returns the values from `from` to `to`, by `step` or by `factor`.
 fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     let (first, unit) = measured(&table.need("from", "the first value")?)?;
     let to = table.need("to", "the last value")?;
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn degrees_are_all_ordered_factorizations() {
-        // 2^3 into three factors: C(3 + 2, 2) = 10 ways. 12 = 2^2 x 3: 6 x 3 = 18.
+        // 2^3 has C(3 + 2, 2) = 10 divisions into three factors; 12 = 2^2 x 3 has 6 x 3 = 18.
         assert_eq!(degrees(8).len(), 10);
         assert_eq!(degrees(12).len(), 18);
         for degrees in degrees(12) {

@@ -1,18 +1,22 @@
-//! A lower bound of the time of a step, and its memory need, without a replay.
+//! A lower bound of the time of a step, and the memory need of the step, without a replay.
 //!
 //! The bound is the longest path through a relaxed step: one rank of each stage of the first replica, with
 //!
-//! - a kernel lasting exactly its price, and starting when its dependencies have ended, whatever else is on its lane;
-//! - a message arriving no earlier than its uncontended time after its send could start;
-//! - a collective lasting at least the time in which a member receives its bytes through all ports of the group's
-//!   dimensions, or the measured time if that is less, and waiting for no other member;
-//! - everything else taking no time.
+//! - a kernel that takes exactly its duration on the machine, and starts when its dependencies have
+//!   ended, even if another kernel is on its lane;
+//! - a message that arrives no earlier than its uncontended time after the earliest start of its
+//!   send;
+//! - a collective that takes at least the time in which a member receives its bytes through all
+//!   ports of the group's dimensions, or the measured time if that is less, and waits for no other
+//!   member;
+//! - all other nodes, which take no time.
 //!
-//! Each of these drops a constraint of the replay or shortens something, so no replay is faster. Kernels of a lane run
-//! one at a time, so the sum over any lane is a bound as well. The bytes that a member of n must receive of a buffer B
-//! are its missing shares, (n - 1)/n B, in all-gather, reduce-scatter and all-to-all; B in an all-reduce; and 2 (n -
-//! 1)/n B if all algorithms concerned consist of a reduce-scatter and an all-gather. Members of generated steps
-//! exchange equal parts; members of captured steps may not, so these have no bound.
+//! Each of these drops a constraint of the replay or shortens something, so no replay is faster.
+//! Kernels of a lane run one at a time, so the sum over any lane is also a bound. The bytes that a
+//! member of n must receive of a buffer B are its missing shares, (n - 1)/n B, in all-gather,
+//! reduce-scatter and all-to-all; B in an all-reduce; and 2 (n - 1)/n B if all algorithms concerned
+//! consist of a reduce-scatter and an all-gather. Members of generated steps exchange equal parts;
+//! members of captured steps may exchange unequal parts, so captured steps have no bound.
 //!
 //! # Steps with many micro-batches
 //!
@@ -55,7 +59,7 @@ pub struct PointBound {
     pub is_whole: bool,
 }
 
-/// The bound of a step, from all of its micro-batches.
+/// Returns the bound of a step, from all of its micro-batches.
 pub fn whole(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -93,7 +97,7 @@ fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) 
     )
 }
 
-/// A bound whose cost does not grow with the number of micro-batches.
+/// Returns a bound whose computation does not grow with the number of micro-batches.
 pub fn quick(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -151,11 +155,11 @@ pub fn quick(
 /// Path of one rank per stage in the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StagePath {
-    /// End of its last node, in picoseconds.
+    /// End of the last node, in picoseconds.
     finish: u64,
-    /// The same without waiting for messages.
+    /// End of the last node without waiting for messages, in picoseconds.
     own: u64,
-    /// End of its first receive, for a stage that begins with one.
+    /// End of the first receive, for a stage that begins with a receive.
     begin: u64,
     /// Sum of durations on each lane.
     lanes: BTreeMap<i64, u64>,
@@ -224,7 +228,7 @@ impl Sink for RankNodes<'_> {
     }
 }
 
-/// Cached prices of nodes on an NPU.
+/// Cached durations of nodes on an NPU.
 struct NodePrices<'p> {
     point: &'p ResolvedPoint,
     class: usize,
@@ -234,8 +238,8 @@ struct NodePrices<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// Key of a price: the name if kernels were measured by name, and class, shape, format, FLOPs, whether these are
-/// unknown, and bytes.
+/// Key of a duration: the name if kernels were measured by name, and class, shape, format, FLOPs,
+/// true if these are unknown, and bytes.
 type KernelKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
@@ -311,8 +315,8 @@ impl NodePrices<'_> {
     }
 }
 
-/// Lower bound of a collective's time for a member: the measured time if measurements apply, or the time of its bytes
-/// if that is less.
+/// Returns a lower bound of a collective's time for a member: the measured time if measurements
+/// apply, or the time of its bytes if that is less.
 fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let wire = wire(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
@@ -332,21 +336,21 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     span.map_or(wire, |span| wire.min(corrected(machine, span.0)))
 }
 
-/// Smallest time that the machine's corrections can make of a price from curves; the workload determines which
-/// correction applies.
+/// Returns the smallest time that the machine's corrections can make of a kernel time from curves;
+/// the workload determines the correction that applies.
 fn corrected(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
-        // One picosecond less, so that rounding cannot raise the bound.
+        // Subtract one picosecond, so that rounding cannot raise the bound.
         ((ps as f64 * least) as u64).saturating_sub(1)
     } else {
         ps
     }
 }
 
-/// Lower bound of a collective executed by messages: the bytes that a member must receive, divided by the rate of its
-/// ports.
+/// Returns a lower bound of a collective executed by messages: the bytes that a member must
+/// receive, divided by the rate of its ports.
 fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let n = members.len() as u32;
     let Some(buffer) = kind.buffer(comm_size, n).filter(|_| n > 1) else {
@@ -380,13 +384,14 @@ fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[
         }
         _ => 0.0,
     };
-    // Rounded down with a margin, for sizes that are not multiples of the number of members.
+    // The time is rounded down with a margin, for sizes that are not multiples of the number of
+    // members.
     let ps = times * buffer as f64 / rate * 1e12 * (1.0 - 1e-9) - f64::from(n);
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// Maximum bytes per second that any of `members` can receive along a dimension. If links differ, it is the sum over
-/// all incoming links.
+/// Returns the maximum bytes per second that any of `members` can receive along a dimension. If
+/// links differ, the maximum is the sum over all incoming links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.graph() else {

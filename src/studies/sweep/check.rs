@@ -1,4 +1,5 @@
-//! Loading of studies: parsed, checked with the files that they name, and hashed together with these.
+//! Loading of studies: a study is parsed, checked with the files that it names, and hashed together
+//! with these files.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -41,7 +42,8 @@ pub enum StudyError {
     },
 }
 
-/// Loads the study at `path`, and returns it with the hash of it and of the files that it names.
+/// Loads the study at `path`, and returns it with one hash of the study and of the files that it
+/// names.
 ///
 /// # Errors
 ///
@@ -91,7 +93,7 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     Ok((study, hasher.finalize().to_hex().to_string()))
 }
 
-/// Every key with each value that the base or an axis sets.
+/// Returns every key with each value that the base or an axis sets.
 fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
@@ -151,7 +153,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // What all points have, without what axes set beyond the names of machine, model, stack and trace.
+    // The settings that all points have, without settings of axes except the names of machine,
+    // model, stack and trace.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
@@ -178,8 +181,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             return Err(refuse(key, value, refusal.detail));
         }
     }
-    // Check each value with the first values of the other axes; if keys depend on others, the first refusal of all
-    // values counts.
+    // Check each value with the first values of the other axes; if keys depend on other keys, the
+    // first refusal of all values counts.
     for axis in &study.axes {
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
@@ -209,7 +212,7 @@ fn of_plans(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
-/// The line, from 1, where `text` sets a key or has one of its values.
+/// Returns the line, from 1, where `text` sets a key or has one of its values.
 fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();

@@ -18,9 +18,9 @@ pub enum PointWork {
 pub struct PointCommand {
     /// The model or the traces of the replay.
     pub work: PointWork,
-    /// Its settings as keys and values.
+    /// Settings of the replay, as keys and values.
     pub settings: Vec<(String, String)>,
-    /// Its replay options, with their words.
+    /// Replay options, with their words.
     pub options: Vec<(&'static ReplayOption, Vec<String>)>,
 }
 
@@ -39,7 +39,7 @@ impl PointCommand {
                     _ => settings.push((key, shown)),
                 },
                 Ok(SettingKind::Option(option)) => options.push((option, words(option, &value))),
-                // Powers and prices do not affect the replay.
+                // Powers and prices do not affect a replay.
                 Ok(SettingKind::Rate) => {}
                 Ok(
                     SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),

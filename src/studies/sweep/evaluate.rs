@@ -31,7 +31,7 @@ pub enum PointAnswer {
         /// The full reason.
         detail: String,
     },
-    /// Measures of its replay.
+    /// Measures of the point's replay.
     Replayed(PointMeasures),
 }
 
@@ -44,7 +44,7 @@ impl From<PointRefusal> for PointAnswer {
     }
 }
 
-/// Replays points of a study; may be used from several threads.
+/// Replays points of a study; several threads may use one evaluator.
 #[derive(Debug)]
 pub struct PointEvaluator<'s> {
     study: &'s Study,
@@ -62,7 +62,8 @@ impl<'s> PointEvaluator<'s> {
         }
     }
 
-    /// Key that is equal for points with the same work, so that they can be evaluated consecutively.
+    /// Returns a key that is equal for points with the same work, so that such points can be
+    /// evaluated consecutively.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {
             ["trace", "model", "plan", "stack", "tokens"]
@@ -137,7 +138,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// A lower bound of a valid point's plan, from all micro-batches if `whole`, otherwise quick.
+    /// Returns a lower bound of a valid point's plan, from all micro-batches if `whole`, otherwise
+    /// quick.
     pub fn bound(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
         let resolved = self.resolve(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
@@ -153,7 +155,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Measures of a plan known without a replay, for objectives that follow from its time.
+    /// Returns the measures of a plan that are known without a replay, for objectives that follow
+    /// from its time.
     pub fn bounded_measures(
         &self,
         point: &Settings,
@@ -182,7 +185,8 @@ impl<'s> PointEvaluator<'s> {
 
     fn replayed(&self, point: &Settings, is_bounded: bool) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve(point)?;
-        // A plan that cannot fit is rejected before its replay, because its bound is cheap.
+        // A plan that cannot fit is rejected before its replay, because its bound is quick to
+        // compute.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
@@ -191,12 +195,13 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.work(&resolved)?;
         let workload = work.workload();
-        // The number of ranks is known only now, because it takes the traces.
+        // The number of ranks is known only now, because only the traces give it.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // With `aggregate`, one rank runs for equal ones, and the engine decides this from all ranks.
+        // With `aggregate`, one rank runs for all equal ranks, which the engine finds from all
+        // ranks.
         let copies = if options.aggregate {
             &[]
         } else {
@@ -223,7 +228,7 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// The work of a point; fails if any of its options has no effect.
+    /// Returns the work of a point; fails if any option of the point has no effect.
     fn work(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
@@ -264,7 +269,7 @@ impl<'s> PointEvaluator<'s> {
         Some(say(&run, &resolved.machine))
     }
 
-    /// Returns the report of a point if its work has at most `nodes`.
+    /// Returns the report of a point if its work has at most this number of `nodes`.
     pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
         let work = self.work(&self.resolve(point).ok()?).ok()?;
         if work.workload().nodes() > nodes {
@@ -299,19 +304,20 @@ struct MeasuredReplay {
     makespan: Span,
     /// Mean time of NPUs in each part.
     parts_ps: [u64; PARTS.len()],
-    /// Mean energy of an NPU's kernels priced by loop nests, in picojoules, if any.
+    /// Mean energy of an NPU's kernels whose times are from loop nests, in picojoules, if there are
+    /// any.
     kernel_energy: Option<f64>,
-    /// Mean compute time in other kernels.
+    /// Mean compute time of the other kernels.
     unmapped_ps: u64,
     /// Maximum bytes in use on an NPU, if traces give allocations.
     peak: Option<u64>,
-    /// True if this fits on every NPU.
+    /// True if these bytes fit on every NPU.
     fits: bool,
     /// Mean busy time of links and of memory ports of tiles.
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload; also returns whether its ranks may represent all ranks of the job.
+/// Replays a workload; also returns true if its ranks may represent all ranks of the job.
 fn measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
@@ -373,7 +379,7 @@ enum SharedWork {
 }
 
 impl SharedWork {
-    /// Ranks of each copy, for a job of several copies.
+    /// Returns the ranks of each copy, for a job of several copies.
     fn copies(&self) -> &[Vec<u32>] {
         match self {
             Self::Generated(_, copies) => copies,
@@ -391,7 +397,7 @@ impl SharedWork {
 
 type WorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
-/// Cache of the last few workloads; each is built once, whatever number of points asks for it.
+/// Cache of the last few workloads; each is built once, for any number of points that ask for it.
 #[derive(Debug, Default)]
 struct SharedWorkloads(Mutex<Vec<(String, WorkCell)>>);
 
@@ -412,7 +418,7 @@ impl SharedWorkloads {
             }
             cell
         };
-        // Built without the lock, so that other points do not wait for it.
+        // Build without the lock, so that other points do not wait.
         cell.get_or_init(|| build(&point.work).map(Arc::new))
             .clone()
     }

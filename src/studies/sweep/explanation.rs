@@ -7,7 +7,8 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 
-/// Compares the row with this index with its neighbours, nearest in the first objective first; as text for users.
+/// Compares the row with this index with its neighbours, nearest in the first objective first, and
+/// returns text for users.
 pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures(row) else {
@@ -78,7 +79,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
     text
 }
 
-/// The axis along which two points differ, if there is exactly one.
+/// Returns the axis along which two points differ, if there is exactly one.
 fn differs(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]

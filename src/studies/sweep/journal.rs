@@ -27,7 +27,7 @@ const SCHEMA: &str = "chakram-sweep-journal-1";
 pub struct JournalEntry {
     /// Settings of the point, as text.
     pub point: String,
-    /// A bound of it.
+    /// Bound of the point, if the entry has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound: Option<PointBound>,
     /// Answer of the point, if the entry has one.
@@ -46,7 +46,8 @@ pub enum JournalError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// It belongs to another study, or the study or a file that it names has changed.
+    /// The journal belongs to another study, or the study or a file that the study names has
+    /// changed.
     #[error(
         "{}: it is of another study, or the study or a file that it names has changed since\n  \
          try: another folder",
@@ -85,7 +86,7 @@ pub struct SweepJournal {
 }
 
 impl SweepJournal {
-    /// Path of the journal in `folder`.
+    /// Returns the path of the journal in `folder`.
     pub fn path(folder: &Path) -> PathBuf {
         folder.join("journal.jsonl")
     }

@@ -1,4 +1,4 @@
-//! Partitions, compared with sets of cells, with all choices, and with the transfers of schedules.
+//! Compares partitions with sets of cells, with all choices, and with the transfers of schedules.
 
 use super::CutAlong::{Columns, Rows};
 use super::*;
@@ -7,19 +7,20 @@ use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Cells of a tensor along each side; a block is a range of cells.
+/// Number of cells of a tensor along each side; a block is a range of cells.
 const GRID: u32 = 16;
 
 type Cells = BTreeSet<(u32, u32)>;
 
-/// Cells of rows and columns in these blocks.
+/// Returns the cells of rows and columns in these blocks.
 fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     let of = |(block, blocks): (u32, u32)| block * GRID / blocks..(block + 1) * GRID / blocks;
     let rows = of(row);
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Row block and column block of a part, computed level by level, with the number of each.
+/// Returns the row block and the column block of a part, computed level by level, with the number
+/// of blocks of each kind.
 fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
@@ -38,7 +39,7 @@ fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     })
 }
 
-/// Words moved, by sets of cells: each part's needs minus its own cells.
+/// Returns the words moved, by sets of cells: the cells that each part needs, minus its own cells.
 fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
@@ -46,7 +47,7 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
             let [row, column] = blocks(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
-                // The input is in memory only: a part takes all columns of its rows.
+                // The input is in memory only: a part reads all columns of its rows.
                 let taken = cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
                 words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
@@ -62,7 +63,7 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
     words
 }
 
-/// All cuts of `products` over `levels`.
+/// Returns all cuts of `products` over `levels`.
 fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
     let bits = products * levels;
     let cut = |choice: u32, product: usize| {
@@ -94,7 +95,7 @@ proptest! {
         batches in 1u32..4,
         levels in 1usize..4,
     ) {
-        // 16 to 64 rows and columns, so that any cut is possible.
+        // Products have 16 to 64 rows and columns, so that any cut is possible.
         let products: Vec<ProductSize> = sizes
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
@@ -112,15 +113,17 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // Levels are chosen one by one, so together they may not be optimal, but are never better than the optimum.
+        // Levels are chosen one by one, so their total cost may exceed the minimum, but is never
+        // below it.
         let deep = partition(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
         prop_assert!(words(&deep) >= least);
     }
 }
 
-/// Two products of 8 rows and 4 columns, so of 32 words, in two parts. Columns: the weights once, and each half lacks
-/// half of the 32 words per micro-batch. Rows: the weights twice, and nothing else. Only the last case has an input.
+/// Two products have 8 rows and 4 columns, so 32 words, in two parts. Columns move the weights
+/// once, and each half lacks half of the 32 words per micro-batch. Rows move the weights twice, and
+/// nothing else. Only the last case has an input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
@@ -128,22 +131,24 @@ fn weights_are_held_against_data() {
         let cuts = partition(&products, 1, batches).unwrap();
         (words_moved(&products, &cuts, batches), cuts)
     };
-    // 16 words of weights: 32 + 2 x 32 = 96 against 64.
+    // With 16 words of weights, columns move 32 + 2 x 32 = 96 words and rows 64.
     assert_eq!(cuts(16, 2), (64, vec![vec![Rows]; 2]));
-    // 100 words: 200 + 2 x 32 = 264 against 400.
+    // With 100 words, columns move 200 + 2 x 32 = 264 words and rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // One of each: columns then rows takes 100 + 2 x 16 words of weights, and each half lacks a quarter of 32, twice:
-    // 164. All along columns takes 116 + 64 = 180, all along rows 232, rows then columns 200 + 16 + 64 = 280.
+    // With one product of each size, columns then rows moves 100 + 2 x 16 words of weights, and
+    // each half lacks a quarter of 32, twice: 164. Columns for both move 116 + 64 = 180 words, rows
+    // for both 232, rows then columns 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
-    // With one row only columns can be cut, and in the end nothing.
+    // With one row only columns can be cut, until no cut is possible.
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
     assert_eq!(partition(&narrow, 3, 1), None);
-    // An input of 60 words, twice. Along columns both halves take all of it, 100 + 2 x 120 = 340; along rows each takes
-    // its own rows, 2 x 100 + 2 x 60 = 320. Without the input, columns would be better because of the weights.
+    // The input has 60 words, twice. Along columns both halves read the whole input, 100 + 2 x 120
+    // = 340 words; along rows each half reads its own rows, 2 x 100 + 2 x 60 = 320 words. Without
+    // the input, columns would be better because of the weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
         let cuts = partition(&products, 1, 2).unwrap();
@@ -153,7 +158,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// Bytes that a schedule moves between chips and from memory, with each part of a product on its chip.
+/// The words that a partition moves equal the words that a schedule moves between chips and from
+/// memory, with each part of a product on its chip.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = LanguageModel {

@@ -1,4 +1,4 @@
-//! Bounds are below replays of the same plans.
+//! Tests that bounds are below replays of the same plans.
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
@@ -12,7 +12,7 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
      compute = \"roofline\"\n[[axis]]\nkey = \"machine\"\nvalues = [\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]\n\
     [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
 
-/// Bounds of a point, quick and whole.
+/// Returns the bounds of a point, quick and whole.
 fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
     let resolved = ResolvedPoint::new(&study.whole(point), &SharedParts::default())?;
     let WorkSource::Plan(pattern) = &resolved.work else {
@@ -99,8 +99,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// Links faster than their dimension's bandwidth, which a member's share may use, and sends that complete on delivery:
-/// no replay is faster than its bounds.
+/// With links faster than their dimension's bandwidth, which a member's share may use, and sends
+/// that complete on delivery, no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     }
 }
 
-/// A stage of kernels only: the bound is their sum, and so is the replay.
+/// With a stage of kernels only, the bound is the sum of the kernels, and so is the replay.
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
