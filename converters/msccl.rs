@@ -57,7 +57,7 @@ pub struct ThreadBlock {
 /// Step of a thread block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MscclStep {
-    /// Which of receive, reduce, copy and send the step consists of.
+    /// Operation of the step: a combination of receive, reduce, copy and send.
     pub kind: StepKind,
     /// First chunk that the step reads or forwards.
     pub source: u64,

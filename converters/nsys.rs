@@ -46,7 +46,7 @@ pub fn is_export(path: &Path) -> bool {
     report::is_export(path)
 }
 
-/// How ranks were ordered.
+/// Order by which the reader numbered ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {

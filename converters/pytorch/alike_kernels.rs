@@ -3,7 +3,8 @@
 //!
 //! Kernels launched before the capture began, or by a graph, have no operator that states their shapes. A kernel with
 //! the same name is the same program on other data. If there are several such kernels, the estimate uses the kernel
-//! with the nearest duration. Its FLOPs and bytes (`work'`) are scaled by the ratio of durations:
+//! with the nearest duration. The estimate scales the FLOPs and bytes (`work'`) of that kernel by the ratio of
+//! durations:
 //!
 //! ```text
 //! work = work' t / t'

@@ -7,7 +7,7 @@ use chakram_trace::format::escape;
 
 mod by_order;
 
-/// How operators in the two files were matched.
+/// Method by which operators in the two files were matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkMethod {
@@ -81,7 +81,7 @@ pub struct HostNodeLinks {
     /// Number of pairs with equal ids but different names.
     pub renamed: u64,
     first_renamed: Option<(u64, String, String, u64)>,
-    /// How the files were joined.
+    /// Method by which the files were joined.
     pub method: LinkMethod,
     /// Links of each host thread; empty unless joined by order.
     pub threads: Vec<ThreadLinks>,
@@ -116,12 +116,12 @@ impl TimeWindow {
     }
 }
 
-/// Why two files cannot be joined.
+/// Reason that prevents joining two files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EventLinkError {
-    /// What is wrong with the files.
+    /// Fault of the files.
     pub found: String,
-    /// What the user can try.
+    /// Suggestion for the user.
     pub hint: &'static str,
     /// Offset in the Kineto file, if the error is at one place in it.
     pub offset: Option<u64>,

@@ -110,8 +110,8 @@ pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// As [`pairs`], but the capture `piped` replaces [`PIPE`]. If there is only one other file, that file is of the same
-/// rank.
+/// Pairs files as [`pairs`] does, but the capture `piped` replaces [`PIPE`]. If there is only one other file, that
+/// file is of the same rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {

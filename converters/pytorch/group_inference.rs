@@ -30,7 +30,7 @@ pub struct JobGroup {
     pub ranks: Vec<u32>,
 }
 
-/// How the groups of a job's calls were determined, as counts.
+/// Number of a job's calls by the method that determined their groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInference {
     /// Calls whose capture names the group, by group.
@@ -53,9 +53,9 @@ pub struct GroupInference {
 pub struct GroupInferenceError {
     /// Rank whose capture shows the problem.
     pub rank: u32,
-    /// What is wrong in the captures.
+    /// Fault in the captures.
     pub found: String,
-    /// What the user can try.
+    /// Suggestion for the user.
     pub hint: String,
 }
 
@@ -347,7 +347,7 @@ fn declared(
     }
     // The members of other groups are unknown.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
-    // If nothing is declared, the only group is the group of all ranks.
+    // If no group is declared, the only group is the group of all ranks.
     if list.is_empty() {
         list.push(ProcessGroup {
             name: "0".to_owned(),

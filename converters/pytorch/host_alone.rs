@@ -4,9 +4,9 @@
 //! only define an order: nodes made from them have no duration, and the replay computes their time from their work.
 //!
 //! Every operator that requests communication is assumed to carry it out immediately. The file's intervals of gloo's
-//! workers are ignored: without times these intervals carry no information. Their nesting is arbitrary, because a
-//! worker's interval is pushed onto the stack of the operator that the caller runs when the worker starts the
-//! interval.
+//! workers are ignored: without times these intervals carry no information. The nesting of these intervals is
+//! arbitrary, because a worker's interval is pushed onto the stack of the operator that the caller runs when the
+//! worker starts the interval.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};

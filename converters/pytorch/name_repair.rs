@@ -5,7 +5,7 @@
 //! the same key after the name, so this key shows where the name ends. A name that is legal JSON is never changed,
 //! even if the file has other damage.
 
-/// How a writer arranges its elements around the name.
+/// Keys around the name in a writer's elements.
 pub(super) struct NameLayout {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],

@@ -132,9 +132,9 @@ impl NvlinkRate {
 mod tests {
     use super::*;
 
-    /// By hand: an all-reduce of 1 MB among eight V100 with LL uses a ring of 120 / 4 = 30 GB/s. It
-    /// takes 6.6 + 13 x 0.6 us, and 14 / 8 MB at 30 GB/s. On an H100 the bandwidth is 370.8 / 4 =
-    /// 92.7 GB/s.
+    /// The times are computed by hand: an all-reduce of 1 MB among eight V100 with LL uses a ring of 120 / 4 = 30
+    /// GB/s. The all-reduce takes 6.6 + 13 x 0.6 us, and the time of 14 / 8 MB at 30 GB/s. On an H100 the bandwidth
+    /// is 370.8 / 4 = 92.7 GB/s.
     #[test]
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";

@@ -48,8 +48,8 @@ const PROFILED: RecordEstimate = RecordEstimate {
     elsewhere: 3_500,
     interval: [40, 350],
 };
-/// Interval for a cost that was measured on another machine, percent. It is wide because machines differ more than
-/// jobs do.
+/// Interval for a cost that was measured on another machine, percent. The interval is wide because costs differ more
+/// between machines than between jobs.
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;

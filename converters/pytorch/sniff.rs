@@ -169,8 +169,8 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns whether the observer wrote the nodes in `text`. This is a separate check because the keys of a file may be
-/// sorted, so that the schema is after the part that was read.
+/// Returns whether the observer wrote the nodes in `text`. The reader needs this check because the keys of a file may
+/// be sorted, so that the schema is after the part that was read.
 fn of_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))

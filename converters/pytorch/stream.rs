@@ -40,7 +40,7 @@ pub(super) trait ElementReader {
     const ARRAY: &'static str;
     /// Whether the text may be the array alone, without an object around it.
     const BARE: bool;
-    /// How unescaped names are detected and repaired.
+    /// Layout by which unescaped names are detected and repaired.
     const LAYOUT: NameLayout;
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;

@@ -86,7 +86,7 @@ pub struct RankConversion {
     pub source: Option<&'static str>,
     /// Schema version stated in the host trace.
     pub schema: String,
-    /// How the rank's two files were joined.
+    /// Method by which the rank's two files were joined.
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,

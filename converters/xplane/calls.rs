@@ -178,7 +178,8 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates. Its name begins with its opcode, as in `collective-permute-start.3`.
+/// Returns whether an instruction communicates. The name of an instruction begins with the opcode, as in
+/// `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
     let name = name.trim_end_matches("-start").trim_end_matches("-done");

@@ -56,11 +56,11 @@ pub struct ArrowArrayStream {
     private_data: *mut c_void,
 }
 
-// SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
+// SAFETY: the memory at the pointers is read-only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowSchema {}
-// SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
+// SAFETY: the memory at the pointers is read-only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowArray {}
-// SAFETY: the memory behind the pointers is read only, and `Arc`s of thread-safe values keep it alive.
+// SAFETY: the memory at the pointers is read-only, and `Arc`s of thread-safe values keep it alive.
 unsafe impl Send for ArrowArrayStream {}
 
 /// Owner that keeps buffers alive.

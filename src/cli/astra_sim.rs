@@ -198,8 +198,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns whether to print and log ASTRA-sim's own lines. This is so if the program was called by a name of
-    /// ASTRA-sim's programs, unless the user requested another format.
+    /// Returns whether to print and log ASTRA-sim's own lines. The program prints these lines if it was called by a
+    /// name of ASTRA-sim's programs, unless the user requested another format.
     fn transcribes(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }

@@ -60,7 +60,7 @@ pub fn with_flags(text: &str) -> String {
                 out += &flag_of_key(key);
                 out += rest;
             }
-            // This is no key: the text itself has a brace.
+            // The text after the brace is no key, so the brace is part of the text.
             None => {
                 out.push('{');
                 out += part;

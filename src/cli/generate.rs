@@ -135,7 +135,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            // This is checked after the model is resolved, so that a misspelled model is reported first.
+            // This check is after the resolution of the model, so that an error about a misspelled model comes first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
                     "{}: nothing says what to do with it\n  try: --dry-run, --machine MACHINE to replay it, \

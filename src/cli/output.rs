@@ -130,7 +130,7 @@ pub fn parse_price(text: &str) -> Result<f64, String> {
     price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
-/// A parsed `--map`. This is a type of its own because clap treats a `Vec` as a repeated option.
+/// A parsed `--map`. The map has a separate type because clap treats a `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 pub struct RankMapArg(Vec<Npu>);
 

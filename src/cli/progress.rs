@@ -133,7 +133,7 @@ impl Drop for Progress {
         *self.end.lock() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
-            // The drawing thread clears its line at the end. If it panicked, there is nothing to clear.
+            // The drawing thread clears its line at the end. If that thread panicked, there is no line to clear.
             let _ = drawing.join();
         }
     }

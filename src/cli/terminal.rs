@@ -35,7 +35,7 @@ impl Write for StandardOutput {
     }
 }
 
-/// How to escape characters that a terminal would interpret.
+/// Style of escaping characters that a terminal would interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapeStyle {
     /// Escape all such characters, as in `\u{1b}`.

@@ -85,7 +85,7 @@ pub struct NpuTime {
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; TimeCategory::COUNT],
-    /// Time with a communication in progress, exposed or hidden behind compute.
+    /// Time with a communication in progress, with or without overlapping compute.
     #[serde(rename = "communicating_ps")]
     pub communicating: Span,
     /// Completion of the NPU's last node, since the start of the replay.

@@ -7,7 +7,7 @@
 //!
 //! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
 //! if chunks interleave. If turns do not yet take equal times, and the turn before the last added e, the stated error
-//! is (M - N) / u |d - e|. That is the error if the remaining turns took as long as the turn before the last. For
+//! is (M - N) / u |d - e|. This error occurs if each remaining turn takes the time of the turn before the last. For
 //! comparison, PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states
 //! no error.
 //!

@@ -6,7 +6,7 @@ use super::summary::{counted, percent_more, thousands};
 use super::throughput;
 use chakram_base::units::percent_change;
 
-/// How a text shows a line of the head.
+/// Form of a line of the head in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
     /// The label and the words as a heading, followed by the rest on the same line.

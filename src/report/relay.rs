@@ -2,7 +2,7 @@
 //! on a second thread.
 //!
 //! The loop writes 16 bytes per node event and continues. A second thread computes sums, memory and the critical path
-//! from the batches in order, so the results equal those of observers called directly by the loop.
+//! from the batches in order, so the results equal the results of observers that the loop calls directly.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};

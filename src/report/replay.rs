@@ -462,9 +462,9 @@ fn derived_from(
     })
 }
 
-/// Like [`algorithm_label`] for collectives of several sizes: returns the labels of the smallest and the largest, if
-/// these differ. An algorithm's time is a constant plus a part proportional to the buffer, so an algorithm that is
-/// fastest at both ends is fastest in between.
+/// Returns the labels of the algorithms of collectives of several sizes: the labels by [`algorithm_label`] of the
+/// smallest and the largest, if these differ. An algorithm's time is a constant plus a part proportional to the
+/// buffer, so an algorithm that is fastest at both ends is fastest in between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -38,7 +38,7 @@ impl ReportMedium {
         }
     }
 
-    /// Like [`Self::rows`], but a text with all details shows all rows.
+    /// Returns the number of rows as [`Self::rows`] does, but a text with all details shows all rows.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -168,7 +168,7 @@ pub(crate) struct SectionNote {
     pub warns: bool,
 }
 
-/// How a text handles a sentence longer than a line.
+/// Treatment of a sentence that is longer than a line of the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum NoteFit {
     #[default]

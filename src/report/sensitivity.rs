@@ -97,7 +97,7 @@ struct DurationClass {
     change: ClassChange,
 }
 
-/// How a replay changes a class of durations.
+/// Change of a class of durations in a replay.
 enum ClassChange {
     Kernels(String),
     Collectives(String),

@@ -2,12 +2,12 @@
 //!
 //! There is a process per rank, a track per lane and a slice per node. Arrows lead from each send to its receive, and
 //! from each call of a captured program to the work that it launched. Receives occupy no lane, so they get extra
-//! tracks, as many as there are overlapping receives. Nodes of a captured thread are nested in the ranges, operators
-//! and Python calls around them. Names that are paths (`step0/mb1/layer2/norm`) are nested too: successive slices of
-//! a lane with a common path are under a slice for that path. A slice covers the time from issue to completion; the
-//! node's delay before that is blank. Events are written when nodes complete, so only issue times are stored. There
-//! are counters per rank: allocated bytes by class, if nodes state what they allocate and free; bytes sent per
-//! second, if the rank communicates; and the number of nodes waiting for a lane, if any node waits.
+//! tracks, whose number is the largest number of overlapping receives. Nodes of a captured thread are nested in the
+//! ranges, operators and Python calls around them. Names that are paths (`step0/mb1/layer2/norm`) are nested too:
+//! successive slices of a lane with a common path are under a slice for that path. A slice covers the time from issue
+//! to completion; the node's delay before that is blank. Events are written when nodes complete, so only issue times
+//! are stored. There are counters per rank: allocated bytes by class, if nodes state what they allocate and free;
+//! bytes sent per second, if the rank communicates; and the number of nodes waiting for a lane, if any node waits.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;

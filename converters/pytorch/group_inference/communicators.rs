@@ -157,8 +157,8 @@ impl Communicator {
         near
     }
 
-    /// Returns the members of the communicator including this one, sorted by rank. There are as many as its records
-    /// state, and `None` is returned unless they are clearly nearer than all others.
+    /// Returns the members of the communicator including this one, sorted by rank. The communicator's records state
+    /// the number of members. The function returns `None` unless the members are clearly nearer than all other ranks.
     fn members(&self, seen: &[Vec<Self>], apart: bool) -> Option<Vec<(usize, CommunicatorKey)>> {
         let near = self.neighbours(seen, apart);
         let others = (self.key.1 as usize).checked_sub(1)?;

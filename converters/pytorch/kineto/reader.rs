@@ -216,8 +216,8 @@ impl KinetoReader {
         let track = self.track(raw, at)?;
         let stream = integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = integer(raw_args.device, "device", at)?;
-        // Some device plug-ins state neither stream nor device. Their traces have one process per device and one
-        // track per stream.
+        // Some device plug-ins state neither stream nor device. Traces of such plug-ins have one process per device
+        // and one track per stream.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream(track),

@@ -12,8 +12,8 @@
 //! For sequences packed in one tensor (varlen), a capture states the number n (from the shape of the offsets) and the
 //! longest length (a scalar). By the Cauchy-Schwarz inequality, the pairs of T_q queries and T_k keys number at least
 //! T_q T_k / n, if all lengths are equal, and at most T_q · longest. If the two bounds agree within a tenth, or there
-//! is one sequence, the FLOPs count as known; otherwise they are unknown. They are also unknown if keys are in pages
-//! of a cache, because no shape shows how many pages are read.
+//! is one sequence, the FLOPs count as known; otherwise they are unknown. The FLOPs are also unknown if keys are in
+//! pages of a cache, because no shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, elements};
 
@@ -343,7 +343,7 @@ mod tests {
         let forward = format!("[{shape}, {shape}, {shape}]");
         let name = "_scaled_dot_product_flash_attention_for_cpu";
         assert_eq!(count(name, &forward, "[]"), Some(2 * 4_194_304));
-        // The same tensors with the length dimension before the heads.
+        // The next call has the same tensors with the length dimension before the heads.
         let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
         let found = count("_flash_attention_forward", &rows, "[]");
         assert_eq!(found, Some(2 * 4_194_304));

@@ -11,7 +11,7 @@
 
 use super::arguments::{OperatorArgument, OperatorArguments};
 
-/// How an operator accesses rows. Numbers are argument positions.
+/// Kind of an operator's access to rows. Numbers are argument positions.
 #[derive(Clone, Copy)]
 enum RowAccess {
     /// One row of the table per index.
@@ -24,8 +24,8 @@ enum RowAccess {
     Gather { index: usize },
     /// Elements selected by index lists; the shape of the result gives the number of elements.
     Index,
-    /// As many rows as another tensor has, each accessed several times: read and written, or
-    /// accumulated.
+    /// Rows of a table, whose number is the number of rows of another tensor; each row is accessed several times:
+    /// read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -35,8 +35,8 @@ enum RowAccess {
     Target { table: usize, target: usize },
     /// FBGEMM's tables, stored in one tensor.
     Batched,
-    /// Backward pass of FBGEMM's tables. It receives only gradients of the sums; rows and indices are in its saved
-    /// arguments.
+    /// Backward pass of FBGEMM's tables. The operator receives only gradients of the sums; rows and indices are in
+    /// its saved arguments.
     BatchedBackward,
 }
 

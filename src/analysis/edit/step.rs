@@ -1,4 +1,4 @@
-//! One profiled step of a job. Its traces are slices, each created when it is opened.
+//! One profiled step of a job. The traces of the step are slices, and each slice is created when it is opened.
 
 use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
 use chakram_base::units::Span;

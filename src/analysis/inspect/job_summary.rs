@@ -18,7 +18,7 @@ pub fn inspect_job(
     inspect_job_with(files, filter, threads, &|| ())
 }
 
-/// Like [`inspect_job`], and calls `read` for each file that was read.
+/// Summarizes a job as [`inspect_job`] does, and calls `read` for each file that was read.
 pub fn inspect_job_with(
     files: &[RankFile],
     filter: &NodeFilter,

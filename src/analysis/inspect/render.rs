@@ -20,13 +20,13 @@ pub use summary::render as text;
 /// Hints on how to see the parts that a text omits, in the words of the program that shows the text.
 #[derive(Clone, Copy, Debug)]
 pub struct RenderHints {
-    /// How to see everything.
+    /// Words that make the program show everything.
     pub all: &'static str,
-    /// How to see the paths of all ranks, or of one.
+    /// Words that make the program show the paths of all ranks, or of one rank.
     pub all_paths: &'static str,
-    /// How to see a table in full.
+    /// Returns the words that make the program show a whole table.
     pub table: fn(InspectTable) -> String,
-    /// How to see a given number of nodes.
+    /// Returns the words that make the program show a given number of nodes.
     pub limit: fn(usize) -> String,
 }
 

@@ -164,7 +164,8 @@ pub fn options(args: &AstraSimArgs) -> ReplayOptions {
         // A timeline's file can be started only once, so a replay with a timeline cannot be repeated. Such a replay
         // simulates step by step from the start, which always keeps the order of lines.
         stepwise: args.stepwise || (args.transcribes() && args.timeline.path().is_some()),
-        // ASTRA-sim prints the lines of ranks that finish together in the order of their ends.
+        // ASTRA-sim prints the lines of ranks that finish together in the order of their ends, so the engine must
+        // prove that order.
         ordered_ends: args.transcribes(),
         ..ReplayOptions::default()
     }

@@ -10,7 +10,8 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that are damaged or cannot be read. Each is stored with its first error and the number of further errors.
+/// Traces that are damaged or cannot be read. The list has the first error and the number of further errors of each
+/// trace.
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,

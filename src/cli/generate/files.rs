@@ -20,7 +20,7 @@ use std::rc::Rc;
 /// Number of nodes above which a note warns about large files before they are written.
 const MANY: u64 = 20_000_000;
 
-/// Which ranks may share a file.
+/// Rules by which ranks share files.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharing {
     /// Whether identical ranks share one file by hard links. Otherwise, and on file systems without hard links, such

@@ -53,8 +53,8 @@ impl NodeListing {
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
-                    // An unreadable rank does not prevent listing the others. Its error is returned only if no rank
-                    // can be read.
+                    // An unreadable rank does not prevent listing the others. The error of such a rank is returned
+                    // only if no rank can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);

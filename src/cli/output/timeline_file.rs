@@ -31,7 +31,7 @@ pub struct TimelineArgs {
     timeline_to: Option<Span>,
 }
 
-/// A parsed `--timeline-ranks`. This is a type of its own because clap treats a `Vec` as a repeated option.
+/// A parsed `--timeline-ranks`. The option has a separate type because clap treats a `Vec` as a repeated option.
 #[derive(Clone, Debug)]
 struct RankRanges(Vec<RangeInclusive<u32>>);
 

@@ -55,7 +55,7 @@ pub enum MachineResult<'c> {
         schema: ReportSchema,
         /// The machine.
         machine: MachineName,
-        /// Why the replay failed.
+        /// Reason that the replay failed.
         failed: MachineFailure,
     },
     /// Every node completed.

@@ -226,7 +226,8 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
         let speed = change(report).speed()?;
         Some(format!("{speed:.2}x"))
     });
-    // The baseline is the first column. Its full name is shown above the table, because it may be too long for a row.
+    // The baseline is the first column. The baseline's full name is above the table, because the name may be too long
+    // for a row.
     row("  vs. first machine", &|report| percent(&change(report)));
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  vs. capture", &|report| {

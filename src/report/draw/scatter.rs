@@ -35,7 +35,7 @@ pub struct ScatterLine {
     pub way: Vec<(f64, f64)>,
 }
 
-/// How values are mapped to positions.
+/// Scale that maps values to positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScatterScale {
     /// Logarithmic scale, base ten.

@@ -1,4 +1,4 @@
-//! The basis of a prediction, and unknown facts: the numbers behind sentences of the head.
+//! The basis of a prediction, and unknown facts: the numbers from which the sentences of the head follow.
 
 use super::page::{number, section, table, text};
 use super::span;

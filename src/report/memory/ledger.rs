@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
-        // No bytes are allocated after any instant, although nodes are issued; at 5 the maximum is 4, as before.
+        // No bytes are allocated after any instant, although nodes are issued; at 5 the maximum is still 4.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(0));
         ledger.begin(Time(3));

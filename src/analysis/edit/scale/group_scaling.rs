@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeSet;
 
-/// How a group scales.
+/// Effect of the scaling on a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GroupScaling {
     /// The group gets new members along the dimension.

@@ -191,8 +191,8 @@ fn messages_follow_their_ranks() {
         scaling.scan_rank(rank, &trace(rank.into())).unwrap();
     }
     scaling.check().unwrap();
-    // New rank 9 = (1, 4) copies (1, 1). It sends to (0, 4), and in the ring of five it sends to (1, 0) and receives
-    // from (1, 3).
+    // New rank 9 = (1, 4) copies (1, 1). New rank 9 sends to (0, 4), and in the ring of five sends to (1, 0) and
+    // receives from (1, 3).
     let (old, block) = scaling.along().copies(9);
     assert_eq!((old, block), (4, 1));
     let after = read(&scaling.write(9, &trace(4)).unwrap());

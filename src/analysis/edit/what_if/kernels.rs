@@ -58,10 +58,10 @@ impl SizeScaling {
     }
 }
 
-/// Number of scaled items, and how their times were found.
+/// Number of scaled items, by the source of their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
-    /// Number of kernels, messages and collectives that the scaling applies to.
+    /// Number of kernels, messages and collectives to which the scaling applies.
     pub matched: u64,
     pub changed: u64,
     /// Number of kernels whose fixed call time came from a line through kernels of the same name.
@@ -82,14 +82,14 @@ struct Work {
     profiler: u64,
 }
 
-/// What a kernel multiplies.
+/// Inputs of a kernel's matrix multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProductKind {
-    /// Nothing: it has no FLOPs.
+    /// The kernel has no FLOPs, so it multiplies no matrices.
     None,
-    /// Samples by a weight.
+    /// The kernel multiplies samples by a weight.
     WithWeight,
-    /// Samples of two tensors, summed into the gradient of a weight.
+    /// The kernel multiplies samples of two tensors, and sums the products into the gradient of a weight.
     GradientOfWeight,
 }
 
@@ -263,7 +263,7 @@ impl KernelScaler {
         program.items[item as usize].changes.extend(new);
     }
 
-    /// Like [`Self::stretch`], and notes the values before all edits.
+    /// Multiplies the work of a kernel as [`Self::stretch`] does, and notes the values before all edits.
     fn stretch_unedited(
         &self,
         program: &mut RankProgram<'_>,
@@ -303,7 +303,7 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which the number of a tensor's elements grows; `None` if it does not grow.
+    /// Returns the factor by which the number of a tensor's elements grows; `None` if the number does not grow.
     fn growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -317,11 +317,13 @@ impl KernelScaler {
         }
     }
 
-    /// Returns for each tensor of a kernel, inputs first, whether it holds parameters or their gradient.
+    /// Returns, for each tensor of a kernel, whether the tensor contains parameters or their gradient; inputs come
+    /// before outputs.
     ///
-    /// Most tensors show it by their sizes. A matrix with as many rows as there are tokens may have the sizes of a weight by
-    /// chance; then its place decides: a product multiplies samples by a weight, in this order, or sums over the samples of
-    /// both inputs into the gradient of a weight. Other kernels of a pass work on samples.
+    /// The sizes of most tensors show their contents. But a matrix whose number of rows equals the number of tokens
+    /// may by chance have the sizes of a weight. The position of such a matrix then decides: a matrix multiplication
+    /// multiplies samples by a weight, in this order, or multiplies the samples of both inputs and sums the products
+    /// into the gradient of a weight. Other kernels of a pass work on samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -375,7 +377,7 @@ impl KernelScaler {
         Some(by.batch.ratio() * by.sequence.ratio().powi(sequences))
     }
 
-    /// Scales the items for which `which` returns true, starting from the values before all edits.
+    /// Scales the items for which `which` returns true; the scaling starts from the values before all edits.
     pub fn scale(
         &self,
         program: &mut RankProgram<'_>,
@@ -460,7 +462,8 @@ impl KernelScaler {
             flops *= by.tokens() * hidden * hidden;
             bytes *= by.tokens() * hidden;
         } else {
-            // A kernel that an earlier edit changed must continue, because its values may have to be restored.
+            // A kernel that an earlier edit changed must not return here, because this edit may restore the kernel's
+            // values.
             if grown.iter().all(Option::is_none) && !products && facts.unedited.is_none() {
                 return false;
             }
@@ -563,8 +566,8 @@ impl KernelScaler {
         true
     }
 
-    /// Returns how many of the `bytes` that a node allocates or frees are gathered parameters, or whole gradients
-    /// before their reduction. These bytes do not grow with the tokens.
+    /// Returns the part of the `bytes` that a node allocates or frees that consists of gathered parameters, or of
+    /// whole gradients before their reduction. These bytes do not grow with the tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -730,8 +733,8 @@ impl KernelScaler {
     }
 }
 
-/// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Then both inputs have
-/// the same number of rows.
+/// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of such a
+/// multiplication have the same number of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;
@@ -740,7 +743,8 @@ fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) ->
         && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
 }
 
-/// Returns the shapes that a kernel works on: its own shapes, or the shapes of the operator that launched the kernel.
+/// Returns the shapes of a kernel's tensors: the kernel's own shapes, or the shapes of the operator that launched the
+/// kernel.
 fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
     let mut callers = program.callers(node);
     let stated = callers.find(|&caller| {

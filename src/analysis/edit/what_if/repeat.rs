@@ -330,19 +330,20 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
     })
 }
 
-/// For each rank, the rank of the next stage, to which it sends in forward passes.
+/// Next stages and orders of passes of a pipeline's ranks.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages {
-    /// The rank of the next stage to which a rank sends in forward passes.
+    /// For each rank, the rank of the next stage, to which the rank sends in forward passes.
     next: BTreeMap<u32, u32>,
-    /// Ranks whose passes are in the order of 1F1B and not in that of GPipe. Ranks with as many micro-batches as stages are in both.
+    /// Ranks whose order of passes is 1F1B and not GPipe. If a rank has equal numbers of micro-batches and stages,
+    /// both orders are the same.
     alternate: BTreeSet<u32>,
 }
 
 /// Place of a rank in its pipeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PipelinePlace {
-    /// Number of stages from that of the rank on, its own included.
+    /// Number of stages from the rank's stage to the last stage, including both.
     pub stages: u32,
     /// Whether one of these stages shows that the order is 1F1B.
     pub alternates: bool,

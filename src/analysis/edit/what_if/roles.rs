@@ -40,7 +40,7 @@ use rank_writer::{RoleWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Which captured rank of the same role an absent rank copies.
+/// Rule that selects the captured rank of the same role that an absent rank copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
     /// The rank with the nearest place in the grid.

@@ -87,7 +87,7 @@ impl Job<'_> {
     }
 
     /// Adds two independent collectives of all NPUs, each after its own kernels, so that NPUs may issue them in
-    /// different orders. Their messages may be identical, for example on a ring.
+    /// different orders. The messages of the two collectives may be identical, for example on a ring.
     pub fn unordered(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);

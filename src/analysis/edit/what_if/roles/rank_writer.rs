@@ -25,8 +25,8 @@ fn states_world(record: RawRecord<'_>) -> Result<bool, TraceError> {
     Ok(false)
 }
 
-/// Returns the difference of message tags between neighbouring stages, for messages down and up the pipeline. It is 0
-/// if all stages use the same tags, or if the difference is unknown.
+/// Returns the difference of message tags between neighbouring stages, for messages down and up the pipeline. The
+/// difference is 0 if all stages use the same tags, or if the difference is unknown.
 pub(super) fn tag_steps(
     grid: &RoleGrid,
     rank: u32,
