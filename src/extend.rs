@@ -2,10 +2,10 @@
 //!
 //! - a network: [`NetworkBackend`], passed to [`CompiledReplay::run_over`](crate::engine::CompiledReplay::run_over);
 //! - a collective algorithm: [`AlgorithmModel`], passed to [`Machine::with_algorithm`](crate::Machine::with_algorithm);
-//! - prices of kernels: [`KernelModel`], and memory: [`MemoryDesign`] with its [`MemoryModel`], passed as
-//!   [`Extensions`] of the [options](crate::engine::ReplayOptions).
+//! - durations of kernels: [`KernelModel`], and memory: [`MemoryDesign`] with its [`MemoryModel`],
+//!   passed as [`Extensions`] of the [options](crate::engine::ReplayOptions).
 //!
-//! `testkit/extension` adds one of each and replays with them.
+//! `testkit/extension` implements one of each and replays with them.
 //!
 //! ```
 //! use chakram::engine::{CompiledReplay, ReplayOptions};

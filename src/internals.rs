@@ -6,8 +6,8 @@ pub use chakram_hardware::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
 };
 
-/// Record types generated from `proto/`: tests write and read files with them, so they share no code with the reader
-/// and writer under test.
+/// Record types generated from `proto/`: tests write and read files with them, so tests share no
+/// code with the reader and writer under test.
 pub use chakram_trace::format::proto;
 
 /// Boundaries of the records in a file: tests damage files there.

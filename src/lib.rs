@@ -17,11 +17,11 @@
 //! - [`job`]: jobs from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
 //! - [`engine`]: the event loop, its ordering contract, and the options of a replay;
-//! - [`extend`]: your own networks, memories, algorithms and prices;
+//! - [`extend`]: your own networks, memories, algorithms and kernel models;
 //! - [`report`]: results of a replay;
 //! - [`generate`], [`model`]: workloads without a capture, and the models that they train;
 //! - [`workload`]: graphs of ranks, and their combination into a workload;
-//! - [`score`]: predictions against measured runs;
+//! - [`score`]: comparison of predictions with measured runs;
 //! - [`serve`]: inference serving: requests over time on shared processors;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`trace`]: execution traces in files;

@@ -3,7 +3,8 @@
 use chakram_base::bounds::allocator::{self, CountingAllocator};
 use std::process::ExitCode;
 
-/// Memory that inputs ask for is bounded, and counted where no check comes before it.
+/// Memory that depends on inputs is bounded; where no check precedes an allocation, this allocator
+/// counts it.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

@@ -8,9 +8,9 @@ use std::path::Path;
 /// Work that every NPU does.
 #[derive(Clone, Copy)]
 pub enum Work {
-    /// Data-parallel training with whole iterations, of at most this many nodes.
+    /// Data-parallel training with whole iterations, of at most this number of nodes.
     Training(u64),
-    /// This many all-reduces of 1 MiB, all ready at the start.
+    /// This number of all-reduces of 1 MiB, all ready at the start.
     AllReduces(u64),
     /// One kernel.
     Kernel,
@@ -29,11 +29,11 @@ pub enum Files {
 pub struct Network {
     /// `Ring` or `FullyConnected`.
     pub kind: &'static str,
-    /// The NPUs along each dimension.
+    /// Number of NPUs along each dimension.
     pub dimensions: &'static [u64],
-    /// GB/s of each link.
+    /// Bandwidth of each link in GB/s.
     pub bandwidth: u64,
-    /// ns of each link.
+    /// Latency of each link in ns.
     pub latency: u64,
 }
 
@@ -43,13 +43,13 @@ pub struct System {
     pub algorithm: &'static str,
     /// `baseline` or `localBWAware`.
     pub optimization: &'static str,
-    /// Chunks of a collective.
+    /// Number of chunks of a collective.
     pub splits: u64,
-    /// Concurrent chunks in a dimension.
+    /// Number of concurrent chunks in a dimension.
     pub active: u64,
-    /// GB/s of an NPU's memory.
+    /// Bandwidth of an NPU's memory in GB/s.
     pub memory: u64,
-    /// TFLOPS of an NPU, if kernels are timed by the roofline model instead of as recorded.
+    /// Peak of an NPU in TFLOPS, if kernels are timed by the roofline model instead of as recorded.
     pub peak: Option<u64>,
 }
 
@@ -67,7 +67,7 @@ const KERNELS: [(&str, f64, u64); 6] = [
     ("mlp2", 8.0, 5),
 ];
 
-/// Nodes of a layer: its kernels forward and backward, its all-reduce, and its optimizer.
+/// Number of nodes of a layer: its kernels forward and backward, its all-reduce, and its optimizer.
 const NODES_OF_LAYER: u64 = 2 * KERNELS.len() as u64 + 2;
 
 impl Work {
@@ -75,7 +75,7 @@ impl Work {
         nodes / (LAYERS * NODES_OF_LAYER)
     }
 
-    /// Number of all-reduces.
+    /// Returns the number of all-reduces.
     pub fn all_reduces(self) -> u64 {
         match self {
             Self::Training(nodes) => Self::iterations(nodes) * LAYERS,
@@ -100,13 +100,13 @@ impl Work {
 }
 
 impl Network {
-    /// Number of NPUs.
+    /// Returns the number of NPUs.
     pub fn npus(&self) -> u64 {
         self.dimensions.iter().product()
     }
 
-    /// Number of messages of an all-reduce in one chunk: in each dimension every NPU sends one message for each other
-    /// NPU, once to scatter and once to gather.
+    /// Returns the number of messages of an all-reduce in one chunk: in each dimension every NPU
+    /// sends one message for each other NPU, once to scatter and once to gather.
     pub fn messages(&self) -> u64 {
         let steps = self.dimensions.iter().map(|npus| 2 * (npus - 1));
         self.npus() * steps.sum::<u64>()
@@ -175,9 +175,9 @@ pub fn write(folder: &Path, work: Work, files: Files, network: &Network, system:
     }
 }
 
-/// A transformer whose gradients are reduced layer by layer, each as soon as the layer's backward pass has ended,
-/// concurrently with the backward passes of lower layers. The layer's optimizer waits for the reduction, and its next
-/// forward pass for the optimizer.
+/// Writes a transformer whose gradients are reduced layer by layer, each as soon as the layer's
+/// backward pass has ended, concurrently with the backward passes of lower layers. The layer's
+/// optimizer waits for the reduction, and its next forward pass for the optimizer.
 fn training(out: &mut Trace, iterations: u64) {
     let operations = (2 * TOKENS * HIDDEN * HIDDEN) as f64;
     let weights = 12 * HIDDEN * HIDDEN;

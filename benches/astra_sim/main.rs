@@ -1,18 +1,19 @@
 //! Rates and memory of `chakram astra-sim`: `cargo bench --bench astra_sim`.
 //!
-//! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files: training on a number of
-//! NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single kernel, which measures the start-up. All ranks
-//! are one file under many names, unless the line says otherwise. The release build runs the job as a separate process,
-//! timed from start to end with all reading and printing: once with `--stepwise`, which simulates every message, and
-//! once by default, where collectives use closed forms that are proved to give the same result. Both must print the
-//! same. MB are 10^6 bytes of peak resident memory. Times are the best of five runs; `*` marks runs of more than five
-//! seconds, which ran once.
+//! Each line is a job that the bench writes into a temporary folder as ASTRA-sim's own files:
+//! training on a number of NPUs with a number of nodes each, an all-reduce of 1 MiB, or a single
+//! kernel, which measures the start-up. All ranks are one file under many names, unless the line
+//! says otherwise. The release build runs the job as a separate process, timed from start to end
+//! with all reading and printing: once with `--stepwise`, which simulates every message, and once
+//! by default, where collectives use closed forms that are proved to give the same result. Both
+//! runs must print the same lines. MB are 10^6 bytes of peak resident memory. Times are the best of
+//! five runs; `*` marks runs of more than five seconds, which ran once.
 //!
-//! With the variable `CHAKRAM_CORPUS` set to a folder, the table also shows the original's times from
-//! `astra-sim/scaling.csv` for the same jobs, and the ratios of the original's seconds to those with `--stepwise` and
-//! by default, and of its MB to those by default. Then the job must send as many messages as in the original, and
-//! finish at the same nanosecond. `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in the first
-//! column.
+//! With the variable `CHAKRAM_CORPUS` set to a folder, the table also shows the original's times
+//! from `astra-sim/scaling.csv` for the same jobs, and the ratios of the original's seconds to
+//! those with `--stepwise` and by default, and of its MB to those by default. Then the job must
+//! send the same number of messages as in the original, and finish at the same nanosecond.
+//! `cargo bench --bench astra_sim -- ring` runs only lines with `ring` in the first column.
 
 mod inputs;
 mod original;
@@ -25,7 +26,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RUNS: usize = 5;
-/// A case that takes longer is run only once.
+/// Time limit: a case that takes longer is run only once.
 const LONG: Duration = Duration::from_secs(5);
 
 /// A line of the table.
@@ -65,7 +66,7 @@ impl Case {
         }
     }
 
-    /// Training with kernels that take time.
+    /// Creates a case of training with kernels that take time.
     const fn training(
         label: &'static str,
         row: &'static str,
@@ -175,14 +176,14 @@ const CASES: &[Case] = &[
 struct Findings {
     /// Wrong results.
     faults: Vec<String>,
-    /// Runs that shared a core with other processes, with their share of it.
+    /// Runs that shared a core with other processes, with the share of the core that they had.
     busy: Vec<String>,
 }
 
 /// The best results over the runs of a case.
 struct Best {
     run: Run,
-    /// `true` if it was run only once.
+    /// True if the case was run only once.
     once: bool,
 }
 

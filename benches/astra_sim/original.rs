@@ -15,7 +15,8 @@ pub struct Row {
     pub megabytes: f64,
 }
 
-/// The rows of `astra-sim/scaling.csv` in that folder, by name; `None` without the variable.
+/// Returns the rows of `astra-sim/scaling.csv` in the folder of `CHAKRAM_CORPUS`, by name; `None`
+/// without the variable.
 pub fn rows() -> Option<BTreeMap<String, Row>> {
     let folder = std::env::var_os("CHAKRAM_CORPUS")?;
     let path = Path::new(&folder).join("astra-sim/scaling.csv");

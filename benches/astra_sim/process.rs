@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Time, memory and output of a run.
 pub struct Run {
-    /// Wall time from its start to its exit.
+    /// Wall time from the start of the process to its exit.
     pub wall: Duration,
     /// CPU time, in user and system mode.
     pub cpu: Duration,
@@ -53,7 +53,7 @@ pub fn run(folder: &Path, model: &str, stepwise: bool) -> Run {
 /// Waits for a child process that has no other waiter; returns its status and resource usage.
 fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     let mut status = 0;
-    // SAFETY: a structure of whole numbers, for which zeros are valid.
+    // SAFETY: the structure has only whole numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to variables that outlive the call.
     let gone = unsafe { libc::wait4(child as libc::pid_t, &mut status, 0, &mut usage) };
@@ -61,8 +61,8 @@ fn wait(child: u32) -> (libc::c_int, libc::rusage) {
     (status, usage)
 }
 
-/// Peak resident memory of the bench itself in MB, if the system reports it. On Linux a child's count starts at this
-/// value.
+/// Returns the peak resident memory of the bench itself in MB, if the system reports it. On Linux a
+/// child's count starts at this value.
 pub fn own_megabytes() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let most = status

@@ -38,7 +38,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes allocated beyond `before`, now and at the maximum since the last call of [`reset_peak`].
+/// Returns the bytes allocated beyond `before`, now and at the maximum since the last call of
+/// [`reset_peak`].
 pub fn held_since(before: usize) -> (f64, f64) {
     let since = |now: usize| now.saturating_sub(before) as f64;
     (since(HELD.load(Relaxed)), since(PEAK.load(Relaxed)))

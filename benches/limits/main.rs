@@ -43,13 +43,14 @@ fn best<T>(mut run: impl FnMut() -> T) -> Duration {
     (0..RUNS).map(once).min().expect("there are runs")
 }
 
-/// Amount per second in units of `unit`.
+/// Returns the amount per second in units of `unit`.
 fn rate(amount: f64, time: Duration, unit: f64) -> f64 {
     amount / time.as_secs_f64() / unit
 }
 
-/// A data-parallel trace with the arguments and provenance of captured nodes, so that a node has a little more than 300
-/// bytes. As in captures, names repeat from step to step, unless `distinct`.
+/// Creates a data-parallel trace with the arguments and provenance of captured nodes, so that a
+/// node has a little more than 300 bytes. As in captures, names repeat from step to step, unless
+/// `distinct`.
 fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     let job = GeneratedJob::new(WorkloadPattern::DataParallel(
         DataParallelPattern::with_nodes(8, nodes),
@@ -100,7 +101,7 @@ fn captured(nodes: u32, distinct: bool) -> Vec<u8> {
     file
 }
 
-/// Loads `file` and returns the time it took.
+/// Loads `file` and returns the time that this took.
 fn load(label: &str, file: &[u8]) -> Duration {
     let read = || {
         Graph::read(file, 0, DependencyPolicy::Auto)
@@ -140,7 +141,7 @@ fn job(pattern: WorkloadPattern) -> Workload {
     job.workload().expect("a job is a workload")
 }
 
-/// Replays `workload` and returns the time it took, without preparation.
+/// Replays `workload` and returns the time that this took, without preparation.
 fn replay(label: &str, workload: &Workload) -> Duration {
     let machine = Machine::preset("dgx-h100").expect("it is a preset");
     let options = ReplayOptions::default();

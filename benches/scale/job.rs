@@ -16,9 +16,9 @@ pub struct Job {
     pub stages: u32,
     pub replicas: u32,
     pub micro_batches: u32,
-    /// Layers of one stage.
+    /// Number of layers of one stage.
     pub layers: u32,
-    /// `true` if norms and residuals are sharded too: twice as many collectives of half the size.
+    /// True if norms and residuals are sharded too: twice as many collectives of half the size.
     pub sequence: bool,
 }
 
@@ -54,7 +54,8 @@ impl Job {
         groups
     }
 
-    /// The workload of all ranks: one graph per stage, with each rank's own peers and groups.
+    /// Returns the workload of all ranks: one graph per stage, with each rank's own peers and
+    /// groups.
     pub fn workload(self) -> Workload {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
@@ -188,7 +189,7 @@ impl Job {
     }
 }
 
-/// Assigns ids to nodes; by default each node depends on the one before.
+/// Assigns ids to nodes; by default each node depends on the node before it.
 struct Writer {
     builder: GraphBuilder,
     last: u64,

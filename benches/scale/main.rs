@@ -1,9 +1,9 @@
 //! Time and memory of replaying a step of a large language model on thousands of NPUs: `cargo bench --bench scale`, or
 //! only some lines: `cargo bench --bench scale -- 1024 sequence`.
 //!
-//! Times of the parts are CPU times of the process. Node runs are a rank's nodes multiplied by ranks; a collective of 8
-//! ranks counts as 8. Memory is the peak of the process and includes that of earlier lines, so run a single line to
-//! measure its own.
+//! Times of the parts are CPU times of the process. Node runs are a rank's nodes multiplied by
+//! ranks; a collective of 8 ranks counts as 8. Memory is the peak of the process and includes that
+//! of earlier lines, so run a single line to measure the peak of that line.
 
 mod job;
 
@@ -94,15 +94,15 @@ fn line(name: &str, job: Job) {
     );
 }
 
-/// CPU time of the process in seconds, if the system reports it; wall time would include other processes on a busy
-/// machine.
+/// Returns the CPU time of the process in seconds, if the system reports it; wall time would
+/// include other processes on a busy machine.
 fn worked() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = stat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok());
     nanoseconds.map_or(f64::NAN, |ns| ns / 1e9)
 }
 
-/// Peak memory of the process in GB, if the system reports it.
+/// Returns the peak memory of the process in GB, if the system reports it.
 fn peak() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

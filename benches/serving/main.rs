@@ -75,7 +75,7 @@ fn main() {
     }
 }
 
-/// A folder with the scenario of Azure's hour, if its files exist.
+/// Creates a folder with the scenario of Azure's hour, if its files exist.
 fn azure() -> Option<tempfile::TempDir> {
     let corpus = std::env::var_os("CHAKRAM_CORPUS")?;
     let file = |name: &str| {
@@ -123,7 +123,7 @@ fn once(line: &Line) -> Taken {
     let start = Instant::now();
     let child = command.stdout(Stdio::null()).spawn().expect("it starts");
     let mut status = 0;
-    // SAFETY: a structure of whole numbers, for which zeros are valid.
+    // SAFETY: the structure has only whole numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to variables that outlive the call.
     unsafe { libc::wait4(child.id() as libc::pid_t, &mut status, 0, &mut usage) };
@@ -139,7 +139,7 @@ fn once(line: &Line) -> Taken {
     }
 }
 
-/// Peak resident memory of the bench itself in MB, if the system reports it.
+/// Returns the peak resident memory of the bench itself in MB, if the system reports it.
 fn own_megabytes() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -5,16 +5,17 @@ use std::fmt;
 /// Algorithm of one phase of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AstraAlgorithm {
-    /// `ring`: neighbour to neighbour.
+    /// `ring`: every member sends to its neighbour.
     Ring,
-    /// `direct` and `direct<W>`: every member to every other.
+    /// `direct` and `direct<W>`: every member sends to every other member.
     Direct {
         /// Maximum number of a member's messages in flight, at least 1; `None` for all.
         window: Option<u32>,
     },
-    /// `halvingDoubling`: partners at distances of 1, 2, 4, …
+    /// `halvingDoubling`: members exchange with partners at distances of 1, 2, 4, …
     HalvingDoubling,
-    /// `doubleBinaryTree`: up and down one of two mirrored trees. All-reduce only.
+    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. This is for
+    /// all-reduce only.
     DoubleBinaryTree,
 }
 
@@ -23,8 +24,8 @@ pub enum AstraAlgorithm {
 pub struct CollectiveImplementation {
     /// Algorithm.
     pub algorithm: AstraAlgorithm,
-    /// True if it runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`, `oneHalvingDoubling`) instead of the
-    /// NPUs of one dimension.
+    /// True if the algorithm runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`,
+    /// `oneHalvingDoubling`) instead of the NPUs of one dimension.
     pub one: bool,
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 pub enum AnalyticalNetwork {
     /// No link is ever busy.
     Unaware,
-    /// A link carries one message at a time. One dimension only.
+    /// A link carries one message at a time. The network has one dimension.
     Aware,
 }
 

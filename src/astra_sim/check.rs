@@ -11,7 +11,7 @@ const MOST_CHUNKS: u64 = 1 << 26;
 /// Maximum size of a ring for which the n(n-1)/2 messages of an all-to-all stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
-/// What was found, and a hint.
+/// The found value, and a hint.
 pub(super) type CollectiveRefusal = (String, &'static str);
 
 impl AstraCollectives {
@@ -74,7 +74,7 @@ impl AstraCollectives {
         }
         let whole = members.is_none_or(|members| members == self.npus());
         if !whole && self.groups_span() {
-            // A ring replaces algorithms that cannot run it.
+            // A ring replaces algorithms that cannot run the collective.
             return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
         }
         if !whole {
@@ -136,10 +136,10 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` if the mask has no effect: a
-    /// custom algorithm has no dimensions, and a `one…` algorithm uses all NPUs if the mask includes its entry in the
-    /// list. Also returns whether the original runs the collective at all; it does not if the mask includes no entry of
-    /// the list.
+    /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` if the
+    /// mask has no effect: a custom algorithm has no dimensions, and a `one…` algorithm uses all
+    /// NPUs if the mask includes its entry in the list. Also returns true if the original runs the
+    /// collective at all; it does not if the mask includes no entry of the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,

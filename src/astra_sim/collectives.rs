@@ -2,36 +2,41 @@
 //!
 //! # Chunks
 //!
-//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Except in an all-gather, a chunk with fewer bytes than there
-//! are NPUs is padded to that number, and S to k chunks. There are ⌈S/C⌉ chunks, and *all* have C bytes, even the last:
-//! 1,000,003 bytes in 4 splits are 5 chunks of 250,000.
+//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Except in an all-gather, a chunk with
+//! fewer bytes than there are NPUs is padded to that number, and S is padded to k chunks. There are
+//! ⌈S/C⌉ chunks, and *all* have C bytes, even the last one: 1,000,003 bytes in 4 splits are 5
+//! chunks of 250,000.
 //!
 //! # Phases
 //!
-//! All-gather visits the dimensions from the outermost, reduce-scatter and all-to-all from the innermost. All-reduce
-//! with `baseline` is an all-reduce of the whole chunk in every dimension. With `localBWAware` it is reduce-scatter in
-//! all dimensions except the last, all-reduce in the last, and all-gather back. If the list of implementations is
-//! shorter than the dimensions, the remaining dimensions are omitted. A `one…` algorithm treats all NPUs as one line
-//! and ends the list. A named group that is not all ranks is one line in the order of its file, with the list's only
-//! entry, or ring if there are several.
+//! All-gather visits the dimensions from the outermost inward, reduce-scatter and all-to-all from
+//! the innermost outward. All-reduce with `baseline` is an all-reduce of the whole chunk in every
+//! dimension. All-reduce with `localBWAware` is a reduce-scatter in all dimensions except the last,
+//! an all-reduce in the last, and an all-gather in the others in reverse order. If the list of
+//! implementations is shorter than the dimensions, the remaining dimensions are omitted. A `one…`
+//! algorithm treats all NPUs as one line and ends the list. A named group that is not all ranks is
+//! one line in the order of its file, with the list's only entry, or ring if there are several.
 //!
 //! # Costs
 //!
-//! Before the first message and after each reception an endpoint incurs its delay (10 ns in named groups). A reception
-//! that is reduced takes 3⌊m / bandwidth⌋ ns more: two reads and a write.
+//! Before the first message and after each reception an endpoint incurs its delay (10 ns in named
+//! groups). A reception of m bytes that is reduced takes 3⌊m / bandwidth⌋ ns more, for two reads
+//! and a write.
 //!
 //! # Corrected quirks
 //!
-//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, each exactly S divided by that number; all
-//! shares of them are exact too. Without [`Quirk::ShortList`] the last name of a list applies to the remaining
-//! dimensions, or a ring if that is impossible. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a
-//! phase for each dimension in which its members differ; any other named group is a line along the outermost of these
-//! dimensions. Both use the list's algorithm for the dimension, or a ring if that is impossible, and queue at that
-//! dimension. Without [`Quirk::SharedQueue`] each phase has its own queues, which NPUs pass in the order in which
-//! chunks arrive from the previous phase. Without [`Quirk::GroupEndpoint`] endpoints of named groups are like all
-//! others. Without [`Quirk::OneAtATime`] collectives of an NPU overlap. Each then has its own queues, used in turn from
-//! the first, so that NPUs that join collectives in different orders do not wait for each other; collectives are
-//! matched in program order.
+//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, each exactly S divided by
+//! that number of chunks; all shares of chunks are exact too. Without [`Quirk::ShortList`] the last
+//! algorithm of a list applies to the remaining dimensions, or a ring if that algorithm is
+//! impossible. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a phase for
+//! each dimension in which its members differ; any other named group is a line along the outermost
+//! of these dimensions. Both groups use the list's algorithm for the dimension, or a ring if that
+//! algorithm is impossible, and queue at that dimension. Without [`Quirk::SharedQueue`] each phase
+//! has its own queues, which NPUs pass in the order in which chunks arrive from the previous phase.
+//! Without [`Quirk::GroupEndpoint`] endpoints of named groups are like all other endpoints. Without
+//! [`Quirk::OneAtATime`] collectives of an NPU overlap. Each collective then has its own queues,
+//! used in turn from the first, so that NPUs that join collectives in different orders do not wait
+//! for each other; collectives are matched in program order.
 
 use super::endless_waits::{EndlessWait, IssueCounts};
 use super::quirks::{self, Quirk, QuirkSet};
@@ -119,7 +124,7 @@ impl AstraCollectives {
                 .then_some(None),
         };
         if !own.quirks.has(Quirk::ShortList) {
-            // Lists do not change after this, so all later accesses see the extended ones.
+            // Lists do not change after this, so all later accesses see the extended lists.
             own.extend_lists();
         }
         own
@@ -136,7 +141,8 @@ impl AstraCollectives {
         self.undelayed.flatten()
     }
 
-    /// Extends each list to all dimensions with its last name, or a ring if that is impossible.
+    /// Extends each list to all dimensions with its last algorithm, or with a ring if that
+    /// algorithm is impossible.
     fn extend_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -183,7 +189,7 @@ impl AstraCollectives {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations of a collective; empty if it has none.
+    /// Returns the list of implementations of a collective; empty if the collective has none.
     pub(super) fn list(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {
@@ -242,11 +248,12 @@ impl AstraCollectives {
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
-            // The padded size is the original's, although members contribute fewer bytes.
+            // The padded size is as in the original, although members contribute fewer bytes.
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // An all-gather with fewer bytes than splits, which `check` rejects for more than one member.
+            // The collective is an all-gather with fewer bytes than splits, which `check` rejects
+            // for more than one member.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -256,15 +263,16 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns true if an extent is that of a named group other than all ranks. As one line such a group is no
-    /// sub-grid; if it spans dimensions, its line of all members has an index beyond the dimensions.
+    /// Returns true if an extent is the extent of a named group that is not all ranks. As one line
+    /// such a group is no sub-grid; if the group spans dimensions, its line of all members has an
+    /// index beyond the dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimensions();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns the phases of the extent that a collective visits, innermost first, each with the level whose queues it
-    /// uses and its algorithm.
+    /// Returns the phases of the extent that a collective visits, innermost first, each phase with
+    /// the level whose queues it uses and its algorithm.
     fn route(&self, kind: CollectiveKind, extent: &GroupExtent) -> Vec<(u32, u32, AstraAlgorithm)> {
         let list = self.list(kind);
         if self.is_named(extent) && self.groups_span() {
@@ -295,8 +303,8 @@ impl AstraCollectives {
         route
     }
 
-    /// Returns the route of a named group that spans dimensions: in each dimension its own algorithm, or a ring if the
-    /// dimension has too few members for it.
+    /// Returns the route of a named group that spans dimensions: in each dimension its own
+    /// algorithm, or a ring if the dimension has too few members for that algorithm.
     fn route_of_group(
         &self,
         kind: CollectiveKind,

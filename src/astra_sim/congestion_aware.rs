@@ -1,19 +1,21 @@
 //! The congestion-aware network: one dimension of links that carry one message at a time.
 //!
-//! A message is stored whole at every device and then forwarded. On a link that is free at t it arrives at the next
-//! device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m / bandwidth⌋. Messages that find a
-//! link busy queue, first come, first served. On a ring a message takes the shorter direction, and upwards on a tie; a
-//! switch is a separate device between any two NPUs.
+//! A message is stored whole at every device and then forwarded. On a link that is free at t it
+//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t
+//! + ⌊m / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served.
+//! On a ring a message takes the shorter direction, and the upward direction if both are equally
+//! short; a switch is a separate device between any two NPUs.
 //!
-//! If all NPUs run a collective together and each link has one user at a time, nothing waits: a message takes the sum
-//! of its hops, and the collective has the closed form that it has without congestion. This applies to all algorithms
-//! except trees under full connection, and to ring and halving-doubling, whose members send one message at a time, on
-//! rings and switches. With direct on a switch, only a member's own messages wait for one another. With direct on a
-//! ring, messages of several senders queue for a link, and the order of events decides which comes first if they reach
-//! it at one instant.
+//! If all NPUs run a collective together and each link has one user at a time, no message waits: a
+//! message takes the sum of its hops, and the collective has the same closed form as without
+//! congestion. This applies to all algorithms except trees under full connection, and to ring and
+//! halving-doubling, whose members send one message at a time, on rings and switches. With direct
+//! on a switch, only a member's own messages wait for one another. With direct on a ring, messages
+//! of several senders queue for a link, and the order of events determines their order if they
+//! reach the link at one instant.
 //!
-//! All of this is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages use
-//! [`CutThroughLinks`](super::CutThroughLinks).
+//! This behaviour is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it,
+//! messages use [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};
@@ -28,7 +30,7 @@ use chakram_hardware::topology::{DimensionShape, LinePattern};
 /// Sentinel for no op.
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// A directed link: whether it is busy, and its queue of messages, by op.
+/// A directed link: its state, busy or free, and its queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,
@@ -67,7 +69,8 @@ pub struct CongestionAware {
 }
 
 impl CongestionAware {
-    /// Creates the network of `file`. Files with more than one dimension are rejected before.
+    /// Creates the network of `file`. Files with more than one dimension have been rejected
+    /// earlier.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let AstraDimension {
             shape,
@@ -81,7 +84,7 @@ impl CongestionAware {
             latency,
             bytes_per_ns: path_rate(&file.dimensions[0], quirks),
             quirks,
-            // A switch is one more device.
+            // A switch is one additional device.
             links: vec![Box::default(); npus as usize + 1],
             carried: Vec::new(),
         }
@@ -117,13 +120,14 @@ impl CongestionAware {
         }
     }
 
-    /// Forwards a message at a device over its next link, or queues it there.
+    /// Forwards a message at a device over its next link, or adds it to the queue of this link.
     #[inline]
     fn forward(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let ForwardedMessage { at, to, .. } = self.carried[op.index()];
         let (link, device) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
-            // Full connection has n² links, so links of a device that never sends are not allocated.
+            // A full connection has n² links, so links of a device that never sends are not
+            // allocated.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
@@ -140,7 +144,8 @@ impl CongestionAware {
         self.carried[op.index()].next = NONE;
     }
 
-    /// Sends a message over a link of its device, which it occupies from now on, to the device at the end.
+    /// Sends a message over a link of its device, which the message occupies from now on, to the
+    /// device at the end.
     #[inline]
     fn transmit(
         &mut self,
@@ -155,7 +160,7 @@ impl CongestionAware {
         message.at = device;
         agenda.schedule(now + self.hop(bytes), NetworkEvent::Hop { order: 0, op });
         let free = now + self.quirks.span(bytes / self.bytes_per_ns);
-        // Fits 32 bits: at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
+        // The number fits 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }
@@ -182,11 +187,11 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// Full connection has a link for each pair. With other shapes each link has one user at a time if all NPUs send
-    /// over one distance at once: messages cross their h-th links at the same time, which are all different, in
-    /// ⌊latency + m / bandwidth⌋ ns, and a link is free again after ⌊m / bandwidth⌋. On a switch they may send again
-    /// before that: messages that leave NPUs one after another reach the receivers' links in the same order, from one
-    /// sender at a time.
+    /// A full connection has a link for each pair. With other shapes each link has one user at a
+    /// time if all NPUs send over one distance at once: messages cross their h-th links, which are
+    /// all different, at the same time in ⌊latency + m / bandwidth⌋ ns, and a link is free again
+    /// after ⌊m / bandwidth⌋. On a switch NPUs may send again before that: messages that leave NPUs
+    /// one after another reach the receivers' links in the same order, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {

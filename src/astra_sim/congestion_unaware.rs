@@ -1,8 +1,9 @@
 //! The congestion-unaware network: links are never busy.
 //!
-//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the values of the *lowest*
-//! dimension in which its ends differ; other dimensions do not count. Hops: the shorter direction around a ring, one
-//! between fully connected NPUs, two through a switch.
+//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the
+//! values of the *lowest* dimension in which its ends differ; other dimensions do not count. The
+//! number of hops is that of the shorter direction around a ring, one between fully connected NPUs,
+//! and two through a switch.
 //!
 //! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest dimension sets the
 //! rate. Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
@@ -74,7 +75,7 @@ impl CongestionUnaware {
             }
             (a, b) = (a / level.size, b / level.size);
         }
-        // A message to oneself crosses nothing and takes no time.
+        // A message of an NPU to itself crosses no link and takes no time.
         self.quirks.span(latency + quirks::bytes(amount) / slowest)
     }
 }
@@ -140,7 +141,8 @@ mod tests {
 
     #[test]
     fn the_original_s_own_anchors() {
-        // 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. Three hops, one hop, two hops of 500 ns.
+        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns, and the message three
+        // hops, one hop or two hops of 500 ns.
         for (shape, expected) in [
             (DimensionShape::Ring, 21_031),
             (DimensionShape::FullyConnected, 20_031),
@@ -149,8 +151,8 @@ mod tests {
             let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
             assert_eq!(ns(&network, 1, 4), expected);
         }
-        // At 200, 100 and 50 GB/s: 4,882.8 + 50, 9,765.6 + 500, 19,531.25 + 2 · 2,000 ns. Only the lowest dimension
-        // that differs counts: from 0 to 63 this is the ring.
+        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50, 9,765.6 + 500 and 19,531.25 + 2 ·
+        // 2,000 ns. Only the lowest dimension that differs counts: from 0 to 63 this is the ring.
         let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
@@ -167,9 +169,10 @@ mod tests {
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
         let stack = network(&STACK, QuirkSet::ALL.without(Quirk::FirstDimension));
-        // From 0 to 63: 50 + 500 + 2 * 2,000 ns, and 2^20 B at the slowest rate, 50 GB/s of 2^30: 19,531.25 ns.
+        // A message from 0 to 63 takes 50 + 500 + 2 * 2,000 ns, and its 2^20 B take 19,531.25 ns at
+        // the slowest rate, 50 GB/s of 2^30.
         assert_eq!(ns(&stack, 0, 63), 24_081);
-        // Unchanged along one dimension.
+        // Messages along one dimension are unchanged.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));
         assert_eq!(ns(&stack, 5, 5), 0);
     }
@@ -177,10 +180,11 @@ mod tests {
     #[test]
     fn links_units_and_rounding_where_they_are_corrected() {
         let with = |quirk| network(&STACK, QuirkSet::ALL.without(quirk));
-        // 100 / 7 GB/s of 2^30 on each of seven links: 7 * 9,765.625 + 500 ns. Other shapes are unchanged.
+        // With 100 / 7 GB/s of 2^30 on each of seven links, a message takes 7 * 9,765.625 + 500 ns.
+        // Other shapes are unchanged.
         let links = with(Quirk::FullyConnectedLinks);
         assert_eq!((ns(&links, 0, 2), ns(&links, 0, 16)), (68_859, 23_531));
-        // 2^20 B at 200 B/ns: 5,242.88 + 50 ns.
+        // 2^20 B at 200 B/ns take 5,242.88 + 50 ns.
         assert_eq!(ns(&with(Quirk::Gib), 0, 1), 5_292);
         // 4,882.8125 + 50 ns is 4,932,812.5 ps, and halves are rounded away from zero.
         assert_eq!(ps(&with(Quirk::WholeNs), 0, 1, 1 << 20), 4_932_813);

@@ -1,10 +1,11 @@
 //! Custom algorithms as ASTRA-sim defines them: one trace for each position of the group.
 //!
-//! Rank r of the group executes `PREFIX.p.et`, where p is its index among the group's ranks *in ascending order*; a
-//! peer a in it is the a-th rank of the group *in the order of the group file*. All nodes whose dependencies are
-//! complete are issued at once, in order of their ids; there are no lanes. A compute node takes its recorded duration,
-//! at least 1 ns. The algorithm states sizes, and the size of the collective is ignored. The collective is complete at
-//! a rank when all of its nodes are.
+//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks
+//! *in ascending order*; a peer a in this trace is the a-th rank of the group *in the order of the
+//! group file*. All nodes whose dependencies are complete are issued at once, in order of their
+//! ids; there are no lanes. A compute node takes its recorded duration, at least 1 ns. The
+//! algorithm states sizes, and the size of the collective is ignored. The collective is complete at
+//! a rank when all nodes of the rank's trace are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -16,9 +17,10 @@ use std::collections::BTreeMap;
 /// Durations of the compute nodes of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptTiming {
-    /// As in ASTRA-sim: whole microseconds, or 1 ns without a recorded duration; delays are ignored.
+    /// Durations as in ASTRA-sim: whole microseconds, or 1 ns without a recorded duration; delays
+    /// are ignored.
     AstraSim,
-    /// As recorded.
+    /// Durations as recorded.
     Recorded,
 }
 
@@ -54,8 +56,8 @@ impl ScriptTiming {
 ///
 /// # Errors
 ///
-/// As [`Graph::read`], and on nodes that are neither compute nor a send nor a receive; the error includes the position
-/// of the trace.
+/// The errors of [`Graph::read`], and an error on nodes that are neither compute nor a send nor a
+/// receive; the error includes the position of the trace.
 pub fn read<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: ScriptTiming,
@@ -74,7 +76,8 @@ pub fn read<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // A label represents tag and size, the only properties that match receives to sends.
+                    // A label represents a tag and a size, the only properties that match receives
+                    // to sends.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     if message.receive {

@@ -1,10 +1,11 @@
 //! Cut-through switching of messages over a chain of servers, first come, first served.
 //!
-//! A message of m bytes whose first byte arrives at a server at t begins at b = max(t, free). The server is then
-//! occupied for m / occupied_rate. The first byte reaches the next server after the latency in between, and queues
-//! there only on arrival. The last byte leaves at max(b + m / rate, its departure from the previous server plus the
-//! latency in between), because a server cannot pass on bytes that have not arrived. `occupied_rate` and `rate` differ
-//! if a server is several links that a single message cannot use at once.
+//! A message of m bytes whose first byte arrives at a server at t begins at b = max(t, free). The
+//! server is then occupied for m / occupied_rate. The first byte reaches the next server after the
+//! latency in between, and queues there only on arrival. The last byte leaves at max(b + m / rate,
+//! departure from the previous server plus the latency in between), because a server cannot pass on
+//! bytes that have not arrived. `occupied_rate` and `rate` differ if a server is several links that
+//! a single message cannot use at once.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -28,9 +29,9 @@ pub struct RoutePosition {
 pub struct ServerHop {
     /// NPU of the server, and its index among that NPU's servers.
     pub server: (u32, u32),
-    /// Bytes per ns that determine for how long it is occupied.
+    /// Bytes per ns that determine for how long the server is occupied.
     pub occupied_rate: f64,
-    /// Bytes per ns of a single message.
+    /// Bytes per ns at which a single message passes.
     pub rate: f64,
     /// Latency to the next server, in ns.
     pub latency: f64,
@@ -56,7 +57,8 @@ struct MessageInTransit {
     bytes: f64,
     at: RoutePosition,
     to: u32,
-    /// Time at which its last byte, after leaving the previous server, arrives at this one.
+    /// Time at which the message's last byte, after leaving the previous server, arrives at this
+    /// server.
     last: Time,
 }
 
@@ -65,7 +67,8 @@ struct MessageInTransit {
 pub struct AstraCutThrough<W> {
     routing: W,
     quirks: QuirkSet,
-    /// Times at which servers are free, by NPU; servers of an NPU are allocated when the first message passes there.
+    /// Times at which servers are free, by NPU; servers of an NPU are allocated when the first
+    /// message passes one of them.
     free: Vec<Box<[Time]>>,
     /// Messages by op.
     carried: Vec<MessageInTransit>,
@@ -86,7 +89,8 @@ impl<W: ServerRouting> AstraCutThrough<W> {
     fn enter(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let state = &mut self.carried[op.index()];
         let Some(leg) = self.routing.next_hop(state.at, state.to) else {
-            // A message to oneself passes no server; all others are delivered by their last byte.
+            // A message of an NPU to itself passes no server; all other messages are delivered by
+            // their last byte.
             agenda.schedule(now, NetworkEvent::Delivered(op));
             return;
         };
@@ -96,7 +100,8 @@ impl<W: ServerRouting> AstraCutThrough<W> {
         }
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
-        // Occupied at the total rate of all its links, although one message uses the rate of a single link.
+        // The server is occupied at the total rate of all its links, although one message uses the
+        // rate of a single link.
         *free = begin + self.quirks.span(state.bytes / leg.occupied_rate);
         let latency = self.quirks.span(leg.latency);
         let passes = self.quirks.span(state.bytes / leg.rate);
@@ -113,7 +118,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
-    // Always correct, because this network uses no closed form.
+    // `false` is always correct, because this network uses no closed form.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -1,9 +1,10 @@
 //! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. This
 //! corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
 //!
-//! Dimensions are crossed in order, innermost first. Along a ring a message takes the shorter direction, upwards on a
-//! tie, through each NPU in between. Two fully connected NPUs have a link in each direction. Each NPU has one link to a
-//! switch and one from it. Latencies add up, and the slowest link sets the rate.
+//! Dimensions are crossed in order, innermost first. Along a ring a message takes the shorter
+//! direction, or the upward direction if both are equally short, through each NPU in between. Two
+//! fully connected NPUs have a link in each direction. Each NPU has one link to a switch and one
+//! link from the switch. Latencies add up, and the slowest link sets the rate.
 
 use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -23,7 +24,7 @@ struct LinkDimension {
     stride: u32,
     latency: f64,
     bytes_per_ns: f64,
-    /// Index of the first of an NPU's links along it.
+    /// Index of the first of an NPU's links along the dimension.
     first: u32,
 }
 
@@ -32,7 +33,8 @@ impl LinkDimension {
         npu / self.stride % self.size
     }
 
-    /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to a switch and from it.
+    /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to a
+    /// switch and from the switch.
     fn links(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
@@ -40,7 +42,8 @@ impl LinkDimension {
         }
     }
 
-    /// Returns the next NPU around the ring from coordinate `x` to `y`, and whether it is upwards.
+    /// Returns the next NPU around the ring from coordinate `x` to `y`, and true if the direction
+    /// is upward.
     fn around(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };

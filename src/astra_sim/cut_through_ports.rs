@@ -1,11 +1,13 @@
 //! The congestion-unaware network with ports: an NPU sends into a dimension through one port and receives from it
 //! through another, message by message. This corrects [`Quirk::FreePorts`].
 //!
-//! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With [`Quirk::FirstDimension`] a
-//! message goes from its sender's port in the lowest dimension in which its ends differ to its receiver's port there;
-//! without it, a message crosses each dimension in which they differ, through the ports of the NPUs in between. With
-//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 others passes the bytes of n - 1
-//! messages in the time of one, but a single message is not faster.
+//! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With
+//! [`Quirk::FirstDimension`] a message goes from its sender's port in the lowest dimension in which
+//! its ends differ to its receiver's port in that dimension; without this quirk, a message crosses
+//! each dimension in which its ends differ, through the ports of the NPUs in between. With
+//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 other NPUs
+//! passes the bytes of n - 1 messages in the time of one message, but a single message is not
+//! faster.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
@@ -34,8 +36,8 @@ impl PortDimension {
     }
 }
 
-/// Routing over ports. In state 2d a message has not yet left into dimension d or a later one; in state 2d + 1 it has
-/// not yet entered an NPU from d.
+/// Routing over ports. In state 2d a message has not yet left into dimension d or a later one; in
+/// state 2d + 1 it has not yet entered an NPU from dimension d.
 #[derive(Debug)]
 pub struct PortRouting {
     levels: Vec<PortDimension>,

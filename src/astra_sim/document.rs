@@ -23,7 +23,7 @@ pub(super) struct InputDocument<'f> {
     notes: Vec<InputNote>,
 }
 
-/// Maximum size of a hand-written file, bytes.
+/// Maximum size of a handwritten file, in bytes.
 const MOST_BYTES: usize = 1 << 20;
 
 impl<'f> InputDocument<'f> {

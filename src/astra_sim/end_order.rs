@@ -1,20 +1,24 @@
-//! The order in which members end a phase at one instant if all begin it together.
+//! The order in which members end a phase at one instant if all members begin the phase together.
 //!
-//! At each instant of such a phase all members do the same, in an order σ. The delays of an NPU that are due at one
-//! instant are one event, in the place of the first, so σ changes only when messages arrive: arrivals follow the order
-//! of their sends, and the first message that reaches a member determines its place. With one message each from p to
-//! f(p), the next order is f(σ). In a ring f is the next member, so K messages rotate the order by K places; in
-//! halvingDoubling f swaps partners. In `direct`, where all messages take equal time, the first member σ₀ of each line
-//! reaches all others of the line, beginning with its successor, and the second reaches σ₀. Chunks that are in the
-//! phase together send one after another to the same members, which changes nothing; the next chunk begins in the event
-//! that ends the previous one.
+//! At each instant of such a phase all members do the same, in an order σ. The delays of an NPU
+//! that are due at one instant are one event, in the place of the first delay, so σ changes only
+//! when messages arrive: arrivals follow the order of their sends, and the first message that
+//! reaches a member determines its place. If each member p sends one message to f(p), the next
+//! order is f(σ). In a ring f is the next member, so K messages rotate the order by K places; in
+//! halvingDoubling f swaps partners. In `direct`, where all messages take equal time, the first
+//! member σ₀ of each line reaches all other members of the line, beginning with its successor, and
+//! the second member reaches σ₀. Chunks that are in the phase together send one after another to
+//! the same members, which does not change the order; the next chunk begins in the event that ends
+//! the previous one.
 //!
-//! Chunks in different stages at the same time each have their own order. A chunk begins a stage in the order in which
-//! members end the stage that admits it: its own previous stage, or that of a chunk whose place it takes. If delays of
-//! two chunks end at one instant, the later registered ones take the places of the earlier ones, so one order becomes
-//! the other. All members handle an event of a chunk before the next event of the list, so [`order_of_ends`] processes
-//! the list with one event for all of them. Only messages of two chunks that one event sends and that arrive at one
-//! instant interleave; their order is not proved, unless both are the same step of the same stage.
+//! Chunks in different stages at the same time each have their own order. A chunk begins a stage in
+//! the order in which members end the stage that admits it: its own previous stage, or the stage of
+//! a chunk whose place it takes. If delays of two chunks end at one instant, the delays registered
+//! later take the places of the earlier delays, so one order becomes the other. All members handle
+//! an event of a chunk before the next event of the list, so [`order_of_ends`] processes the list
+//! with one event for all of them. Only messages of two chunks that one event sends and that arrive
+//! at one instant interleave; the order of such messages is not proved, unless both are the same
+//! step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};
@@ -52,14 +56,14 @@ pub(super) fn is_proved(
 /// Maximum number of delays of a member that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// An order of members, represented by how it follows from the order in which they begin a collective; equal
-/// representations are equal orders.
+/// An order of members, represented by its difference from the order in which they begin a
+/// collective; equal representations are equal orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
     /// Number of the last change that depends on the order as a whole; 0 if there was none.
     whole: u32,
-    /// By phase, how far each member's place has moved since then along its line, or which bits of its index there have
-    /// been flipped; without zeros.
+    /// By phase, the distance by which each member's place has moved since then along its line, or
+    /// the bits of its index in the line that have been flipped; without zeros.
     moves: BTreeMap<u32, u32>,
 }
 
@@ -104,7 +108,7 @@ impl MemberOrders {
     }
 }
 
-/// Returns by how many places of a ring `messages` rotate the order, upwards.
+/// Returns the number of places of a ring by which `messages` rotate the order upward.
 fn turn(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_slot().backward {
@@ -121,13 +125,13 @@ fn exchanges(stage: &AstraPhase, messages: u32) -> u32 {
 /// An event of a chunk, handled for all members one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WaveEvent {
-    /// Messages of a passage arrive, those that end the delay with this index.
+    /// The messages of a passage arrive that end the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
     Delays(usize),
 }
 
-/// Delays that end at one instant: an event.
+/// Delays that end at one instant, which are one event.
 #[derive(Debug)]
 struct WaveDelays {
     /// Passages and their delays, in the order in which they were registered.
@@ -251,7 +255,8 @@ pub(super) fn order_of_ends(
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
                     let step = (stage, delay);
-                    // Messages of different steps would interleave at one instant, in an order that is not proved.
+                    // Messages of different steps would interleave at one instant in an order that
+                    // is not proved.
                     if *sent.entry(arrival).or_insert(step) != step {
                         return None;
                     }
@@ -304,7 +309,8 @@ fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePo
     stage.place(phase.index(position), position)
 }
 
-/// Reorders `members` from the order in which they send `messages` of `stage` to the order in which these arrive.
+/// Reorders `members` from the order in which they send `messages` of `stage` to the order in which
+/// the messages arrive.
 pub(super) fn follow(
     stage: &AstraPhase,
     messages: Range<u32>,
@@ -340,8 +346,8 @@ pub(super) fn follow(
     }
 }
 
-/// Returns the members in the order in which a first message reaches each, if all send at once in the order of
-/// `members`.
+/// Returns the members in the order in which a first message reaches each of them, if all members
+/// send at once in the order of `members`.
 fn order_of_arrivals(
     stage: &AstraPhase,
     slot: QueueSlot,
@@ -349,8 +355,8 @@ fn order_of_arrivals(
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());
-    // By position: whether it has been reached, and, at the first of a line, how many members of the line have not
-    // been.
+    // For each position: true if the position has been reached. For each line, at its first
+    // position: the number of its members that have not been reached.
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {

@@ -1,13 +1,15 @@
-//! Detection of states in which ASTRA-sim would wait forever while this replay continues, as far as that is certain.
+//! Detection of states in which ASTRA-sim would wait forever while this replay continues, if this
+//! is certain.
 //!
-//! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, whichever dimensions take part, by the
-//!   number of chunks that an NPU has issued before, including named groups. So members that have issued different
-//!   numbers of chunks wait for different messages. The chunk with the lowest number has no partner, and never gets
-//!   one, because numbers grow and an NPU has one collective in flight at a time.
+//! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, along any dimensions,
+//!   by the number of chunks that an NPU has issued before, including chunks of named groups. So
+//!   members that have issued different numbers of chunks wait for different messages. The chunk
+//!   with the lowest number never gets a partner, because numbers grow and an NPU has one
+//!   collective in flight at a time.
 //! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and therefore no last
 //!   chunk whose end would end the collective.
-//! - *Asleep*. Nodes made ready by a node that ends at once are checked only when another node of their rank ends, but
-//!   none is in flight.
+//! - *Asleep*. Nodes made ready by a node that ends at once are checked only when another node of
+//!   their rank ends, but no node of the rank is in flight.
 //!
 //! The behaviour of ASTRA-sim after the first such state is unknown, so only the first is reported.
 
@@ -29,7 +31,7 @@ pub enum EndlessWait {
     Alone {
         /// The NPU.
         npu: Npu,
-        /// Its node.
+        /// Node of the collective.
         node: u64,
     },
     /// A ready node of an NPU is never checked.
@@ -78,8 +80,9 @@ pub(super) struct IssueCounts {
     pub first: Option<EndlessWait>,
 }
 
-/// Numbers of chunks that the members of a collective have issued before. Among NPUs with equal numbers the lowest NPU
-/// is kept, so that the order in which members join at an instant does not matter.
+/// Numbers of chunks that the members of a collective have issued before. Of NPUs with equal
+/// numbers the lowest NPU is kept, so that the order in which members join at an instant does not
+/// matter.
 #[derive(Clone, Copy, Debug)]
 struct MemberNumbers {
     /// The fewest chunks, the NPU, and its node.
@@ -102,8 +105,8 @@ impl IssueCounts {
         self.first.get_or_insert(beyond);
     }
 
-    /// Records that an NPU joins a collective of `chunks` chunks among `members`; `of_all` is the collective's number
-    /// if it is one of all NPUs.
+    /// Records that an NPU joins a collective of `chunks` chunks among `members`; `of_all` is the
+    /// collective's number if all NPUs are its members.
     pub fn joins(&mut self, npu: Npu, node: u64, chunks: u64, members: u32, of_all: Option<u32>) {
         let Some(issued) = self.issued.get_mut(npu.index()) else {
             return;

@@ -23,7 +23,7 @@ pub enum InputError {
     Key {
         /// Name of the text.
         file: String,
-        /// Line, from 1; for a missing key the first.
+        /// Line, from 1; the first line for a missing key.
         line: usize,
         /// The key as it appears in the file.
         key: String,
@@ -45,7 +45,7 @@ pub enum InputError {
     Read {
         /// Role of the file.
         role: &'static str,
-        /// Its path as given.
+        /// Path of the file as given.
         file: String,
         /// Reason.
         source: io::Error,
@@ -61,7 +61,7 @@ pub struct InputNote {
     pub line: Option<usize>,
     /// The key as it appears in the file, or the flag.
     pub key: String,
-    /// How it is treated, and why.
+    /// The treatment of the item, and its reason.
     pub why: String,
 }
 

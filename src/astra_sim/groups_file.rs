@@ -16,8 +16,8 @@ impl CommGroupFile {
         name.contains("empty")
     }
 
-    /// Parses a file of groups; `file` is its name in errors. If a group is repeated the last one counts, as in the
-    /// original.
+    /// Parses a file of groups; `file` is its name in errors. If a group is repeated, the last one
+    /// counts, as in the original.
     ///
     /// The keys are group numbers, so no key is unknown and `lenient` has no effect.
     ///

@@ -22,7 +22,7 @@ pub(super) enum InputValue {
 pub(super) struct InputEntry {
     /// The key.
     pub(super) key: String,
-    /// Its line, from 1.
+    /// Line of the key, from 1.
     pub(super) line: usize,
     /// Value.
     pub(super) value: InputValue,

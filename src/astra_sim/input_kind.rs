@@ -15,8 +15,8 @@ pub enum AstraInputKind {
 }
 
 impl AstraInputKind {
-    /// Returns the kind of input that `text` is: its keys must include those that every such file has. Values are not
-    /// checked.
+    /// Returns the kind of input that `text` is: its keys must include the keys that every such
+    /// file has. Values are not checked.
     pub fn of(text: &str) -> Option<Self> {
         let has = |document: InputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
@@ -30,7 +30,7 @@ impl AstraInputKind {
         if let Some(document) = json(&system::KEYS) {
             let known = system::KEYS.read.iter();
             let count = known.filter(|key| document.get(key).is_some()).count();
-            // A single key might also be used by another tool.
+            // Another tool might also use a single one of these keys.
             return (count >= 2).then_some(Self::System);
         }
         let document = InputDocument::yaml(text, "", &network_file::KEYS, true).ok()?;

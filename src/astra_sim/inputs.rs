@@ -42,7 +42,7 @@ pub struct AstraFlags {
     pub rendezvous: bool,
     /// True if unknown keys are notes instead of errors.
     pub lenient: bool,
-    /// True if a log is written, as by the original.
+    /// True if a log is written in the form of the original's log.
     pub logs: bool,
     /// Quirks of the run.
     pub quirks: QuirkSet,
@@ -102,7 +102,7 @@ pub struct AstraInputs {
     pub notes: Vec<InputNote>,
 }
 
-/// Reads the text of a file, given its role and path.
+/// Function that reads the text of a file, given its role and path.
 pub type TextLoader<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
 impl AstraInputs {
@@ -283,7 +283,7 @@ impl AstraInputs {
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
         }
-        // Values that the original stores as an `int`.
+        // The original stores these values as an `int`.
         if self.endpoint_delay > i32::MAX as u64 {
             let why = format!(
                 "found {}, which makes the endpoint delay longer than {} ns",

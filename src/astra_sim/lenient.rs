@@ -23,11 +23,12 @@ impl DependencyVisitor for RecordDependencies {
     }
 }
 
-/// Returns the records of `contents` that the original runs; `file` is their name in notes.
+/// Returns the records of `contents` that the original runs; `file` is the name of the trace in
+/// notes.
 ///
 /// # Errors
 ///
-/// On records that are malformed.
+/// On malformed records.
 pub(super) fn runnable(
     contents: &[u8],
     file: &str,
@@ -36,7 +37,7 @@ pub(super) fn runnable(
     let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
     let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
-    // By id: the frame, and the dependencies of the node.
+    // The frame and the dependencies of each node, by id.
     let mut nodes: BTreeMap<u64, (&[u8], RecordDependencies)> = BTreeMap::new();
     let mut start = 0;
     loop {
@@ -66,7 +67,7 @@ pub(super) fn runnable(
             note(format!("node {id}"), why);
         }
     }
-    // A node can run if it does not depend on records that remain.
+    // A node can run if it does not depend on remaining records.
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();

@@ -1,18 +1,20 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks, unchanged: values in their units, under their names,
 //! with an [`InputNote`] for everything with a surprising meaning.
 //!
-//! One type per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`] memory (JSON),
-//! [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML), which is checked and
-//! ignored. Each parser takes the text, its name for errors, and whether unknown keys are notes. It returns the value
-//! with its notes, or an [`InputError`] that names file, line and key. Every text leads to one of the two, in time and
-//! memory proportional to its length.
+//! One type per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
+//! (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML),
+//! which is checked and ignored. The arguments of each parser are the text, its name for errors,
+//! and a flag that is true if unknown keys are notes. A parser returns the value with its notes, or
+//! an [`InputError`] that names file, line and key. Every text leads to one of the two results, in
+//! time and memory proportional to its length.
 //!
 //! [`AstraInputs`] contains all inputs of one run of the original, checked for consistency.
 //!
-//! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
+//! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 bytes in all
+//! other files.
 //!
-//! Behaviour of ASTRA-sim that a sound model would not have is a named [`Quirk`]. A run has all quirks unless some are
-//! corrected.
+//! Behaviour of ASTRA-sim that a sound model would not have is a named [`Quirk`]. A run has all
+//! quirks that are not corrected.
 
 mod algorithm;
 mod analytical_network;

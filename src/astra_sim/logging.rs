@@ -1,6 +1,6 @@
-//! The logging configuration: its format is checked, but it has no effect.
+//! The logging configuration: its format is checked, but the configuration has no effect.
 //!
-//! If a log is written, it is the one that the original writes without such a file.
+//! If a log is written, it is the log that the original writes without such a file.
 
 use super::error::{InputError, InputNote, one_line};
 

@@ -9,8 +9,9 @@ use chakram_hardware::topology::{Topology, TopologyDimension};
 
 /// Builds a machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
 ///
-/// The machine defines the positions of NPUs and the memory that they reach; the networks and collectives of this
-/// module price transfers and collectives instead of the machine's.
+/// The machine defines the positions of NPUs and the memory that they reach; the networks and
+/// collectives of this module, instead of the machine's, determine the durations of transfers and
+/// collectives.
 pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
     let dimensions = inputs.network.dimensions.iter().zip(1..);

@@ -1,7 +1,7 @@
 //! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about untranslated keys.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. Here bandwidths are
-//! chosen such that chakram's models yield the same times:
+//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives.
+//! Here bandwidths are chosen such that chakram's models give the same times:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
@@ -26,9 +26,9 @@ use chakram_hardware::topology::DimensionShape;
 /// Text of an input file, with its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct InputText<'a> {
-    /// Its name.
+    /// Name of the file.
     pub file: &'a str,
-    /// Its contents.
+    /// Contents of the file.
     pub text: &'a str,
 }
 
@@ -41,7 +41,8 @@ pub struct ImportedMachine {
     pub notes: Vec<InputNote>,
 }
 
-/// The kinds of collectives with implementations, in the order in which one is chosen for a dimension.
+/// Kinds of collectives with implementations, in the order in which they determine the algorithm of
+/// a dimension.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
 /// Writes the machine file for a network and, if given, for the system of its NPUs and for its remote memory. Keys that
@@ -134,7 +135,7 @@ impl UnsaidKeys {
         self.0.push((key.to_owned(), why.into()));
     }
 
-    /// Converts the notes about `input`, with their lines.
+    /// Converts the notes about `input`, with the lines of the notes.
     fn noted(
         &mut self,
         input: InputText<'_>,
@@ -156,7 +157,8 @@ impl UnsaidKeys {
     }
 }
 
-/// Returns the algorithm of each dimension: that of the first kind of collective that has one.
+/// Returns the algorithm of each dimension: the algorithm of the first kind of collective that has
+/// one.
 fn implementations(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -367,7 +369,7 @@ fn quirks(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // The machine models these, or other notes cover them (reductions and endpoints).
+        // The machine models these quirks, or other notes describe them (reductions and endpoints).
         _ => false,
     };
     let names: Vec<_> = Quirk::all()

@@ -12,7 +12,7 @@ pub enum ServerSharing {
     PerNode {
         /// Nodes, at least 1.
         nodes: u32,
-        /// NPUs of each, at least 1.
+        /// NPUs of each node, at least 1.
         npus_per_node: u32,
     },
     /// All NPUs share the servers.
@@ -52,8 +52,8 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
 const MOST: u64 = 1 << 53;
 
 impl RemoteMemoryFile {
-    /// Parses a remote memory file, which may declare that there is none; `file` is its name in errors. With `lenient`,
-    /// unknown keys become notes.
+    /// Parses a remote memory file, which may declare that there is no such memory; `file` is its
+    /// name in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors
     ///

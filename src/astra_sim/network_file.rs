@@ -11,7 +11,7 @@ use chakram_hardware::topology::DimensionShape;
 pub struct AstraDimension {
     /// Topology.
     pub shape: DimensionShape,
-    /// NPUs along it, at least 2.
+    /// Number of NPUs along the dimension, at least 2.
     pub npus: u32,
     /// Bandwidth of one message's path, in GB/s of 2^30 bytes; above 0.
     pub bandwidth: f64,
@@ -46,8 +46,8 @@ impl AstraNetworkFile {
             .product()
     }
 
-    /// Parses a network file; `file` is its name in errors. With `lenient`, unknown keys become notes. A single value
-    /// counts as a list of one.
+    /// Parses a network file; `file` is its name in errors. With `lenient`, unknown keys become
+    /// notes. A single value counts as a list of one value.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ mod tests {
                 dimension(DimensionShape::Switch, 4, 33.3, 500.0),
             ]
         );
-        // 2 x 8 x 4.
+        // The network has 2 x 8 x 4 NPUs.
         assert_eq!(network.npus(), 64);
         let single = "topology: Switch\nnpus_count: 2\nbandwidth: 1\nlatency: 0";
         let (network, _) = AstraNetworkFile::parse(single, "n", false).unwrap();

@@ -1,4 +1,4 @@
-//! Node types of a trace by id, for log lines that repeat them.
+//! Node types of a trace by id, for log lines that show node types.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 pub struct NodeTypes(BTreeMap<u64, u32>);
 
 impl NodeTypes {
-    /// Reads them from the contents of a rank's file. The last of several records with one id counts; reading stops at
-    /// a truncated record.
+    /// Reads the node types from the contents of a rank's file. The last of several records with
+    /// one id counts; reading stops at a truncated record.
     ///
     /// # Errors
     ///
-    /// On records that are malformed.
+    /// On malformed records.
     pub fn read(contents: &[u8]) -> Result<Self, TraceError> {
         let mut types = BTreeMap::new();
         let mut frames = FrameCursor::new(contents);

@@ -58,7 +58,7 @@ impl PerNodeFile {
         self.0.get(&id).map(PathBuf::as_path)
     }
 
-    /// Returns true if there are none.
+    /// Returns true if the file has no nodes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,18 +1,19 @@
 //! Programs of ASTRA-sim's collective members for one phase, including quirks.
 //!
-//! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*; a packet is one message
-//! with its size and its two partners, and each received message adds one. The endpoint processes the packet and
-//! possibly reduces it; then it is a credit to send. So packet p, counted from 0, is the message of step p. With n
-//! steps, only the first n packets are ever sent. With a window of W, packet W + r is added by reception r, counted
-//! from 0.
+//! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*; a
+//! packet is one message with its size and its two partners, and each received message adds a
+//! packet. The endpoint processes the packet and possibly reduces it; then the packet is a credit
+//! to send. So packet p, counted from 0, is the message of step p. With n steps, only the first n
+//! packets are ever sent. With a window of W, packet W + r is added by reception r, counted from 0.
 //!
-//! Packets come in rounds: W packets that are never reduced, then Z that may be. All Z are reduced in a reduce-scatter,
-//! and those of every other round in an all-reduce ([`PacketRounds`]). With Z = n - 1 and W = 1 this gives the expected
-//! reductions; for larger windows and for groups the original's results are surprising.
+//! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced.
+//! All Z packets are reduced in a reduce-scatter, and the Z packets of every second round in an
+//! all-reduce ([`PacketRounds`]). With Z = n - 1 and W = 1 this gives the expected reductions; for
+//! larger windows and for groups the original's results are surprising.
 //!
-//! If quirks are corrected, `direct` starts to gather when everything is reduced and reduces in groups as it does
-//! elsewhere, halving-doubling reduces all L messages of its first half at their own sizes (Z = L), a tree reduces only
-//! on its way up, and shares are exact fractions.
+//! If quirks are corrected, `direct` starts to gather when all packets are reduced and reduces in
+//! named groups as in all other groups, halving-doubling reduces all L messages of its first half
+//! at their own sizes (Z = L), a tree reduces only on its way up, and shares are exact fractions.
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
@@ -45,21 +46,21 @@ pub struct AstraPhase {
     pub(super) part: PhaseOperation,
     /// Data of one member before the phase.
     pub(super) amount: BufferShare,
-    /// Members of a line.
+    /// Number of members of a line.
     pub(super) size: u32,
-    /// Level whose queues it uses: the dimension, or the innermost level for groups.
+    /// Level whose queues the phase uses: the dimension, or the innermost level for groups.
     pub(super) level: u32,
-    /// Queues of the level that it uses in turn.
+    /// Queues of the level that the phase uses in turn.
     pub(super) rotation: QueueRotation,
-    /// True if it is the phase of a named group.
+    /// True if the phase belongs to a named group.
     pub(super) named: bool,
     /// Index among the collective's phases.
     pub(super) order: u32,
-    /// Index of its collective.
+    /// Index of the collective.
     pub(super) collective: u32,
     /// Quirks that apply.
     pub(super) quirks: QuirkSet,
-    /// Custom algorithm that replaces it, if any.
+    /// Custom algorithm that replaces the phase, if any.
     pub(super) script: Option<u16>,
 }
 
@@ -81,9 +82,10 @@ pub(super) enum QueueRotation {
 pub(super) struct QueueSlot {
     /// Index of the queue in its level.
     pub queue: u16,
-    /// True if it runs towards lower indices.
+    /// True if the member sends towards lower indices.
     pub backward: bool,
-    /// True if it uses the mirrored tree, whose root is the lowest member instead of the highest.
+    /// True if the member uses the mirrored tree, whose root is the lowest member instead of the
+    /// highest.
     pub mirrored: bool,
 }
 
@@ -123,8 +125,8 @@ struct PacketRounds {
 }
 
 impl PacketRounds {
-    /// Returns the number of packets of the round after packet `p` that may be reduced; `None` if `p` itself may not
-    /// be.
+    /// Returns the number of packets of the round after packet `p` that may be reduced; `None` if
+    /// `p` itself may not be reduced.
     fn left(&self, p: u32) -> Option<u32> {
         // In 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -146,7 +148,8 @@ impl PacketRounds {
     }
 }
 
-/// Returns the index that is `by` places further along a line of `size`, or back if `backward`.
+/// Returns the index that is `by` places further along a line of `size` members, or back if
+/// `backward`.
 #[inline]
 fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     // `by` is below `size`, so one conditional subtraction replaces the remainder.
@@ -170,7 +173,7 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
-    /// Returns its slot if each level has one queue.
+    /// Returns the slot of the phase if each level has one queue.
     pub(super) fn only_slot(&self) -> QueueSlot {
         QueueSlot {
             backward: self.rotation == QueueRotation::Second,
@@ -205,7 +208,8 @@ impl AstraPhase {
         if amount.parts.is_multiple_of(n) {
             BufferShare {
                 bytes: amount.bytes,
-                // Cancels an earlier division exactly, so that a reduce-scatter and an all-gather restore the amount.
+                // The multiplication cancels an earlier division exactly, so that a reduce-scatter
+                // and an all-gather restore the amount.
                 parts: amount.parts / n,
             }
         } else {
@@ -288,7 +292,7 @@ impl AstraPhase {
                 });
             }
         };
-        // Step i of a member is matched by its partner's own step i.
+        // Step i of a member matches step i of its partner.
         Some(SendStep {
             to,
             amount,
@@ -344,7 +348,8 @@ impl AstraPhase {
         {
             return false;
         }
-        // The messages of a ring are all equal; other algorithms have at most two for each member here.
+        // The messages of a ring are all equal; other algorithms have at most two messages for each
+        // member here.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::amount(self) == ring::amount(other);
         }
@@ -376,7 +381,8 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // (steps taken, index) of each source: two children at the start, the parent after the message up.
+                // Each source is (steps taken, index): two children at the start, the parent after
+                // the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.source(slot, position, taken, k)?;
@@ -437,8 +443,8 @@ impl AstraPhase {
         PacketRounds { idle, busy }
     }
 
-    /// Returns the bus transfer of a packet: packets that are not reduced leave the NPU, and the others enter it. All
-    /// except the last window of a round return.
+    /// Returns the bus transfer of a packet: packets that are not reduced leave the NPU, and all
+    /// other packets enter it. All packets except the last window of a round return.
     pub(super) fn load(
         &self,
         slot: QueueSlot,
@@ -447,7 +453,7 @@ impl AstraPhase {
         ticket: CompletionToken,
     ) -> BusTransfer {
         let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
-            // Larger transfers are rejected before.
+            // Larger transfers have been rejected earlier.
             bytes: u32::try_from(amount.bytes()).unwrap_or(u32::MAX),
             outward,
             reduces,
@@ -459,7 +465,8 @@ impl AstraPhase {
             return match of {
                 TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
-                    // The result of two children returns once, after the second.
+                    // The result of two children returns once, after the message of the second
+                    // child.
                     let first_child = r == 0 && role.receives() > 1;
                     let returns = role.reduces() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)
@@ -491,16 +498,16 @@ impl AstraPhase {
     }
 
     /// Returns the size at which reception `r` of halving-doubling is processed. With
-    /// [`Quirk::HalvingDoublingReductions`] this is the size of the next message, half of the received size in a
-    /// reduce-scatter; otherwise the received size.
+    /// [`Quirk::HalvingDoublingReductions`] this is the size of the next message, which is half of
+    /// the received size in a reduce-scatter; otherwise it is the received size.
     #[inline]
     fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
         halving_doubling::packet(self, position, r + ahead).amount
     }
 
-    /// Returns true if a member of a tree reduces its reception `r`; the third one of an inner member comes from its
-    /// parent.
+    /// Returns true if a member of a tree reduces its reception `r`; the third reception of an
+    /// inner member is from its parent.
     #[inline]
     fn tree_reduces(&self, role: tree::TreeRole, r: u32) -> bool {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))

@@ -1,7 +1,8 @@
 //! Quirks: behaviour of ASTRA-sim that a sound model would not have, each with a name.
 //!
-//! With a quirk, models behave like ASTRA-sim to the nanosecond; without it, the behaviour is *corrected*. Models read
-//! the set when they are created; the docs of each module state its corrections.
+//! With a quirk, models behave like ASTRA-sim to the nanosecond; without it, the behaviour is
+//! *corrected*. Models read the set of quirks when they are created; the docs of each module state
+//! its corrections.
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
@@ -13,11 +14,11 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Quirk {
-    /// Chunk sizes that do not sum to the buffer.
+    /// Chunk sizes do not sum to the buffer.
     Padding,
-    /// Lists of implementations that omit dimensions.
+    /// Short lists of implementations omit dimensions.
     ShortList,
-    /// Bandwidth without contention.
+    /// Messages do not contend for ports.
     FreePorts,
     /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
@@ -29,7 +30,7 @@ pub enum Quirk {
     GroupRing,
     /// Endpoints of named groups have a delay of their own.
     GroupEndpoint,
-    /// Reductions of `direct` in named groups.
+    /// `direct` in named groups has different reductions.
     GroupReductions,
     /// Communication runs one operation at a time.
     OneAtATime,
@@ -39,11 +40,11 @@ pub enum Quirk {
     Gib,
     /// Times are truncated to whole ns.
     WholeNs,
-    /// Reductions of halving-doubling.
+    /// Halving-doubling has a wrong number or size of reductions.
     HalvingDoublingReductions,
-    /// `direct` gathers before everything is reduced.
+    /// `direct` gathers before all packets are reduced.
     EarlyReduction,
-    /// Reductions of the double binary tree.
+    /// The double binary tree reduces too often.
     TreeReductions,
 }
 
@@ -69,7 +70,7 @@ const fn about(
     }
 }
 
-/// Table in the order of the enumeration.
+/// Names and descriptions in the order of the enumeration.
 const ABOUT: [QuirkText; 16] = [
     about(
         Quirk::Padding,
@@ -170,7 +171,7 @@ const ABOUT: [QuirkText; 16] = [
 ];
 
 impl Quirk {
-    /// Returns all quirks, in the order in which they are listed.
+    /// Returns all quirks, in the order of the enumeration.
     pub fn all() -> impl ExactSizeIterator<Item = Self> {
         ABOUT.iter().map(|about| about.quirk)
     }
@@ -179,7 +180,7 @@ impl Quirk {
         &ABOUT[self as usize]
     }
 
-    /// Returns the name by which it is switched.
+    /// Returns the name by which the quirk is switched.
     pub fn name(self) -> &'static str {
         self.about().name
     }
@@ -194,8 +195,8 @@ impl Quirk {
         self.about().corrected
     }
 
-    /// Returns true if it has an effect under `model`. The congestion-aware network shares links anyway and has only
-    /// one dimension; the congestion-unaware network stores nothing.
+    /// Returns true if the quirk has an effect under `model`. The congestion-aware network always
+    /// shares links and has only one dimension; the congestion-unaware network stores no messages.
     pub fn applies(self, model: AnalyticalNetwork) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
@@ -216,12 +217,12 @@ impl fmt::Display for Quirk {
 pub struct QuirkSet(u32);
 
 impl QuirkSet {
-    /// All quirks: behaves like ASTRA-sim.
+    /// All quirks: models behave like ASTRA-sim.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
-    /// No quirks: everything is corrected.
+    /// No quirks: all of them are corrected.
     pub const NONE: Self = Self(0);
 
-    /// Returns whether the set contains `quirk`.
+    /// Returns true if the set contains `quirk`.
     #[inline]
     pub const fn has(self, quirk: Quirk) -> bool {
         self.0 >> quirk as u8 & 1 == 1
@@ -268,7 +269,8 @@ pub(super) fn bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in the form that [`FromStr`] parses: by its members or by the missing quirks, whichever is shorter.
+/// Formats the set in the form that [`FromStr`] parses: by its members or by the missing quirks, in
+/// the shorter of the two forms.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
@@ -369,13 +371,13 @@ mod tests {
 
     #[test]
     fn times_and_rates() {
-        // 1.6786 ns: truncated, and rounded to 1,679 ps.
+        // 1.6786 ns is truncated with the quirk, and rounded to 1,679 ps without.
         assert_eq!(QuirkSet::ALL.span(1.6786), Span::from_ns(1));
         assert_eq!(QuirkSet::NONE.span(1.6786), Span(1679));
-        // 50 GB/s: 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, 50 without.
+        // 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, and 50 without.
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
-        // A third of 10 bytes.
+        // The share is a third of 10 bytes.
         assert_eq!(bytes(BufferShare::whole(10).part(3)), 10.0 / 3.0);
     }
 }

@@ -1,22 +1,24 @@
 //! The bus between an NPU and its memory agent, a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each: the outer one between the NPU and the agent, and an inner one behind its
-//! NPU side, with a gap of 0.0038 ns per byte. A side sends or receives one transfer at a time. With latency L,
-//! overhead o, gap g and gap per byte G, b bytes leave after offset + (b-1)G and arrive L + o later, truncated to whole
-//! ns. The offset is o, or, if larger and the side was sending, the rest of g since the last transfer. A side that has
-//! sent more than eight transfers in a row lets its partner go first.
+//! An NPU has two buses with two sides each: the outer one between the NPU and the agent, and an
+//! inner bus behind the NPU side of the outer bus, with a gap of 0.0038 ns per byte. A side sends
+//! or receives one transfer at a time. With latency L, overhead o, gap g and gap per byte G, b
+//! bytes leave after offset + (b-1)G and arrive L + o later, truncated to whole ns. The offset is
+//! o, or, if larger and the side was sending, the rest of g since the last transfer. A side that
+//! has sent more than eight transfers in a row yields to its partner.
 //!
-//! A transfer that is reduced is reduced on arrival, one at a time: ⌊b/100⌋ · delay + 50 ns; a transfer that returns
-//! then goes back. Every transfer that begins or ends at the outer bus's NPU side also crosses the inner bus.
+//! A reduction takes place on arrival, one at a time, and takes ⌊b/100⌋ · delay + 50 ns; a transfer
+//! that returns then crosses the bus in the other direction. Every transfer that begins or ends at
+//! the outer bus's NPU side also crosses the inner bus.
 
 use super::LogGpParams;
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::{BusScheduler, BusTransfer, CompletionToken};
 use std::collections::VecDeque;
 
-/// Gap of the inner bus, ns per byte.
+/// Gap of the inner bus, in ns per byte.
 const INNER_GAP: f64 = 0.0038;
-/// Number of transfers in a row before a side yields.
+/// Number of transfers in a row after which a side yields.
 const FAIR: u32 = 8;
 
 /// The sides of the outer bus, then of the inner bus.
@@ -25,7 +27,7 @@ const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_AGENT: usize = 3;
 
-/// Events at a side. The number of an event is side · 3 + this constant.
+/// Events at a side; the number of an event is side · 3 + this constant.
 const SENT: u32 = 0;
 const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -43,21 +45,21 @@ enum BusSideState {
 enum BusContinuation {
     /// The caller is notified.
     Tell,
-    /// The NPU side of the outer bus sends it.
+    /// The NPU side of the outer bus sends the transfer.
     Send,
-    /// The NPU side of the outer bus reduces it.
+    /// The NPU side of the outer bus reduces the transfer.
     Reduce,
 }
 
-/// A transfer. Its continuation on the outer bus is kept while it crosses the inner one.
+/// A transfer. Its continuation on the outer bus is kept while it crosses the inner bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
-    /// True if it still has to be reduced, or to return, on the outer bus.
+    /// True if the transfer still has to be reduced, or to return, on the outer bus.
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus: true if it makes a round trip, and its continuation.
+    /// On the inner bus: true if the transfer makes a round trip, and its continuation.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -78,7 +80,7 @@ struct BusSide {
 #[derive(Clone, Debug)]
 pub(super) struct SharedBus {
     terms: LogGpParams,
-    /// Duration of a reduction, ns per hundred bytes.
+    /// Duration of a reduction, in ns per hundred bytes.
     reduction: u64,
     sides: [BusSide; 4],
 }
@@ -108,7 +110,7 @@ impl SharedBus {
             then: BusContinuation::Tell,
         };
         if load.outward {
-            // It comes from the NPU's memory first.
+            // The transfer first comes from the NPU's memory.
             self.inner(
                 now,
                 INNER_AGENT,
@@ -194,14 +196,14 @@ impl SharedBus {
         self.start_next(now, side, clock);
     }
 
-    /// Starts the next transfer of a free side, unless its partner goes first.
+    /// Starts the next transfer of a free side, unless the side yields to its partner.
     fn start_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[partner(side)]);
         if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
-            // A busy partner takes its turn when it becomes free.
+            // A busy partner sends when it becomes free.
             if other.state == BusSideState::Free {
                 self.start_next(now, partner(side), clock);
             }
@@ -243,7 +245,8 @@ impl SharedBus {
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
-        // Scheduled before the departure, which decides the order if both are at one instant.
+        // The arrival is scheduled before the departure, which determines the order if both are at
+        // one instant.
         after(arrives, partner(side), RECEIVED);
         after(leaves, side, SENT);
     }

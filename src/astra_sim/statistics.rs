@@ -1,11 +1,12 @@
-//! Statistics of a rank as ASTRA-sim defines them, as far as its trace and the system file determine them.
+//! Statistics of a rank as ASTRA-sim defines them, limited to the values that its trace and the
+//! system file determine.
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};
 use chakram_base::units::Span;
 use chakram_trace::graph::{Graph, NodeKind};
 
-/// Work of a rank, known before it runs.
+/// Work of a rank, known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWork {
     /// Time that is not *exposed communication*: the sum of the durations of its kernels, or, in a pure replay, of all
@@ -23,12 +24,12 @@ pub struct RankWork {
     pub nothing: bool,
     /// True if [`counts_as`] reports any [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// Utilization by kernels, if the roofline is on.
+    /// Utilization by kernels, if the system file enables the roofline.
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, this time is one
-/// nanosecond longer than it really is.
+/// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, this
+/// time is one nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
     /// Fraction of the time in which the peak limits kernels.
@@ -145,13 +146,14 @@ mod tests {
 
     #[test]
     fn means_are_weighted_with_time() {
-        // 1 TFLOPS and 100 GB/s: the ridge is at 10 FLOPs per byte.
+        // With 1 TFLOPS and 100 GB/s, the ridge is at 10 FLOPs per byte.
         let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
-        // 20,000 FLOPs on 1,000 bytes: 20 per byte, 20 ns at the peak, half of the bandwidth.
-        // 1,000 FLOPs on 1,000 bytes: 1 per byte, 10 ns at the bandwidth, a tenth of the peak.
-        // 2,900 bytes without operations: 29 ns at the bandwidth. 2,000 ns of the host count as 0 of 0 bytes.
+        // 20,000 FLOPs on 1,000 bytes are 20 per byte, and take 20 ns at the peak with half of the
+        // bandwidth. 1,000 FLOPs on 1,000 bytes are 1 per byte, and take 10 ns at the bandwidth
+        // with a tenth of the peak. 2,900 bytes without operations take 29 ns at the bandwidth.
+        // 2,000 ns of the host count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),
@@ -161,7 +163,7 @@ mod tests {
         ];
         let work = RankWork::of(&read(&inputs, &nodes), &inputs);
         assert_eq!(work.busy, Span::from_ns(20 + 10 + 29));
-        // Over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
+        // Means are over 20 + 10 + 29 + 2,000 + 1 = 2,060 ns.
         let found = work.roofline.unwrap();
         for (found, expected) in [
             (found.compute_bound, 20.0 / 2060.0),
@@ -193,7 +195,8 @@ mod tests {
             own: None,
             host: false,
         };
-        // 3 us + 4 us, and 1 ns without a recorded duration: all nodes except the host's.
+        // The sum is 3 us + 4 us, and 1 ns without a recorded duration, of all nodes except the
+        // host's.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWork::of(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));

@@ -1,10 +1,11 @@
-//! Closed form of a phase whose members all begin together on idle links.
+//! Closed form of a phase that all members begin together on idle links.
 //!
-//! All members then do the same at the same time, if the cost of a message depends only on its step and not on its
-//! sender: a member receives its partner's message exactly when its own message arrives. So one member, with its own
-//! messages, represents all. In a ring every step follows the previous one: with K messages of cost c, endpoint delay
-//! e, and reductions of r after ρ of them, the time is K(c + e) + e + ρr. If all messages of a member leave over one
-//! link, a message waits there for earlier ones; this is the same at every member.
+//! All members then do the same at the same time, if the cost of a message depends only on its step
+//! and not on its sender: a member receives its partner's message exactly when its own message
+//! arrives. So one member, with its own messages, represents all members. In a ring every step
+//! follows the previous step: with K messages of cost c, endpoint delay e, and reductions of r
+//! after ρ of the messages, the time is K(c + e) + e + ρr. If all messages of a member leave over
+//! one link, a message waits there for earlier messages; this is the same at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
@@ -18,7 +19,7 @@ use std::collections::BinaryHeap;
 /// Maximum number of members whose costs are compared with one another.
 const COMPARED: u32 = 256;
 
-/// A line of members, as seen by one of them.
+/// A line of members, as one of them sees it.
 pub(super) struct SymmetricLine<'a> {
     pub stage: &'a AstraPhase,
     pub slot: QueueSlot,
@@ -76,7 +77,7 @@ impl SymmetricLine<'_> {
         Some(delays)
     }
 
-    /// Number of messages of a ring that are followed by a reduction.
+    /// Returns the number of messages of a ring that are followed by a reduction.
     fn reduced(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
@@ -84,7 +85,7 @@ impl SymmetricLine<'_> {
         }
     }
 
-    /// Time of a reduction in a ring.
+    /// Returns the time of a reduction in a ring.
     fn once(&self, reduction: impl Fn(BufferShare) -> Span) -> Span {
         let amount = self.stage.reduced(self.slot, self.position(0), 0);
         amount.map_or(Span::ZERO, reduction)
@@ -107,8 +108,8 @@ impl SymmetricLine<'_> {
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
 
-    /// Returns true if a message costs the same from every sender, as it does along a whole dimension of the machine.
-    /// Lines of a sub-grid are equal, so the first represents all.
+    /// Returns true if a message from every sender takes the same time, as along a whole dimension
+    /// of the machine. Lines of a sub-grid are equal, so the first line represents all lines.
     fn alike(&self) -> bool {
         if self.is_dimension() {
             return true;
@@ -143,7 +144,7 @@ impl SymmetricLine<'_> {
         let start = self.stage.credits(self.slot, position);
         let all = start + self.stage.receives(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Time until which the member's link is busy, if all its messages leave over one.
+        // Time until which the member's link is busy, if all its messages leave over one link.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
@@ -151,7 +152,8 @@ impl SymmetricLine<'_> {
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member represents all: when it sends a message, its partner sends the corresponding one to it.
+        // The member represents all members: when it sends a message, its partner sends it the
+        // corresponding message.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {

@@ -10,11 +10,11 @@ use std::path::PathBuf;
 /// Order among the chunks of several collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
-    /// Latest collective first.
+    /// The latest collective comes first.
     Lifo,
-    /// Earliest collective first.
+    /// The earliest collective comes first.
     Fifo,
-    /// Highest `comm_priority` of the node first.
+    /// The collective whose node has the highest `comm_priority` comes first.
     Explicit,
 }
 
@@ -23,37 +23,38 @@ pub enum SchedulingPolicy {
 pub enum CollectiveOptimization {
     /// An all-reduce of the whole chunk in each dimension in turn.
     Baseline,
-    /// Reduce-scatter outwards and all-gather back inwards, so that outer dimensions carry less.
+    /// Reduce-scatters from the innermost dimension outward and all-gathers back inward, so that
+    /// outer dimensions carry fewer bytes.
     LocalBwAware,
 }
 
 /// One value per kind of collective that has implementations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PerCollectiveKind<T> {
-    /// For all-reduce.
+    /// Value for all-reduce.
     pub all_reduce: T,
-    /// For all-gather.
+    /// Value for all-gather.
     pub all_gather: T,
-    /// For reduce-scatter.
+    /// Value for reduce-scatter.
     pub reduce_scatter: T,
-    /// For all-to-all.
+    /// Value for all-to-all.
     pub all_to_all: T,
 }
 
-/// For each kind of collective, one implementation per dimension, innermost first. Empty if the file has none; such a
-/// collective cannot run.
+/// For each kind of collective, one implementation per dimension, innermost first. The list is
+/// empty if the file has no implementation; such a collective cannot run.
 pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogGpParams {
-    /// `L`, in ns.
+    /// Latency `L`, in ns.
     pub latency: u64,
-    /// `o`, in ns.
+    /// Overhead `o`, in ns.
     pub overhead: u64,
-    /// `g`, in ns.
+    /// Gap `g`, in ns.
     pub gap: u64,
-    /// `G`, in ns per byte.
+    /// Gap per byte `G`, in ns.
     pub gap_per_byte: f64,
 }
 
@@ -64,8 +65,8 @@ pub struct SystemFile {
     pub scheduling: SchedulingPolicy,
     /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: CollectiveOptimization,
-    /// `endpoint-delay`, ns before each message and after each reception; `None` if absent, see
-    /// [`SystemFile::endpoint_delay`].
+    /// `endpoint-delay`: delay before each message and after each reception, in ns; `None` if
+    /// absent, see [`SystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
     /// `active-chunks-per-dimension`: chunks in flight at once in a dimension, at least 1.
     pub active_chunks: u32,
@@ -81,7 +82,8 @@ pub struct SystemFile {
     pub local_memory_bandwidth: Option<f64>,
     /// `peak-perf`, in TFLOPS; 0 if absent.
     pub peak: f64,
-    /// True if the roofline prices compute nodes, false if they keep recorded durations.
+    /// True if the roofline determines the durations of compute nodes, false if they keep recorded
+    /// durations.
     pub roofline: bool,
     /// True if the log has a line for each node.
     pub trace: bool,
@@ -98,7 +100,8 @@ pub struct SystemFile {
 }
 
 impl SystemFile {
-    /// Endpoint delay before each message and after each reception in ns, if the file has none.
+    /// Endpoint delay before each message and after each reception in ns, if the file states no
+    /// delay.
     pub const ENDPOINT_DELAY: u64 = 10;
 
     /// Returns the endpoint delay before each message and after each reception, in ns. `scale` multiplies the file's

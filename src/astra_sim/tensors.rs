@@ -1,9 +1,10 @@
 //! Tensors that the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists of pairs of
 //! texts, a tensor's name and its size in bytes.
 //!
-//! A size is the whole number at the beginning of its text, as parsed by `std::stoul`: white space, a sign, and at
-//! least one decimal digit, within 64 bits. Text after the digits is ignored, so `1048576.0`, STAGE's notation, is
-//! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are rejected.
+//! A size is the whole number at the beginning of its text, as parsed by `std::stoul`: white space,
+//! a sign, and at least one decimal digit, within 64 bits. Text after the digits is ignored, so
+//! `1048576.0`, STAGE's notation, is 1,048,576 bytes, and `1e6` is one byte. Sizes below 0, which
+//! the original takes modulo 2^64, are rejected.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 /// Use of one tensor by one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TensorUse {
-    /// The node's id.
+    /// Id of the node.
     pub node: u64,
     /// Index of the tensor.
     pub tensor: u32,
@@ -27,7 +28,7 @@ pub(super) struct TensorUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// In ascending order of nodes; for each node its reads first, in the order of its lists.
+    /// Uses in ascending order of nodes; for each node its reads first, in the order of its lists.
     pub(super) uses: Vec<TensorUse>,
 }
 
@@ -39,9 +40,9 @@ const HINT: &str =
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
-    /// Reads the tensors of a rank from the contents of its file, which notes call `file`. Tensors of size 0 are
-    /// skipped. With `lenient`, a node without its lists has no tensors, with a note, and nodes that never run are
-    /// omitted.
+    /// Reads the tensors of a rank from the contents of its file, called `file` in notes. Tensors
+    /// of size 0 are skipped. With `lenient`, a node without its lists has no tensors, with a note,
+    /// and nodes that never run are omitted.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ use chakram_trace::format::write::{Sink, TraceWriter};
 use chakram_trace::graph::Graph;
 use std::num::NonZeroU32;
 
-/// Flags that name files by single letters, with all other values at their defaults.
+/// Returns flags that name files by single letters, with all other values at their defaults.
 pub fn flags() -> AstraFlags {
     AstraFlags {
         model: AnalyticalNetwork::Unaware,

@@ -1,14 +1,15 @@
 //! A rank's trace in ASTRA-sim's interpretation: lane and duration of each node.
 //!
-//! An NPU runs at most one host operation, one kernel, and one of collectives, sends, loads and stores at a time;
-//! receives are not limited. Streams are ignored. A host node takes its recorded duration in whole microseconds; so
-//! does a kernel if the roofline is off, and every node in a pure replay; without a recorded duration a node takes 1
-//! ns. Otherwise a kernel of f FLOPs on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns; a kernel of 0 bytes is
-//! skipped, and a kernel of 0 FLOPs, which the original never finishes, takes ⌊b / bandwidth⌋ ns. A broadcast takes its
-//! recorded duration and is no communication.
+//! An NPU runs at most one host operation, one kernel, and one collective, send, load or store at a
+//! time; receives are not limited. Streams are ignored. A host node takes its recorded duration in
+//! whole microseconds; so does a kernel if the system file disables the roofline, and every node in
+//! a pure replay; without a recorded duration a node takes 1 ns. Otherwise a kernel of f FLOPs on b
+//! bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns; a kernel of 0 bytes is skipped, and a kernel of
+//! 0 FLOPs, which the original never finishes, takes ⌊b / bandwidth⌋ ns. A broadcast takes its
+//! recorded duration and does not count as communication.
 //!
-//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send has its own lane.
-//! Without [`Quirk::WholeNs`] kernels are priced to the picosecond.
+//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send
+//! has its own lane. Without [`Quirk::WholeNs`] durations of kernels are rounded to picoseconds.
 
 use super::collectives::AstraCollectives;
 use super::lenient;
@@ -19,8 +20,9 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
-/// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and stores if these are
-/// separate. Receives of a pure replay, and communication that waits for no other, have their own lanes after these.
+/// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and
+/// stores if these are separate. Receives of a pure replay, and communication that waits for no
+/// other communication, have their own lanes after these lanes.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
@@ -38,9 +40,9 @@ fn lanes(quirks: QuirkSet) -> u32 {
 pub struct AstraRankGraph {
     /// The graph.
     pub graph: Graph,
-    /// Binding of its slots.
+    /// Binding of the graph's slots.
     pub binding: SlotBinding,
-    /// Number of lanes that it needs.
+    /// Number of lanes that the graph needs.
     pub lanes: u32,
     /// Notes about the trace.
     pub notes: Vec<InputNote>,
@@ -83,7 +85,7 @@ impl<'a> AstraTraceReader<'a> {
     ///
     /// # Errors
     ///
-    /// As [`Graph::read`], and on nodes that the original cannot run either.
+    /// The errors of [`Graph::read`], and an error on nodes that the original cannot run either.
     pub fn read(
         &self,
         contents: &[u8],
@@ -173,7 +175,7 @@ impl TraceReaderState<'_> {
                     node.recorded = self.roofline(node.id, *flops, *bytes)?;
                 }
             }
-            // The original ignores the attribute that distinguishes it from a kernel.
+            // The original ignores the attribute that distinguishes this node from a kernel.
             &mut Op::Communication { bytes } => {
                 node.op = Op::Compute {
                     flops: 0,
@@ -197,7 +199,7 @@ impl TraceReaderState<'_> {
                     _ => COMMUNICATION,
                 });
             }
-            // It occupies the lane of communication, and ends at once.
+            // The node occupies the lane of communication, and ends at once.
             Op::NoOp => {
                 node.op = timed(NOTHING);
                 node.recorded = Span::ZERO;
@@ -245,8 +247,8 @@ impl TraceReaderState<'_> {
                     }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
-                // Successive collectives are often equal and need one check; with per-node algorithms it depends on the
-                // node.
+                // Successive collectives are often equal and need one check; with per-node
+                // algorithms the check depends on the node.
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
                     let groups = &self.reader.inputs.groups;
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
@@ -297,7 +299,7 @@ impl TraceReaderState<'_> {
                 "say both in the system file, or set roofline-enabled to 0",
             ));
         }
-        // In the original's order of operations, because each operation rounds.
+        // The order of operations is the original's, because each operation rounds.
         let seconds = match flops {
             0.0 => bytes / bandwidth,
             _ => flops / (bandwidth * (flops / bytes)).min(peak),

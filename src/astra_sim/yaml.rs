@@ -26,7 +26,8 @@ pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputEr
     Ok(mapping.0)
 }
 
-/// Returns limits that suffice for any file of ASTRA-sim and reject documents that expand beyond their text.
+/// Returns limits that are sufficient for any file of ASTRA-sim and reject documents that expand
+/// beyond their text.
 fn options() -> Options {
     let mut budget = Budget::default();
     budget.max_aliases = 0;

@@ -21,7 +21,7 @@ use chakram_trace::format::CollectiveKind;
 use super::AstraCollectives;
 use std::ops::Range;
 
-/// Endpoint delay in named groups, ns.
+/// Endpoint delay in named groups, in ns.
 const FAST: u64 = 10;
 /// Bytes of a rendezvous request.
 const HANDSHAKE: u64 = 8192;
@@ -30,13 +30,14 @@ impl CollectiveBackend for AstraCollectives {
     type Stage = AstraPhase;
 
     fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
-        // A named group of all NPUs is treated like the unnamed one.
+        // A named group of all NPUs is treated like the unnamed group.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
             return line(party.npus);
         }
         let mut extent = GroupExtent::new(party.npus, topology);
-        // All members as one line, for `one…`. A group that is no sub-grid already is one.
+        // The extent has all members as one line, for `one…`. A group that is no sub-grid already
+        // is one line.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::GroupPhase {
                 dimension: self.dimensions() + usize::from(named),
@@ -461,8 +462,8 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
-    /// Records that a member joins a collective at time 0, if it delays a message at once. Leaves of trees do; other
-    /// members of trees wait for a message first.
+    /// Records that a member joins a collective at time 0, if the member delays a message at once.
+    /// Leaves of trees do; other members of trees wait for a message first.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.stages().first() else {
@@ -516,8 +517,8 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the flow shop of a collective whose members all start together on idle links; `on_begin` is called for
-    /// each passage. `None` if no time is proved.
+    /// Returns the flow shop of a collective whose members all start together on idle links;
+    /// `on_begin` is called for each passage. `None` if no duration is proved.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -548,7 +549,8 @@ impl AstraCollectives {
             back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        // Chunks are identical, so a flow shop over the stages, with the capacities of the queues, yields the end.
+        // Chunks are identical, so a flow shop over the stages, with the capacities of the queues,
+        // gives the end.
         Some(schedule_observed(chunk_schedule, stages, on_begin))
     }
 
@@ -562,13 +564,14 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns whether endpoints of `stage` take a constant time.
+    /// Returns true if endpoints of `stage` take a constant time.
     #[inline]
     fn is_fast(&self, stage: &AstraPhase) -> bool {
         stage.named && self.quirks.has(Quirk::GroupEndpoint)
     }
 
-    /// Returns the set of queues of an NPU that chunks join before `stage`: the dimension's, or the phase's own.
+    /// Returns the set of queues of an NPU that chunks join before `stage`: the dimension's queues,
+    /// or the phase's own queues.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has(Quirk::SharedQueue) {

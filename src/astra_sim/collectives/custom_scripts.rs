@@ -9,7 +9,7 @@ use std::path::Path;
 /// Custom algorithms, and the members that execute them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CustomScripts {
-    /// By index.
+    /// Algorithms by index.
     algorithms: Vec<ScriptedAlgorithm>,
     of_kind: PerCollectiveKind<Option<u16>>,
     of_node: BTreeMap<u64, u16>,
@@ -36,7 +36,8 @@ impl CustomScripts {
         self.of_node.extend(nodes.map(|(id, _)| (id, number)));
     }
 
-    /// Returns the index of a collective's algorithm: its node's takes precedence over its kind's.
+    /// Returns the index of a collective's algorithm: the algorithm of its node takes precedence
+    /// over the algorithm of its kind.
     pub fn number(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.of_kind.all_reduce,

@@ -20,15 +20,15 @@ pub(super) struct QueueCounters {
     /// Number of queues of a level.
     queues: u32,
     dimensions: usize,
-    /// By NPU and level; empty if nothing is counted.
+    /// Counters by NPU and level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
-    /// Collective that the counters belong to, by NPU; empty if they are never reset.
+    /// Collective to which the counters belong, by NPU; empty if the counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl QueueCounters {
-    /// Creates the counters for these NPUs, dimensions and queues, if anything `is_counted`; with `anew`, they restart
-    /// with each collective.
+    /// Creates the counters for these NPUs, dimensions and queues, if anything `is_counted`; with
+    /// `anew`, the counters restart with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -71,7 +71,8 @@ impl QueueCounters {
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // An all-reduce out and back splits the queues into halves; a single queue belongs to both.
+        // An all-reduce of a reduce-scatter and an all-gather splits the queues into halves; a
+        // single queue belongs to both.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;

@@ -1,4 +1,4 @@
-//! Complete inputs, and contradictions between them.
+//! Tests of complete inputs, and of contradictions between inputs.
 
 use super::*;
 use crate::CollectiveImplementation;
@@ -57,7 +57,7 @@ fn inputs_are_read_together() {
         ("p", "3: x"),
     ];
     let inputs = read(&all, &more).unwrap();
-    // 10 ns x 2.5.
+    // The delay is 10 ns x 2.5.
     assert_eq!(inputs.endpoint_delay, 25);
     assert_eq!(inputs.groups.get(1), Some(&[7, 0][..]));
     assert_eq!(inputs.per_node.get(3), Some(Path::new("x")));

@@ -1,4 +1,4 @@
-//! Machine files made from ASTRA-sim's inputs, and their notes.
+//! Tests of machine files made from ASTRA-sim's inputs, and of their notes.
 
 use super::*;
 
@@ -19,8 +19,9 @@ fn machine(imported: &ImportedMachine) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// A GB of a network file is 2^30 bytes: 50 x 2^30 around the ring, whose NPU sends half in each direction; 25 for each
-/// of 7 links of a fully connected NPU, which direct uses one after another: 175 x 2^30; 100 x 2^30 through the switch.
+/// A GB of a network file is 2^30 bytes: an NPU has 50 x 2^30 bytes per second around the ring,
+/// where it sends half in each direction; 175 x 2^30 with full connection, 25 x 2^30 for each of 7
+/// links, which direct uses one after another; and 100 x 2^30 through the switch.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
@@ -32,12 +33,12 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let dimensions = machine.topology().dimensions();
     let rates = dimensions.iter().map(|d| d.bandwidth.bytes_per_second());
     assert!(rates.eq([gib(50.0), gib(175.0), gib(100.0)]));
-    // 0.5 ns.
+    // The latency is 0.5 ns.
     assert_eq!(dimensions[2].latency.0, 500);
     let pipeline = machine.pipeline();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
-    // The rates of its NPUs are unknown, and none are invented.
+    // The rates of the machine's NPUs are unknown, and the file states none.
     assert!(machine.classes()[0].memory.is_none());
     let keys = imported.notes.iter().map(|note| note.key.as_str());
     assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));

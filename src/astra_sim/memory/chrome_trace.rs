@@ -1,12 +1,12 @@
-//! Tensors of a rank in the Chrome trace format: a track for each tensor with its reads and writes, one with its
-//! lifetime in memory, and a curve of the memory.
+//! Tensors of a rank in the Chrome trace format: for each tensor a track with its reads and writes
+//! and a track with its lifetime in memory, and a curve of the memory.
 
 use super::{CompletedNode, TensorAccess, TensorMemory};
 use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Process numbers of a rank besides its own: of lifetimes, and of the curve.
+/// Process numbers of a rank in addition to its own number: for lifetimes, and for the curve.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
@@ -25,7 +25,7 @@ struct TensorEvent<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cat: Option<&'static str>,
     ph: &'static str,
-    /// Microseconds.
+    /// Time in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
     pid: u64,
@@ -59,7 +59,7 @@ impl TensorMemory<'_> {
     ///
     /// # Errors
     ///
-    /// Errors of `out`.
+    /// The errors of `out`.
     pub fn draw(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;

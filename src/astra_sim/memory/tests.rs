@@ -1,4 +1,4 @@
-//! The memory of small jobs, computed by hand.
+//! Compares the memory of small jobs with values computed by hand.
 
 use super::*;
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     ran.collect()
 }
 
-/// A layer forward and backward: w is a weight, a an activation, y a result, g a gradient.
+/// Creates a layer forward and backward: w is a weight, a an activation, y a result, g a gradient.
 fn layer() -> RankTensors {
     tensors(&[
         (0, "w", 100, false),
@@ -55,7 +55,8 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 fn lifetimes_run_from_the_write_to_the_last_read() {
     let tensors = layer();
     let memory = TensorMemory::follow(&tensors, ran(&SPANS));
-    // w from 0 to 26, a from 5 to 14, y from 10 to 26, g from 20 on: 0: 100. 5: 130. 10: 137. 14:
+    // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 on. Bytes at 0: 100. 5:
+    // 130. 10: 137. 14:
     // 107. 20: 157. 26: only g, 50.
     let usage: Vec<_> = memory
         .usage
@@ -77,7 +78,8 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 
 #[test]
 fn memory_that_is_freed_is_there_for_what_follows_at_once() {
-    // a in [0, 10]; b, which is never read, from 10 on: 8 before, 8 after, and never 16.
+    // a exists in [0, 10], and b, which is never read, from 10 on: 8 bytes before, 8 after, and
+    // never 16.
     let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
     let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]));
     assert_eq!(memory.peak(), 8);
@@ -85,7 +87,7 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 
 #[test]
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
-    // Node 0 reads it until 4, node 1 writes it from 2 to 9: it exists from 0 to 4 and is then
+    // Node 0 reads w until 4, and node 1 writes w from 2 to 9: w exists from 0 to 4 and is then
     // freed.
     let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
     let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
@@ -111,7 +113,7 @@ fn the_picture_has_every_access_and_the_curve() {
         });
         facts.collect::<Vec<_>>()
     };
-    // Nobody wrote w; the original reports it as written in the first 10 ns.
+    // No node wrote w; the original reports w as written in the first 10 ns.
     let (rank, lives) = (Value::from(3), Value::from(1_000_003));
     let writes = of("tensorWrite");
     assert_eq!(writes.len(), 8);
@@ -127,6 +129,6 @@ fn the_picture_has_every_access_and_the_curve() {
     assert_eq!(lifetimes[3], ("a", "E", 0.014, &lives));
     let peak = events.iter().filter(|event| event["ph"] == "C");
     let peak = peak.map(|event| event["args"]["Memory_MB"].as_f64().unwrap());
-    // 157 bytes in MiB.
+    // The peak is 157 bytes, in MiB.
     assert_eq!(peak.fold(0.0, f64::max), 157.0 / 1048576.0);
 }

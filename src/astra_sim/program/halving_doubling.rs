@@ -1,13 +1,15 @@
-//! `halvingDoubling`: partners at distances 1, 2, 4, … in a reduce-scatter, n/2, n/4, … in an all-gather, and both in
-//! turn in an all-reduce.
+//! `halvingDoubling`: members exchange with partners at distances 1, 2, 4, … in a reduce-scatter,
+//! n/2, n/4, … in an all-gather, and both in turn in an all-reduce.
 //!
-//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and message j of an all-gather
-//! 2^j D. The second half of an all-reduce continues with 2⌊d/2⌋, where d is the size of the last message of the first
-//! half; this is less than d if d is odd.
+//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and
+//! message j of an all-gather has 2^j D bytes. The second half of an all-reduce continues with
+//! 2⌊d/2⌋ bytes, where d is the size of the last message of the first half; this is less than d if
+//! d is odd.
 //!
-//! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it visits the distances ⌊n/2⌋, ⌊n/4⌋, … in L
-//! messages. It terminates if members pair off at each distance, for example 6 members at 3 and 1, although a member
-//! then has the data of only 3 others.
+//! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it visits the distances
+//! ⌊n/2⌋, ⌊n/4⌋, … in L messages. The all-gather terminates if members form pairs at each distance,
+//! for example 6 members at distances 3 and 1, although a member then has the data of only 3 other
+//! members.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
@@ -20,7 +22,8 @@ pub(super) struct HalvingPacket {
     pub amount: BufferShare,
 }
 
-/// Returns true if `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
+/// Returns true if `members` of an all-gather form pairs at each distance: blocks of twice the
+/// distance fill the line.
 pub fn pairs(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
         .take_while(|&distance| distance > 0);
@@ -44,7 +47,7 @@ pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
 pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
     let levels = levels(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // Truncating a size at each halving equals truncating it once.
+    // Truncating a size at each halving is equal to truncating it once.
     let halved = |times: u32| phase.part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::times(amount, power(times));
     match phase.part {
@@ -65,8 +68,8 @@ pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> Halv
     }
 }
 
-/// Returns the partner at `distance`: forward for even multiples of it, backward for odd ones. All members pair off at
-/// this distance, so no partner is beyond the line.
+/// Returns the partner at `distance`: forward for even multiples of the distance, backward for odd
+/// multiples. All members form pairs at this distance, so no partner is beyond the line.
 pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance
@@ -79,7 +82,7 @@ pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The partner in a line that wraps around, as in the original.
+    /// Returns the partner in a line that wraps around, as in the original.
     fn round(index: u32, size: u32, distance: u32) -> u32 {
         match index / distance % 2 {
             0 => (index + distance) % size,

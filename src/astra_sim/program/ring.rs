@@ -1,7 +1,8 @@
 //! `ring`: every message goes to the successor on the line.
 //!
-//! With n members and D bytes: reduce-scatter has n-1 messages of ⌊D/n⌋, all-gather n-1 of D, all-reduce 2(n-1) of
-//! ⌊D/n⌋, all-to-all n(n-1)/2 of ⌊D/n⌋. The window is one.
+//! With n members and D bytes, a reduce-scatter has n-1 messages of ⌊D/n⌋ bytes, an all-gather n-1
+//! messages of D bytes, an all-reduce 2(n-1) messages of ⌊D/n⌋ bytes, and an all-to-all n(n-1)/2
+//! messages of ⌊D/n⌋ bytes. The window is one.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;

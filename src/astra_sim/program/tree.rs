@@ -1,10 +1,11 @@
 //! `doubleBinaryTree`: an all-reduce up a binary tree and down again; chunks alternate between two mirrored trees.
 //!
-//! With n = 2^L members the root has one subtree, a complete binary tree of the other n-1 members, whose in-order
-//! numbering is the line's numbering. The root is the last member of the line or, mirrored, the first. A leaf sends up.
-//! An inner member reduces the messages of its two children, sends up, reduces the result that returns (again, unless
-//! that quirk is corrected), and sends it to both children. It then ends, even if these messages have not been
-//! delivered.
+//! With n = 2^L members the root has one subtree, a complete binary tree of the other n-1 members,
+//! whose in-order numbering is the line's numbering. The root is the last member of the line or,
+//! mirrored, the first. A leaf sends up. An inner member reduces the messages of its two children,
+//! sends up, reduces the result that returns (again, unless
+//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to
+//! both children. The member then ends, even if these messages have not been delivered.
 
 use super::QueueSlot;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
@@ -21,7 +22,7 @@ pub(super) enum TreeRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TreeMessage {
     pub to: u32,
-    /// Number of credits that it needs.
+    /// Number of credits that the message needs.
     pub after: u32,
     /// Number of steps after which the receiver posts the receive.
     pub recv_posted: u32,
@@ -31,8 +32,8 @@ impl TreeRole {
     /// Returns the role of the member at `position`.
     pub fn of(slot: QueueSlot, position: LinePosition) -> Self {
         let n = position.size;
-        // Indices 1 to n-1 are the subtree in order, and n is the root. The parent of x is x ± the lowest set bit of x,
-        // whichever has a higher lowest bit.
+        // Indices 1 to n-1 are the subtree in order, and n is the root. The parent of x is that of
+        // x ± the lowest set bit of x that has the higher lowest bit.
         let place = |index: u32| match index {
             0 if slot.mirrored => n,
             _ => index + u32::from(!slot.mirrored),
@@ -79,7 +80,8 @@ impl TreeRole {
 
     /// Returns the `i`-th message.
     pub fn step(self, i: u32) -> Option<TreeMessage> {
-        // Receives from children are posted at the start, those from parents after the message up.
+        // Receives from children are posted at the start, and receives from parents after the
+        // message up.
         let (to, after, recv_posted) = match (self, i) {
             (Self::Leaf { parent }, 0) => (parent, 1, 0),
             (Self::Inner { parent, .. }, 0) => (parent, 2, 0),
@@ -149,7 +151,8 @@ mod tests {
 
     #[test]
     fn the_trees_of_eight() {
-        // In order over 0..=6: leaves 0, 2, 4, 6, above them 1 and 5, above these 3, and the root is 7.
+        // In order over 0..=6, the leaves are 0, 2, 4, 6, their parents 1 and 5, the parent of
+        // these 3, and the root is 7.
         assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
         let inner = |parent, left, right| TreeRole::Inner {
             parent,
@@ -160,11 +163,11 @@ mod tests {
         assert_eq!(role(1, 8, false), inner(3, 0, 2));
         assert_eq!(role(5, 8, false), inner(3, 4, 6));
         assert_eq!(role(6, 8, false), TreeRole::Leaf { parent: 5 });
-        // Mirrored: in order over 1..=7, and the root is 0.
+        // The mirrored tree is in order over 1..=7, and its root is 0.
         assert_eq!(role(0, 8, true), TreeRole::Root { child: 4 });
         assert_eq!(role(4, 8, true), inner(0, 2, 6));
         assert_eq!(role(7, 8, true), TreeRole::Leaf { parent: 6 });
-        // With two members, one is the root and the other a leaf.
+        // With two members, one member is the root and the other is a leaf.
         assert_eq!(role(1, 2, false), TreeRole::Root { child: 0 });
         assert_eq!(role(0, 2, false), TreeRole::Leaf { parent: 1 });
     }

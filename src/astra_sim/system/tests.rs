@@ -1,4 +1,4 @@
-//! System files: every key, and every error.
+//! Tests of every key and every error of system files.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn error(text: &str) -> String {
     SystemFile::parse(text, "s", true).unwrap_err().to_string()
 }
 
-/// Every key, in a file without notes.
+/// A file with every key and without notes.
 const ALL: &str = r#"{
     "scheduling-policy": "EXPLICIT",
     "collective-optimization": "localBWAware",
@@ -115,7 +115,7 @@ fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
 #[test]
 fn a_scale_applies_to_what_the_file_says() {
     let delay = |text: &str, scale| parse(text).0.endpoint_delay(scale);
-    // Without a value: 10, at any scale. 25 x 0.5 = 12.5, truncated to 12.
+    // Without a value, the delay is 10 at any scale. 25 x 0.5 = 12.5 is truncated to 12.
     assert_eq!(delay("{\"preferred-dataset-splits\": 1}", 2.0), 10);
     assert_eq!(delay(ALL, 0.5), 12);
     assert_eq!(delay(ALL, 1.0), 25);

@@ -122,7 +122,7 @@ impl SweepJournal {
         Ok(journal)
     }
 
-    /// Continues the journal in `folder`, or creates one, and returns its entries.
+    /// Continues the journal in `folder`, or creates one, and returns the journal and its entries.
     pub fn resume(folder: &Path, study: &str) -> Result<(Self, Vec<JournalEntry>), JournalError> {
         let path = Self::path(folder);
         let failed = |source| JournalError::Io {
@@ -160,7 +160,7 @@ impl SweepJournal {
 
     fn line(&self, line: &impl Serialize) -> Result<(), JournalError> {
         let mut text = serde_json::to_vec(line).expect("entries are texts and numbers");
-        // One write for the whole line, so that a crash leaves at most one incomplete line.
+        // The whole line is one write, so that a crash leaves at most one incomplete line.
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(&text).map_err(|source| JournalError::Io {
@@ -170,7 +170,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal: its entries, and the bytes of its complete lines.
+/// Parses a journal; returns its entries, and the number of bytes of its complete lines.
 fn read(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);
@@ -235,7 +235,7 @@ mod tests {
         journal.add(&entry("b")).unwrap();
         let path = SweepJournal::path(dir.path());
         let all = std::fs::read(&path).unwrap();
-        // Every position at which the program may have been killed.
+        // The program may have been killed at every position.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
             let (journal, known) = SweepJournal::resume(dir.path(), "s").unwrap();

@@ -13,17 +13,18 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// NPUs of the job.
     pub npus: u32,
-    /// Mean time of NPUs in each part, in the order of [`PARTS`]. Older files have no bubble: there it is part of
-    /// exposed communication.
+    /// Mean time of NPUs in each part, in the order of [`PARTS`]. Older files have no bubble: there
+    /// the bubble is part of exposed communication.
     #[serde(default, deserialize_with = "read_parts")]
     pub parts_ps: [u64; PARTS.len()],
     /// Maximum bytes in use on an NPU, if traces give allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy of the kernels priced by loop nests, over all NPUs, in picojoules; `None` without such kernels.
+    /// Energy of the kernels whose times are from loop nests, over all NPUs, in picojoules; `None`
+    /// without such kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Mean compute time of NPUs in other kernels, if loop nests price some.
+    /// Mean compute time of NPUs in other kernels, if loop nests give the times of some kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
     /// Price of an NPU in dollars per hour, if the machine file gives one.
@@ -35,7 +36,7 @@ pub struct PointMeasures {
     /// Mean busy time of a link between cores, on a machine of tiles with shared links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links_busy_ps: Option<u64>,
-    /// The same for a memory port.
+    /// Mean busy time of a memory port, on such a machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports_busy_ps: Option<u64>,
 }
@@ -51,12 +52,13 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs: the mapping energy of kernels priced by loop nests, `power.busy` W while other kernels run,
-    /// and `power.idle` W while no kernel runs.
+    /// Energy of all NPUs: the mapping energy of kernels whose times are from loop nests,
+    /// `power.busy` W while other kernels run, and `power.idle` W while no kernel runs.
     Energy,
     /// Energy times makespan.
     EnergyDelay,
-    /// Price of the NPUs for the makespan, at `price.npu` per hour or at the machine's own price.
+    /// Price of renting the NPUs for the makespan, at `price.npu` per hour or at the machine's own
+    /// price.
     Cost,
     /// Cost per million tokens.
     TokenCost,
@@ -100,7 +102,7 @@ impl SweepObjective {
         Self::RunEnergy,
     ];
 
-    /// Name in studies, and column heading.
+    /// Returns the name in studies, which is also the column heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -119,12 +121,13 @@ impl SweepObjective {
         }
     }
 
-    /// Returns true if it depends on the energy of NPUs.
+    /// Returns true if the objective depends on the energy of NPUs.
     pub fn has_energy(self) -> bool {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Settings that it requires; `all_mapped` if loop nests price all kernels.
+    /// Returns the settings that the objective requires; `all_mapped` if loop nests give the times
+    /// of all kernels.
     pub fn needs(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -159,8 +162,8 @@ impl SweepObjective {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
 
-    /// The value in seconds, tokens per second, bytes, joules, joule-seconds, dollars, days, hours, or NPUs; `None` if
-    /// unknown.
+    /// Returns the value in seconds, tokens per second, bytes, joules, joule-seconds, dollars,
+    /// days, hours, or NPUs; `None` if unknown.
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
@@ -188,7 +191,7 @@ impl SweepObjective {
             Self::TokenCost => {
                 Self::Cost.value(measures, settings)? / measures.tokens? as f64 * 1e6
             }
-            // The number of replays is the total tokens divided by the tokens of one.
+            // The number of replays is the total tokens divided by the tokens of one replay.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
             Self::RunNpuHours => Self::RunDays.value(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
@@ -203,7 +206,7 @@ impl SweepObjective {
         })
     }
 
-    /// The value, negated if larger is better, so that smaller is always better.
+    /// Returns the value, negated if larger is better, so that smaller is always better.
     pub fn score(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let value = self.value(measures, settings)?;
         Some(if self.is_maximised() { -value } else { value })
@@ -252,12 +255,12 @@ fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], 
 }
 
 impl PointMeasures {
-    /// A busy time as a share of the makespan.
+    /// Returns a busy time as a share of the makespan.
     pub fn share(&self, busy_ps: Option<u64>) -> Option<f64> {
         busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
     }
 
-    /// The largest part of the NPUs' time, with its share.
+    /// Returns the largest part of the NPUs' time, with its share.
     pub fn limit(&self) -> String {
         let most = (0..PARTS.len())
             .rev()
@@ -285,7 +288,8 @@ mod tests {
 
     #[test]
     fn objectives_follow_from_measures_and_prices() {
-        // 2 s on 4 NPUs, busy 1.5 s: 4 x (700 x 1.5 + 100 x 0.5) = 4400 J; 3.6 per hour: 3.6 x 4 x 2 / 3600 = 0.008.
+        // 2 s on 4 NPUs, of which they are busy 1.5 s, take 4 x (700 x 1.5 + 100 x 0.5) = 4400 J;
+        // at 3.6 per hour they cost 3.6 x 4 x 2 / 3600 = 0.008.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -309,8 +313,8 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
-        // 0.008 for 8,192 tokens: 0.97656 per million. 8.192e9 tokens are a million replays: 2e6 s, on 4 NPUs, 8,000
-        // and 4.4 GJ.
+        // 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are a million
+        // replays, which take 2e6 s on 4 NPUs, cost 8,000 and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
         for (objective, expected) in [
@@ -327,7 +331,8 @@ mod tests {
                 objective.name()
             );
         }
-        // The machine's own price applies if the study sets none; without both there is no cost.
+        // The machine's own price applies if the study sets no price; without both prices there is
+        // no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value(&measures, &own), None);
@@ -346,8 +351,8 @@ mod tests {
             SweepObjective::Energy.value(&measures, &Settings::new()),
             None
         );
-        // Kernels of 9e14 pJ = 900 J by loop nests; of the 1.5 s only 0.5 s are in other kernels: 900 + 4 x (700 x 0.5
-        // + 100 x 0.5).
+        // Kernels use 9e14 pJ = 900 J by loop nests; of the 1.5 s only 0.5 s are in other kernels:
+        // 900 + 4 x (700 x 0.5 + 100 x 0.5).
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -355,7 +360,8 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // All kernels by loop nests: 900 + 4 x 100 x 0.5, with no busy power.
+        // If loop nests give the times of all kernels, the energy is 900 + 4 x 100 x 0.5, with no
+        // busy power.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

@@ -65,7 +65,7 @@ fn title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String
     )
 }
 
-/// Rows shown in a chart: the front, the best rows, and others at even intervals.
+/// Returns the rows shown in a chart: the front, the best rows, and other rows at even intervals.
 fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -85,7 +85,7 @@ fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// The best row of each objective, with its interval and its comparison with other rows.
+/// Renders the best row of each objective, with its interval and its comparison with other rows.
 fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -123,7 +123,8 @@ fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Charts of the first objective by each other one, or by memory, NPUs or the row's index.
+/// Renders charts of the first objective by each other objective, or by memory, NPUs or the row's
+/// index.
 fn points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -183,12 +184,12 @@ struct PointsChart<'a> {
     bests: &'a [(SweepObjective, usize)],
     front: &'a [usize],
     first: SweepObjective,
-    /// `None` for the row's index.
+    /// Second objective; `None` for the row's index.
     second: Option<SweepObjective>,
 }
 
 impl PointsChart<'_> {
-    /// The coordinates of a row.
+    /// Returns the coordinates of a row.
     fn at(&self, row: usize) -> Option<(f64, f64)> {
         let x = match self.second {
             Some(objective) => value_of(self.sweep, row, objective)?,
@@ -197,7 +198,7 @@ impl PointsChart<'_> {
         Some((x, value_of(self.sweep, row, self.first)?))
     }
 
-    /// The best rows, each with the objectives that it leads.
+    /// Returns the best rows, each with the objectives by which it is the best.
     fn names(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
@@ -214,7 +215,8 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// The Pareto front of both quantities, from left to right; empty without a second quantity.
+    /// Returns the Pareto front of both quantities, from left to right; empty without a second
+    /// quantity.
     fn front_of_two(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
@@ -304,7 +306,7 @@ impl PointsChart<'_> {
     }
 }
 
-/// Parallel coordinates: axes of the study, then objectives.
+/// Renders parallel coordinates: axes of the study, then objectives.
 fn coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -373,8 +375,8 @@ fn coordinates(
     figure(&picture, &legend, &caption)
 }
 
-/// The axis of a setting, and the positions of rows on it: numbers by value, logarithmic if they span a large range,
-/// and words at even distances.
+/// Returns the axis of a setting, and the positions of rows on the axis: numbers by value,
+/// logarithmic if they span a large range, and words at even distances.
 fn setting_axis(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -420,7 +422,8 @@ fn setting_axis(
     (axis, places)
 }
 
-/// The last part of a plan key, or the last two of another path, because axis names are printed close together.
+/// Returns the last part of a plan key, or the last two parts of another path, because axis names
+/// are printed close together.
 fn last_parts(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')
@@ -428,7 +431,7 @@ fn last_parts(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// The best value of the first objective so far, by row.
+/// Renders a chart of the best value of the first objective so far, by row.
 fn so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = best_so_far(sweep, objective, 0);

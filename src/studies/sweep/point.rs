@@ -22,7 +22,8 @@ pub struct PointRefusal {
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if an option of the replay has no effect on this machine and work, but may have one on others.
+    /// True if an option of the replay has no effect on this machine and work, but may have an
+    /// effect on others.
     pub is_option: bool,
 }
 
@@ -97,7 +98,7 @@ pub struct ResolvedPoint {
 }
 
 impl ResolvedPoint {
-    /// Resolves `settings`; takes machines and models from `parts` if earlier points had them.
+    /// Resolves `settings`; uses machines and models of earlier points from `parts`.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -110,7 +111,7 @@ impl ResolvedPoint {
                 (machine, work, key)
             }
             None => {
-                // An error of the machine takes precedence over one of the plan.
+                // An error of the machine takes precedence over an error of the plan.
                 let mut pattern = match pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
@@ -139,13 +140,13 @@ impl ResolvedPoint {
         })
     }
 
-    /// Memory of the smallest NPU in bytes, if known.
+    /// Returns the memory of the smallest NPU in bytes, if known.
     pub fn capacity(&self) -> Option<u64> {
         least_memory(&self.machine)
     }
 }
 
-/// The settings whose keys `path` maps to paths of the machine.
+/// Returns the settings whose keys `path` maps to paths of the machine.
 fn edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
@@ -155,7 +156,8 @@ fn edits<'s>(
         .collect()
 }
 
-/// The text of `machine` with enough NPUs along its outermost dimension for `ranks`, if this dimension is scalable.
+/// Returns the text of `machine` with enough NPUs along its outermost dimension for `ranks`, if
+/// this dimension is scalable.
 fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -180,7 +182,7 @@ type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 /// Maximum number of cached parts of each kind.
 const KEPT: usize = 256;
 
-/// The entry of `parts` for `key`, created by `make` if missing.
+/// Returns the entry of `parts` for `key`, created by `make` if missing.
 fn shared<T: Clone>(
     parts: &Mutex<PartTable<T>>,
     key: String,
@@ -190,7 +192,8 @@ fn shared<T: Clone>(
     if let Some(known) = lock().get(&key) {
         return known.clone();
     }
-    // Made without the lock, so that others do not wait; two threads may make the same part.
+    // Make the part without the lock, so that other threads do not wait; two threads may make the
+    // same part.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {
@@ -201,7 +204,7 @@ fn shared<T: Clone>(
 }
 
 impl SharedParts {
-    /// The machine of `settings`, with at least `ranks` NPUs if it can be scaled.
+    /// Returns the machine of `settings`, with at least `ranks` NPUs if it can be scaled.
     fn machine(
         &self,
         settings: &Settings,
@@ -256,7 +259,7 @@ impl SharedParts {
         })
     }
 
-    /// The software stack of `settings`, if they have one.
+    /// Returns the software stack of `settings`, if they have one.
     fn stack(&self, settings: &Settings) -> Result<Option<Arc<SoftwareStack>>, PointRefusal> {
         let name = settings.get("stack").map(ConfigLiteral::to_string);
         let load = |name: String| {
@@ -270,7 +273,7 @@ impl SharedParts {
         name.map_or(Ok(None), load)
     }
 
-    /// The model of `settings`.
+    /// Returns the model of `settings`.
     fn model(&self, settings: &Settings) -> Result<Model, PointRefusal> {
         let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
         let name = settings.get("model").map(ConfigLiteral::to_string);
@@ -337,7 +340,7 @@ fn bind(
     Ok(format!("{} on {taken:?}", super::setting::line(&own)))
 }
 
-/// The options of the replay; rejects options that `machine` does not support.
+/// Returns the options of the replay; rejects options that `machine` does not support.
 fn options(
     settings: &Settings,
     replay: &ReplaySettings,

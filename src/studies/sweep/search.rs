@@ -28,7 +28,8 @@ pub enum SweepError {
     /// The journal cannot be written or read.
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
-    /// Interrupted from outside, or out of memory; the journal has all points answered before.
+    /// The sweep was interrupted from outside, or is out of memory; the journal has all points
+    /// answered before.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
     /// Points have no answer, and replays are not allowed.
@@ -49,9 +50,9 @@ pub enum SweepError {
 /// A part of a study's points: the points whose index has this remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// Remainder of the index of each of its points.
+    /// Remainder of the index of each point of the shard.
     pub index: u64,
-    /// The number of shards.
+    /// Number of shards.
     pub of: u64,
 }
 
@@ -69,16 +70,17 @@ pub struct SweepOptions {
 /// Outcome of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RowOutcome {
-    /// It was replayed, or rejected.
+    /// The point was replayed, or rejected.
     Answered(PointAnswer),
-    /// Not replayed, because its bound is not better than the best point.
+    /// The point was not replayed, because its bound is not better than the best point.
     Dominated(PointBound),
 }
 
 /// A point that was visited.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Its index if all points can be listed; otherwise its position in the order of first visits.
+    /// Index of the point if all points can be listed; otherwise its position in the order of first
+    /// visits.
     pub number: u64,
     /// Values of the axes.
     pub point: Settings,
@@ -95,7 +97,7 @@ pub struct SweepStep<'a> {
     pub best: Option<(&'a str, f64)>,
 }
 
-/// Counts of new work, without answers known before.
+/// Counts of new work, which exclude answers that were known before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WorkDone {
     /// Number of computed bounds, and their time in seconds over all threads.
@@ -104,7 +106,7 @@ pub struct WorkDone {
     pub replayed: (u64, f64),
 }
 
-/// Called for each new answer or bound, from any thread.
+/// Function that is called for each new answer or bound, from any thread.
 pub type SweepWatcher<'w> = dyn Fn(&SweepStep<'_>) + Sync + 'w;
 
 /// Explores the points of a study.
@@ -161,7 +163,7 @@ impl<'s> StudyExplorer<'s> {
         })
     }
 
-    /// Counts of new work so far.
+    /// Returns the counts of new work so far.
     pub fn work_done(&self) -> WorkDone {
         self.done
     }
@@ -199,7 +201,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// The points of a layer that can be listed, with their indices; in a sharded study only the shard's points.
+    /// Returns the points of a layer that can be listed, with their indices; in a sharded study
+    /// only the shard's points.
     fn listing(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.size(layer);
@@ -225,8 +228,8 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// The score of each point of a list: from its answer in the last layer, otherwise the best score of the inner
-    /// layers.
+    /// Returns the score of each point of a list: the score of its answer in the last layer,
+    /// otherwise the best score of the inner layers.
     fn scores(
         &mut self,
         depth: usize,
@@ -321,7 +324,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Adds a row for an answered point, unless it already has one or the answer is missing, and returns its score.
+    /// Adds a row for an answered point, unless the point already has a row or the answer is
+    /// missing, and returns the point's score.
     fn visit(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::line(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
@@ -330,7 +334,7 @@ impl<'s> StudyExplorer<'s> {
             return None;
         };
         let score = self.score(point, &answer);
-        // Every point with an index gets a row, even if it equals another.
+        // Every point with an index gets a row, even if it equals another point.
         if self.visited.insert(key) || number.is_some() {
             let number = number.unwrap_or(self.rows.len() as u64);
             self.rows.push(SweepRow {
@@ -346,7 +350,7 @@ impl<'s> StudyExplorer<'s> {
         score(self.study, point, answer)
     }
 
-    /// The score of a row, if it has one.
+    /// Returns the score of a row, if it has one.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
             RowOutcome::Answered(answer) => self.score(&row.point, answer),
@@ -355,7 +359,7 @@ impl<'s> StudyExplorer<'s> {
     }
 }
 
-/// The score of an answer by the study's first objective.
+/// Returns the score of an answer by the study's first objective.
 fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => study.objectives[0].score(measures, &study.whole(point)),
@@ -363,7 +367,7 @@ fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     }
 }
 
-/// The smallest known score.
+/// Returns the smallest known score.
 fn least(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

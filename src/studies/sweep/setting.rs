@@ -23,7 +23,7 @@ const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 /// Key of the price of an NPU, in dollars per hour.
 pub(super) const PRICE: &str = "price.npu";
 
-/// Part of the configuration that a key belongs to.
+/// Part of the configuration to which a key belongs.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
     /// The machine, the work, or the length of its samples.
@@ -36,7 +36,7 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// A path in the model file.
     Model(&'k str),
-    /// A key of the accelerator for kernel prices by loop nests.
+    /// A key of the accelerator for kernel times by loop nests.
     Accelerator(&'k str),
     /// An option of the plan.
     Plan(&'static PlanOption),
@@ -67,7 +67,7 @@ pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, Rep
     ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
-/// The plan option called `key`, written with dashes or underscores.
+/// Returns the plan option called `key`, written with dashes or underscores.
 fn plan_option(key: &str) -> Option<&'static PlanOption> {
     let key = key.replace('-', "_");
     OPTIONS
@@ -75,7 +75,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Returns the part of the configuration that `key` belongs to.
+/// Returns the part of the configuration to which `key` belongs.
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = plain().chain(plan).collect();
-            // A bare `tensor` probably means the plan's option, and likewise for other option names.
+            // A bare `tensor` probably means the plan's option, as do the names of other options.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
@@ -120,7 +120,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     }
 }
 
-/// Keys that are not paths in a file.
+/// Returns the keys that are not paths in a file.
 fn plain() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
     let options = options.map(|option| option.key.key().to_string());

@@ -62,7 +62,7 @@ const UNBOUNDED: [&str; 9] = [
 ];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
 
-/// Limits that points must keep.
+/// Limits for points.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PointLimits {
     /// True if every rank must fit in the memory of its NPU.
@@ -76,7 +76,7 @@ pub struct PointLimits {
 /// A parsed and checked study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Study {
-    /// Its name in reports.
+    /// Name of the study in reports.
     pub name: String,
     /// Seed of random choices.
     pub seed: u64,
@@ -86,7 +86,7 @@ pub struct Study {
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<StudyAxis>,
-    /// At least one layer, outermost first, or in the order of turns.
+    /// Layers, at least one, outermost first or in the order of turns.
     pub layers: Vec<StudyLayer>,
     /// Maximum number of rounds, in which layers take turns with all other axes fixed at the best point so far; `None`
     /// if layers are nested.
@@ -263,13 +263,13 @@ impl Study {
         Ok(())
     }
 
-    /// Every key that the base or an axis sets.
+    /// Returns every key that the base or an axis sets.
     fn keys(&self) -> impl Iterator<Item = &str> {
         let axes = self.axes.iter().flat_map(|axis| &axis.keys);
         axes.chain(self.base.keys()).map(String::as_str)
     }
 
-    /// Every value of `key`, as text.
+    /// Returns every value of `key`, as text.
     fn values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
         let axes = self.axes.iter().flat_map(move |axis| {
             let index = axis.keys.iter().position(|own| own == key);
@@ -291,7 +291,7 @@ impl Study {
             || self.values("machine").any(|name| price(name).is_some())
     }
 
-    /// The number of points; `None` if they cannot be listed.
+    /// Returns the number of points; `None` if they cannot be listed.
     pub fn listed(&self) -> Option<u64> {
         if self.rounds.is_some() {
             return None;
@@ -308,7 +308,7 @@ impl Study {
         Some(all)
     }
 
-    /// The number of combinations of a layer's axes.
+    /// Returns the number of combinations of a layer's axes.
     pub fn size(&self, layer: &StudyLayer) -> u64 {
         let sizes = layer
             .axes

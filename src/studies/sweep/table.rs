@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 /// Column heading, and the function that formats it for a point.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows, by rank and on the front, for which intervals are computed. It is independent of the number of
-/// printed rows, so that files do not depend on it.
+/// Number of rows, by rank and on the front, for which intervals are computed. This number is
+/// independent of the number of printed rows, so that files do not depend on what is printed.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; empty if unknown.
@@ -35,20 +35,20 @@ fn text<T: ToString>(value: Option<T>) -> String {
 pub struct SweepTable<'s> {
     /// The study that the rows answer.
     pub study: &'s Study,
-    /// Its rows, by number.
+    /// Rows of the study, by number.
     pub rows: Vec<SweepRow>,
     /// Turns of layers, for a study in rounds.
     turns: Vec<LayerTurn>,
-    /// Objective values of each row; `None` unless all are known.
+    /// Objective values of each row; `None` unless all values are known.
     values: Vec<Option<Vec<f64>>>,
     /// Ends of the 90 % time interval of the rows shown to users, by row index.
     intervals: BTreeMap<usize, [Span; 2]>,
-    /// Keys of each row that have no effect.
+    /// For each row, the keys without an effect.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`, with the turns in which layers found them, if any.
+    /// Creates the table of `rows`, with the turns of layers that found the rows, if any.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures(row)?;
@@ -116,7 +116,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective; the first one wins ties.
+    /// Returns the best row by each objective, and the first of equal rows.
     pub fn bests(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.scores(row)?)))
@@ -162,12 +162,12 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Values of a row's objectives, in their order.
+    /// Returns the values of a row's objectives, in the order of objectives.
     pub fn values(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
-    /// The same values with signs such that smaller is better.
+    /// Returns the values of a row's objectives with signs such that smaller is better.
     fn scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
@@ -183,7 +183,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Indices of the rows with all objectives, ordered by the first objective, best first; ties keep row order.
+    /// Returns the indices of the rows with all objectives, ordered by the first objective, best
+    /// first; equal rows keep their order.
     pub fn ranked(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.scores(row)?[0], row)))
@@ -192,8 +193,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Indices of the Pareto-optimal rows, best in the first objective first. Of rows that are equal in all objectives
-    /// only the first is returned.
+    /// Returns the indices of the Pareto-optimal rows, best in the first objective first. Of rows
+    /// that are equal in all objectives only the first is returned.
     pub fn front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -220,14 +221,14 @@ impl<'s> SweepTable<'s> {
         front.into_iter().map(|(row, _)| row).collect()
     }
 
-    /// The keys that axes set, in order.
+    /// Returns the keys that axes set, in order.
     pub fn keys(&self) -> Vec<&str> {
         let axes = self.study.axes.iter();
         axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
             .collect()
     }
 
-    /// One row as JSON.
+    /// Returns one row as JSON.
     fn json(&self, index: usize) -> Value {
         let row = &self.rows[index];
         let mut out = Map::new();
@@ -279,7 +280,7 @@ impl<'s> SweepTable<'s> {
         Value::Object(out)
     }
 
-    /// The study, all rows, and the indices of the front as one JSON document.
+    /// Returns the study, all rows, and the indices of the front as one JSON document.
     pub fn document(&self) -> String {
         #[derive(Serialize)]
         struct SweepDocument<'d> {
@@ -300,13 +301,13 @@ impl<'s> SweepTable<'s> {
         VersionedDocument::new("chakram.sweep.1", document).text()
     }
 
-    /// All rows as JSON Lines.
+    /// Returns all rows as JSON Lines.
     pub fn json_lines(&self) -> String {
         let rows = (0..self.rows.len()).map(|row| format!("{}\n", self.json(row)));
         rows.collect()
     }
 
-    /// Columns for links and memory ports, if any row has them.
+    /// Returns the columns for links and memory ports, if any row has them.
     fn busy_columns(&self) -> Vec<BusyColumn> {
         let all: [BusyColumn; 4] = [
             ("links_busy_ps", |m| text(m.links_busy_ps)),
@@ -319,7 +320,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Objectives, other than the study's, for which some row has a value.
+    /// Returns the objectives that are not the study's and for which some row has a value.
     pub(super) fn stated(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
@@ -329,13 +330,13 @@ impl<'s> SweepTable<'s> {
         others.filter(is_known).collect()
     }
 
-    /// The value of a replayed row's objective, if known.
+    /// Returns the value of a replayed row's objective, if known.
     pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
         let row = &self.rows[index];
         objective.value(measures(row)?, &self.study.whole(&row.point))
     }
 
-    /// `rows` as CSV.
+    /// Returns `rows` as CSV.
     pub fn csv(&self, rows: impl Iterator<Item = usize>) -> String {
         let keys = self.keys();
         let mut heads: Vec<String> = vec!["row".to_owned(), "outcome".to_owned()];
@@ -408,7 +409,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Counts of rows by outcome, and of impossible rows by reason.
+    /// Returns the counts of rows by outcome, and of impossible rows by reason.
     pub fn counts(&self) -> String {
         let of = |name: &str| self.rows.iter().filter(|row| outcome(row) == name).count() as u64;
         let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
@@ -443,7 +444,7 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    /// The best rows and the front as text for users.
+    /// Returns the best rows and the front as text for users.
     pub fn text(&self, most: usize, style: TextStyle) -> String {
         let mut text = String::new();
         let plain = anstyle::Style::new();
@@ -523,7 +524,7 @@ impl<'s> SweepTable<'s> {
         notes.collect()
     }
 
-    /// The best point after each layer's turn, with the layer's values in it.
+    /// Returns the best point after each layer's turn, with the values that the layer gives it.
     fn rounds(&self, style: TextStyle) -> String {
         if self.turns.is_empty() {
             return String::new();
@@ -617,7 +618,7 @@ impl<'s> SweepTable<'s> {
     }
 }
 
-/// The measures of a replayed row.
+/// Returns the measures of a replayed row.
 pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(measures)) => Some(measures),
@@ -625,7 +626,7 @@ pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
     }
 }
 
-/// The outcome of a row as a word.
+/// Returns the outcome of a row as a word.
 fn outcome(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
@@ -645,7 +646,7 @@ fn literal(value: &chakram_base::config::ConfigLiteral) -> Value {
     }
 }
 
-/// The objective's best value so far, for each replayed row in row order.
+/// Returns the objective's best value so far, for each replayed row in row order.
 pub fn best_so_far(
     table: &SweepTable<'_>,
     objective: SweepObjective,

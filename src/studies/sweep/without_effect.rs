@@ -7,8 +7,9 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns the keys without effect of each row. A key has no effect if the study has several rows that differ from this
-/// one only in the key, all were replayed, and all have equal results.
+/// Returns the keys without effect of each row. A key has no effect if the study has several rows
+/// that differ from this row only in the key, all of them were replayed, and all have equal
+/// results.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],

@@ -1,11 +1,12 @@
 //! Best-first search, until no bound is below the best answer.
 //!
-//! Every point has a bound: first a quick one; then, if that is the smallest of all remaining points, the whole one;
-//! and if that is still the smallest, its answer. The search ends when the smallest bound is no better than the best
-//! answer: no remaining point can be better, and none is replayed. Idle threads answer the first open questions of the
-//! queue ahead of time; an answer counts only at its turn, so that rows are the same for any number of threads. A shard
-//! answers every point of its part that a single run over all points would answer, because its own best point is never
-//! better than the overall best.
+//! Every point has a bound: first a quick bound; then, if that is the smallest of all remaining
+//! points, the whole bound; and if that is still the smallest, the answer of the point. The search
+//! ends when the smallest bound is no better than the best answer: no remaining point can be
+//! better, so no further point is replayed. Idle threads answer the first open questions of the
+//! queue ahead of time; an answer counts only at its turn, so that rows are the same for any number
+//! of threads. A shard answers every point of its part that a single run over all points would
+//! answer, because its own best point is never better than the overall best.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, knows};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score};
@@ -62,7 +63,7 @@ impl BestFirstSearch<'_> {
             let knowledge = &known[&queued.key];
             match knowledge.whole {
                 Some(bound) if !is_whole => self.insert(index, bound),
-                // Rejected while its bound was computed, or answered.
+                // The point was rejected while its bound was computed, or answered.
                 _ => {
                     let answer = knowledge.answer.as_ref();
                     let score = answer.and_then(|answer| score(self.study, &queued.point, answer));
@@ -74,12 +75,12 @@ impl BestFirstSearch<'_> {
         true
     }
 
-    /// The score that a bound must be below.
+    /// Returns the score below which a bound must be.
     fn limit(&self) -> u64 {
         self.best.map_or(u64::MAX, ordered)
     }
 
-    /// The first question of the queue that is neither answered nor in progress.
+    /// Returns the first question of the queue that is neither answered nor in progress.
     fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
         if self.advance(known) {
             return None;
@@ -97,18 +98,18 @@ impl BestFirstSearch<'_> {
     fn insert(&mut self, index: usize, bound: PointBound) {
         let queued = &self.points[index];
         let measures = PointMeasures {
-            // At least 1 ps, because objectives divide by the time.
+            // The time is at least 1 ps, because objectives divide by it.
             time_ps: bound.time_ps.max(1),
             ..queued.amounts.clone()
         };
         let score = self.study.objectives[0].score(&measures, &self.study.whole(&queued.point));
-        // A point without a score comes first, since nothing excludes it.
+        // A point without a score comes first, because no bound excludes it.
         let score = ordered(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }
 }
 
-/// The open question for a point in the queue.
+/// Returns the open question for a point in the queue.
 fn question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -142,7 +143,7 @@ impl StudyExplorer<'_> {
             let key = setting::line(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
-                // Rejected, or missing.
+                // The point was rejected, or its answer is missing.
                 let _ = self.visit(numbered.then_some(number), &point);
                 continue;
             };

@@ -1,4 +1,5 @@
-//! Known answers and bounds of points, shared by the threads that compute more.
+//! Known answers and bounds of points, shared by the threads that compute further answers and
+//! bounds.
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::bound::PointBound;
@@ -47,7 +48,7 @@ impl PointKnowledge {
         self.answer = found.answer.or(self.answer.take());
     }
 
-    /// The journal entry with these results.
+    /// Returns the journal entry with these results.
     fn entry(&self, key: &str) -> JournalEntry {
         JournalEntry {
             point: key.to_owned(),
@@ -101,7 +102,8 @@ impl StudyExplorer<'_> {
         self.ask_while(move |_, _| open.next())
     }
 
-    /// Answers the questions that `next` returns, several at a time, until it returns none and all are answered.
+    /// Answers the questions that `next` returns, several at a time, until `next` returns none and
+    /// all questions are answered.
     ///
     /// `next` receives the known results and the points in progress, and is called again after each answer.
     pub(super) fn ask_while(
@@ -197,7 +199,7 @@ impl StudyExplorer<'_> {
         answered.notify_all();
     }
 
-    /// The best of the rows.
+    /// Returns the best of the rows.
     fn best(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
             RowOutcome::Answered(answer) => {

@@ -1,8 +1,8 @@
 //! Layers that take turns: each is searched with all other axes fixed at the best point so far, round after round.
 //!
-//! A joint search of many layers visits the product of their sizes; taking turns visits the sum in each round. It ends
-//! with the first round that improves nothing; no single layer can then improve the point (for a random layer, none of
-//! its draws).
+//! A joint search of many layers visits the product of their sizes; taking turns visits the sum of
+//! their sizes in each round. The search ends with the first round that improves nothing; then no
+//! single layer can improve the point (for a random layer, none of its draws can).
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
@@ -16,19 +16,19 @@ pub struct LayerTurn {
     pub layer: usize,
     /// Number of points visited for the first time.
     pub new_points: u64,
-    /// The best point after it.
+    /// The best point after the turn.
     pub best: Option<Settings>,
     /// True if the best point was found in this turn.
     pub is_better: bool,
 }
 
 impl StudyExplorer<'_> {
-    /// The turns so far, in order.
+    /// Returns the turns so far, in order.
     pub fn turns(&self) -> &[LayerTurn] {
         &self.turns
     }
 
-    /// Lets layers take turns for at most `rounds` rounds.
+    /// Searches the layers in turn for at most `rounds` rounds.
     pub(super) fn take_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
         let study = self.study;
         // Start with the first values of all axes.

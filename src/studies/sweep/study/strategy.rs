@@ -4,19 +4,20 @@ use super::MOST_POINTS;
 use crate::sweep::axis::StudyAxis;
 use chakram_base::config::{ConfigError, ConfigTable, did_you_mean, nearest, quoted};
 
-/// The keys of a layer.
+/// Keys of a layer.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
 /// Order in which a layer's points are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
-    /// All points.
+    /// All points are visited.
     Grid,
-    /// This number of points, drawn without replacement.
+    /// This number of points is drawn without replacement.
     Random(u64),
-    /// One axis after another with the others fixed, until none improves.
+    /// One axis after another is searched with the other axes fixed, until no axis improves the
+    /// point.
     Coordinate,
-    /// All points that a lower bound does not exclude, in the order of bounds.
+    /// All points that a lower bound does not exclude are visited, in the order of bounds.
     BranchAndBound,
 }
 
@@ -45,7 +46,7 @@ impl SearchStrategy {
         })
     }
 
-    /// Returns true if the points can be listed before any is evaluated.
+    /// Returns true if the points can be listed before any of them is evaluated.
     pub fn lists(self) -> bool {
         matches!(self, Self::Grid | Self::Random(_))
     }
@@ -60,7 +61,7 @@ pub struct StudyLayer {
     pub strategy: SearchStrategy,
 }
 
-/// Parses all layers; without any, one layer has all axes.
+/// Parses all layers; if there are none, one layer has all axes.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
     axes: &[StudyAxis],

@@ -1,4 +1,4 @@
-//! Parsed studies, and rejections of invalid ones.
+//! Tests of parsed studies, and of the rejection of invalid studies.
 
 use super::*;
 use chakram_base::config::ConfigLiteral;
@@ -43,7 +43,7 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     assert_eq!(study.whole(&point)["plan.batch"], ConfigLiteral::Whole(8));
 }
 
-/// Each rejection has the key, the line, the found value and a similar name.
+/// Each rejection gives the key, the line, the found value and a similar name.
 #[test]
 fn wrong_studies_are_refused_with_key_and_line() {
     let axis = "[[axis]]\nkey = \"plan.tensor\"\nvalues = [1, 2]\n";
