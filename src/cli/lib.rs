@@ -206,7 +206,7 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-/// Parses a command line. Also returns its words as the parser received them.
+/// Parses a command line; returns the result and the words that the parser received.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
     // The arguments are rewritten before parsing, because ASTRA-sim accepts arguments that clap rejects.
     let arguments = astra_sim::arguments(arguments);

@@ -213,8 +213,8 @@ fn read(
         let Some(key) = identity(&file.path) else {
             return new();
         };
-        // Two names of one file may state different hashes of the contents. Only one can be right, so both are
-        // checked.
+        // Two names of one file may state different hashes of the contents. Only one of two different hashes can be
+        // right, so the command checks both hashes.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

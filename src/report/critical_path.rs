@@ -1,5 +1,5 @@
 //! The critical path of the replayed run: the chain of nodes that ends with the last node, in which each node
-//! released the next. Also computes the slack of nodes outside the path.
+//! released the next. This module also computes the slack of nodes outside the path.
 //!
 //! The path is followed backwards from the last completion. A node was released by the dependency that completed
 //! last, or by the previous node on its lane. A collective began when its last member arrived, and a receive ended
@@ -9,8 +9,8 @@
 //! The *slack* of a node is how much later it could have ended without delaying the end of the run, with unchanged
 //! durations and an unchanged order of nodes on lanes. The slack is bounded by the node's successors, the next node
 //! on the same lane, the members of its collective and the receiver of its message. Waiting for a turn in a group's
-//! launch order is not considered, so for such nodes the slack is an upper bound. This is the critical path method of
-//! project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
+//! launch order is not considered, so for such nodes the slack is an upper bound. The computation is the critical
+//! path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
 
 mod node_rows;
 mod recorder;

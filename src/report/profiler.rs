@@ -4,10 +4,10 @@
 //! # The interval of the makespan without a profiler
 //!
 //! If the job measured steps without a profiler, the interval is the makespan times the shortest and the longest of
-//! these steps divided by their median. Otherwise its ends are the makespan minus the removed time, after scaling
-//! that time to the ends of the interval of a record's cost (`converters/pytorch/profiler_cost.rs`). If traces do not
-//! state the cost, there is no interval. Both intervals are widened by [`REPEATS`], the variation between repetitions
-//! of a step (docs/validation.md).
+//! these steps divided by their median. Otherwise the ends of the interval are the makespan minus the removed time,
+//! after scaling that time to the ends of the interval of a record's cost (`converters/pytorch/profiler_cost.rs`). If
+//! traces do not state the cost, there is no interval. Both intervals are widened by [`REPEATS`], the variation
+//! between repetitions of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;

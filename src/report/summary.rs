@@ -1,4 +1,5 @@
-//! Facts about a report itself: the program, its inputs, the machine, and the basis of times. Also formats numbers.
+//! Facts about a report itself: the program, its inputs, the machine, and the basis of times. This module also
+//! formats numbers.
 
 use chakram_base::units::Span;
 use chakram_engine::CommTiming;

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 /// Missing data and name of each skipped test.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
-/// Returns a file or folder of the corpus. Without a corpus it returns `None` and counts the calling test as
-/// skipped.
+/// Returns a file or folder of the corpus. Without a corpus the function returns `None`, and counts the calling test
+/// as skipped.
 pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
         return Some(Path::new(&folder).join(part));

@@ -1,8 +1,8 @@
 //! Calls carried out by gloo and other host backends.
 //!
-//! A `gloo:*` interval gets its record function id when the operator that requests it runs. So it belongs to the last
-//! `c10d` operator with a lower id, on any thread. The interval's name does not determine the operation: gloo
-//! implements reduce-scatter as an all-reduce.
+//! A `gloo:*` interval gets its record function id when the operator that requests it runs. Therefore an interval
+//! belongs to the last `c10d` operator with a lower id, on any thread. The interval's name does not determine the
+//! operation: gloo implements reduce-scatter as an all-reduce.
 
 use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};

@@ -23,8 +23,8 @@ pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCa
     if order.len() == activities.list.len() {
         return order;
     }
-    // Here the times contradict program order: a call ended before an earlier call began. So only the dependencies
-    // determine the order.
+    // Here the times contradict program order: a call ended before an earlier call began. Therefore only the
+    // dependencies determine the order.
     sorted(rank, activities, &[])
 }
 

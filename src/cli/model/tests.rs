@@ -77,8 +77,8 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("attention 25 heads x 64, causal, dropout"),
         "{text}"
     );
-    // There are 20 lines of layers: 1 heading, 3 layers, 3 + 10 + 3 operators. Before these are 2 lines, 6 totals and
-    // 2 empty lines.
+    // There are 20 lines of layers: 1 heading, 3 layers, 3 + 10 + 3 operators. Before the lines of layers the text
+    // has 2 lines, 6 totals and 2 empty lines.
     assert_eq!(text.lines().count(), 20 + 10, "{text}");
     let text = output(&["show", "resnet-18"]).unwrap();
     assert!(

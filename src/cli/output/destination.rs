@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// Destination of a report: standard output or a file. Also keeps the other outputs of the command.
+/// Destination of a report: standard output or a file. The type also contains the other outputs of the command.
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,

@@ -62,8 +62,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// Records that `node` is issued. If this ends an earlier instant at which the NPU's memory changed,
-    /// returns that instant and the bytes allocated after it.
+    /// Records that `node` is issued. If the issue ends an earlier instant at which the NPU's memory changed, the
+    /// function returns that instant and the bytes allocated after that instant.
     #[inline]
     pub fn issued(
         &mut self,

@@ -112,10 +112,10 @@ pub enum LayerChange {
 /// Order of the passes of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOrder {
-    /// All forward passes first.
+    /// All forward passes run before the backward passes.
     GPipe,
-    /// One forward and one backward pass in turn (1F1B). Before that, each stage runs as many forward passes as there
-    /// are stages from its own to the last.
+    /// Each stage first runs a number of forward passes, which is the number of stages from its own to the last; then
+    /// one backward pass and one forward pass in turn (1F1B).
     OneForwardOneBackward,
 }
 

@@ -638,8 +638,8 @@ impl<'a> RankProgram<'a> {
         fronts
     }
 
-    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. So
-    /// these attributes are renamed in place, and get their own names back when no edit is left.
+    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job.
+    /// Therefore the function renames these attributes in place, and restores their names when no edit is left.
     fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let moved = !self
             .order

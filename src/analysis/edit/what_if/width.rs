@@ -105,7 +105,8 @@ impl ModelWidths {
             }
         }
         let most = seen.values().max().copied().unwrap_or(0);
-        // If no loss shows the vocabulary size, a size that occurs in few of the multiplications is taken for it.
+        // If no loss shows the vocabulary size, a size that occurs in few of the multiplications is assumed to be the
+        // vocabulary size.
         let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
         let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
         this.vocabulary.extend(rare);

@@ -119,8 +119,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// the items of each layer, in execution order.
 type LayerBlocks = Vec<Vec<u32>>;
 
-/// Returns the layers of a forward pass: the longest repetition. If that repeats whole passes over the same layers
-/// (as when tokens are decoded one by one), returns the repetition inside one of them.
+/// Returns the layers of a forward pass: the longest repetition. If this repetition repeats whole passes over the
+/// same layers, as when tokens are decoded one by one, the function returns the repetition inside one pass.
 pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
     let outer = longest_repetition(&pass.signatures, None)?;
     let one = &pass.signatures[outer.start..outer.start + outer.period];
