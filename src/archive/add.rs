@@ -183,7 +183,11 @@ pub fn add(
     let before = writer.archive();
     if before.workloads().contains_key(&draft.name) && !draft.replace {
         return Err(ArchiveError::refused(
-            format!("{}: it has a workload `{}`", path.display(), draft.name),
+            format!(
+                "{}: the archive already has a workload `{}`",
+                path.display(),
+                draft.name
+            ),
             format!("another {}, or {}", SettingKey::Name, SettingKey::Replace),
         ));
     }
@@ -246,7 +250,7 @@ fn pack_workload(
         let other = prefix.get_or_insert_with(|| own.clone());
         if *other != own {
             let found = format!(
-                "{}: traces of one workload begin alike, and others begin with `{other}`",
+                "{}: the file names of a workload's traces need one prefix, but other traces begin with `{other}`",
                 file.path.display()
             );
             return Err(ArchiveError::refused(found, "the traces of one job"));

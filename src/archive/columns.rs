@@ -270,7 +270,9 @@ impl TraceColumns {
         // A column comes from the base, from the ids, or from a new template, which needs at least one op for each
         // column.
         if count > known + 1 + templates.own_bytes() {
-            return Err(WireError("it has more columns than its templates name"));
+            return Err(WireError(
+                "the chunk has more columns than its templates name",
+            ));
         }
         let base_shape = base.map(|base| &base.shape);
         let mut own = buffers.shapes.pop().unwrap_or_default();
@@ -305,7 +307,7 @@ impl TraceColumns {
         for _ in 0..left {
             let number = input.count(count)?;
             let there = missing.get_mut(number).filter(|missing| **missing);
-            *there.ok_or(WireError("a column is there twice"))? = false;
+            *there.ok_or(WireError("a column occurs twice"))? = false;
             let range = shape.range(number);
             let (before, rest) = values.split_at_mut(range.start);
             let (own, after) = rest.split_at_mut(range.len());
@@ -382,7 +384,7 @@ impl TraceColumns {
         }
         match give(writer.written())? {
             0 => Ok(()),
-            _ => Err(WireError("its records are smaller than it says").into()),
+            _ => Err(WireError("the chunk's records are smaller than stated").into()),
         }
     }
 
@@ -463,7 +465,7 @@ fn decode_sequence(
         (5, Some(base)) => base,
         _ => {
             return Err(WireError(
-                "templates have a predictor that they cannot have",
+                "the templates name a predictor that is not allowed there",
             ));
         }
     };

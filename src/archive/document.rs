@@ -246,32 +246,35 @@ impl WorkloadEntry {
                 chakram_trace::format::escape(&self.name)
             )))
         };
-        check_name(&self.name).or_else(|_| wrong("its name is none".to_owned()))?;
+        check_name(&self.name).or_else(|_| wrong("the workload's name is invalid".to_owned()))?;
         if !is_file_name(&self.prefix) {
-            return wrong("its traces have no file name".to_owned());
+            return wrong("the workload's traces have no file name".to_owned());
         }
         let mut next = 0u64;
         for row in &self.traces {
             let ending = row.ending.strip_prefix('.').is_some_and(is_file_name);
             if !ending || row.ranks == 0 || u64::from(row.rank) < next {
-                return wrong(format!("its traces of rank {} make no sense", row.rank));
+                return wrong(format!(
+                    "the workload's entry for rank {} is invalid",
+                    row.rank
+                ));
             }
             next = u64::from(row.rank) + u64::from(row.ranks);
         }
         if next > u64::from(u32::MAX) {
-            return wrong("its ranks are too many".to_owned());
+            return wrong("the workload has too many ranks".to_owned());
         }
         let mut names: Vec<&str> = self.files.iter().map(|row| &row.name[..]).collect();
         names.sort_unstable();
         let twice = names.windows(2).any(|pair| pair[0] == pair[1]);
         if twice || !names.iter().all(|name| name.split('/').all(is_file_name)) {
-            return wrong("its files have names that make no sense".to_owned());
+            return wrong("the workload's files have invalid names".to_owned());
         }
         if self
             .objects()
             .any(|(hash, _)| blake3::Hash::from_hex(hash).is_err())
         {
-            return wrong("one of its objects has no BLAKE3 hash".to_owned());
+            return wrong("one of the workload's objects has no BLAKE3 hash".to_owned());
         }
         Ok(())
     }
@@ -290,7 +293,7 @@ pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     }
     Err(ArchiveError::refused(
         format!(
-            "`{}` is no name of a workload",
+            "`{}` is not a name of a workload",
             chakram_trace::format::escape(name)
         ),
         "letters, digits and dashes, with slashes between parts: llama3/step-7",

@@ -75,7 +75,7 @@ pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceE
     for row in entry.files.iter().filter(|row| row.name.ends_with(ENDING)) {
         let file = path.join(&row.name);
         let text = String::from_utf8(archive.read(&row.blake3)?)
-            .map_err(|_| TraceError::malformed(0, "it is not UTF-8").in_file(&file))?;
+            .map_err(|_| TraceError::malformed(0, "the text is not UTF-8").in_file(&file))?;
         let job = JobFile::parse(&text).map_err(|error| error.in_file(&file))?;
         found.jobs.insert(file.clone(), Arc::new(job));
         found.stored_jobs.insert(file, row.blake3.clone());

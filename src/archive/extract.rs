@@ -94,7 +94,7 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
     }
     Err(ArchiveError::refused(
         format!(
-            "{}: another file is there, and extraction does not replace it",
+            "{}: a different file exists, and extraction does not replace it",
             path.display()
         ),
         "another folder, or remove that file",
@@ -121,7 +121,7 @@ impl Archive {
         bounds::check_claimed(self.stored_bytes(), claimed).map_err(|error| {
             let files = entry.traces.iter().map(|row| row.ranks_within(ranks));
             let found = format!(
-                "workload `{}` claims {} files, which take {} at least: {error}",
+                "workload `{}` states {} files, which take at least {}: {error}",
                 chakram_trace::format::escape(&entry.name),
                 thousands(files.sum()),
                 Bytes(claimed)
@@ -196,14 +196,15 @@ impl Archive {
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
         let Some(all) = self.nodes(hash)? else {
-            let found = "its records are not known, since it is kept as the bytes that it is";
+            let found =
+                "the trace's records are unknown, because the archive stores it as plain bytes";
             return Err(ArchiveError::refused(
                 found,
                 format!("without {}", SettingKey::Nodes),
             ));
         };
         if nodes.first >= all {
-            let found = format!("it has {all} nodes, and none of these");
+            let found = format!("the trace has {all} nodes, but none in this range");
             let hint = format!("{} 0-{}", SettingKey::Nodes, all.saturating_sub(1));
             return Err(ArchiveError::refused(found, hint));
         }

@@ -51,20 +51,20 @@ impl Manifest {
         let wrong = |found: &str| ArchiveError::broken(found).in_file(&path);
         let (line, sum) = text
             .split_once('\n')
-            .ok_or_else(|| wrong("it has no checksum"))?;
+            .ok_or_else(|| wrong("the manifest has no checksum"))?;
         if sum != format!("{:08x}\n", crc32(line.as_bytes())) {
-            return Err(wrong("its checksum is another"));
+            return Err(wrong("the checksum does not match"));
         }
         let this: Self = serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
         if this.schema != SCHEMA {
-            return Err(wrong(&format!("its schema is not {SCHEMA}")));
+            return Err(wrong(&format!("the schema is not {SCHEMA}")));
         }
         if this
             .packs
             .iter()
             .any(|pack| pack.file != pack_name(pack.number()))
         {
-            return Err(wrong("a pack has a name that makes no sense"));
+            return Err(wrong("a pack has an invalid name"));
         }
         Ok(this)
     }
@@ -95,7 +95,7 @@ fn pack_name(number: u64) -> String {
 pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::refused(
-            format!("{}: this folder is no archive", path.display()),
+            format!("{}: this folder is not an archive", path.display()),
             "chakram archive create",
         ));
     }
@@ -129,7 +129,7 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
             }
             _ => {
                 let found = format!(
-                    "it is not the pack of {} bytes that the manifest names",
+                    "the file is not the pack of {} bytes that the manifest names",
                     row.bytes
                 );
                 return Err(ArchiveError::broken(found).in_file(&file));
@@ -184,7 +184,7 @@ fn write_pack(
     let (found, _) = segments(SegmentFile::open(&file)?)?;
     let segment = found
         .first()
-        .ok_or_else(|| ArchiveError::broken("it has no end").in_file(&file))?;
+        .ok_or_else(|| ArchiveError::broken("the pack has no end").in_file(&file))?;
     Ok(PackRow {
         file: name,
         bytes: segment.end.length,

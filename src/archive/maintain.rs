@@ -49,13 +49,13 @@ pub fn merge(
                 }
                 Some(_) => {
                     let found = format!(
-                        "{}: its workload `{name}` is another than that of {}",
+                        "{}: workload `{name}` differs from the one in {}",
                         source.path().display(),
                         into.display()
                     );
                     return Err(ArchiveError::refused(
                         found,
-                        "extract it and add it under another name",
+                        "extract the workload, and add it under another name",
                     ));
                 }
             }
@@ -112,7 +112,7 @@ pub struct CollectResult {
 pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
         return Err(ArchiveError::refused(
-            format!("`{}` is no date", chakram_trace::format::escape(as_of)),
+            format!("`{}` is not a date", chakram_trace::format::escape(as_of)),
             "YYYY-MM-DD",
         ));
     }

@@ -281,7 +281,7 @@ impl SegmentFile {
         if out.len() as u64 == length {
             return Ok(());
         }
-        Err(ArchiveError::broken("it ends too early").in_file(&self.path))
+        Err(ArchiveError::broken("the segment ends too early").in_file(&self.path))
     }
 }
 
@@ -302,7 +302,7 @@ impl Segment {
 
     fn unreadable(&self, at: u64, what: &str, found: &dyn fmt::Display) -> ArchiveError {
         let at = self.start + at;
-        ArchiveError::broken(format!("byte {at}: its {what} cannot be read: {found}"))
+        ArchiveError::broken(format!("byte {at}: the {what} cannot be read: {found}"))
             .in_file(&self.file.path)
     }
 
@@ -340,7 +340,7 @@ impl Segment {
                 };
                 if chunk.0 < next || end.is_none() || !base {
                     let found = format!(
-                        "object {number} of the segment at byte {}: its chunks make no sense",
+                        "object {number} of the segment at byte {}: the list of chunks is invalid",
                         self.start
                     );
                     return Err(ArchiveError::broken(found).in_file(&self.file.path));
@@ -350,7 +350,7 @@ impl Segment {
             }
             if bytes != row.bytes {
                 let found = format!(
-                    "object {number} of the segment at byte {}: its chunks have {bytes} bytes, and it {}",
+                    "object {number} of the segment at byte {}: the chunks have {bytes} bytes, but the object has {}",
                     self.start, row.bytes
                 );
                 return Err(ArchiveError::broken(found).in_file(&self.file.path));
@@ -366,7 +366,7 @@ pub fn unpack_document(frame: &[u8]) -> io::Result<Vec<u8>> {
     let size = size
         .ok()
         .flatten()
-        .ok_or_else(|| io::Error::other("a frame does not say its size"))?;
+        .ok_or_else(|| io::Error::other("a frame does not state its size"))?;
     bounds::check_unpacked(frame.len() as u64, size).map_err(io::Error::other)?;
     if size > super::chunk::LARGEST {
         bounds::check("a document of an archive", size, 1, "smaller archives")

@@ -85,9 +85,9 @@ fn chain(
                 continue;
             }
             Some(Err(version)) => format!(
-                "it has version {version} of the format, and 1 to {VERSION} are known here\n  try: a newer chakram"
+                "the archive has version {version} of the format, expected 1 to {VERSION}\n  try: a newer chakram"
             ),
-            _ => format!("byte {end}: no segment ends here, though another begins"),
+            _ => format!("byte {end}: no segment ends here, although another one begins"),
         };
         failed.insert(end);
         failed.extend(

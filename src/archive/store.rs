@@ -88,7 +88,7 @@ impl Archive {
             });
             let tail = self.tail.as_ref().map(|tail| format!("; {tail}"));
             let found = format!(
-                "{}: it has no workload `{}`{}",
+                "{}: the archive has no workload `{}`{}",
                 self.path.display(),
                 chakram_trace::format::escape(name),
                 tail.unwrap_or_default()
@@ -107,7 +107,7 @@ pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     if found.is_empty() {
         return Err(ArchiveError::refused(
             format!(
-                "{}: this is no archive, or nothing of it is complete",
+                "{}: this is not an archive, or no part of it is complete",
                 path.display()
             ),
             "chakram archive create",
@@ -125,7 +125,7 @@ pub(super) fn committed<N: Ord + Borrow<str>, W>(
 ) -> Result<(), ArchiveError> {
     if change.schema != SCHEMA {
         let found = format!(
-            "its schema is `{}`, and {SCHEMA} is known here",
+            "the schema is `{}`, expected {SCHEMA}",
             chakram_trace::format::escape(&change.schema)
         );
         return Err(ArchiveError::broken(found));

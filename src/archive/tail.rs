@@ -100,8 +100,8 @@ impl ArchiveTail {
             ..self.clone()
         };
         let found = format!(
-            "{unlocked}; nothing was written\n  try: a copy of the archive from before, or, to go on without these bytes, \
-             head -c {} {} > NEW.etz",
+            "{unlocked}; nothing was written\n  try: an earlier copy of the archive, or, to continue without \
+             these bytes, head -c {} {} > NEW.etz",
             self.at,
             self.file.display()
         );
@@ -142,19 +142,19 @@ impl fmt::Display for ArchiveTail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { at, bytes, .. } = self;
         let operation = self.operation.as_deref().unwrap_or("segment");
-        write!(f, "{bytes} bytes from byte {at} on are ")?;
+        write!(f, "the {bytes} bytes from byte {at} on are ")?;
         match (self.state(), &self.operation) {
-            (TailState::Growing, _) => write!(f, "an `{}` under way", escape(operation))?,
+            (TailState::Growing, _) => write!(f, "an `{}` in progress", escape(operation))?,
             (TailState::Unfinished, Some(_)) => {
                 write!(f, "an `{}` that was not finished", escape(operation))?;
             }
-            (TailState::Unfinished, None) => write!(f, "the begin of a segment")?,
+            (TailState::Unfinished, None) => write!(f, "the beginning of a segment")?,
             (TailState::Damaged, Some(_)) => write!(
                 f,
-                "an `{}` that is damaged: its end does not check",
+                "a damaged `{}`, whose end has a wrong checksum",
                 escape(operation)
             )?,
-            (TailState::Damaged, None) => write!(f, "damaged: they are no segment")?,
+            (TailState::Damaged, None) => write!(f, "damaged and not a segment")?,
         }
         let names: Vec<String> = self.workloads.iter().map(|name| escape(name)).collect();
         match &names[..] {

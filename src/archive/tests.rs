@@ -68,7 +68,7 @@ fn a_kilobyte_that_claims_a_terabyte_is_refused() {
         .read(&"00".repeat(32))
         .unwrap_err();
     assert!(
-        error.to_string().contains("its chunks have 100 bytes"),
+        error.to_string().contains("the chunks have 100 bytes"),
         "{error}"
     );
 }

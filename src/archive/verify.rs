@@ -118,7 +118,7 @@ fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
         return Ok(());
     }
     let found = format!(
-        "the segment of bytes {} to {end} is not what was written",
+        "the segment of bytes {} to {end} has changed since it was written",
         segment.start
     );
     Err(ArchiveError::broken(found).in_file(&segment.file.path))

@@ -50,7 +50,7 @@ impl<'a> WireReader<'a> {
         let value = usize::try_from(self.varint()?).ok();
         value
             .filter(|&value| value <= most)
-            .ok_or(WireError("a count is larger than what it counts can be"))
+            .ok_or(WireError("a count is larger than the data allows"))
     }
 
     /// Takes the next `n` bytes.
@@ -58,7 +58,7 @@ impl<'a> WireReader<'a> {
         let (taken, rest) = self
             .rest
             .split_at_checked(n)
-            .ok_or(WireError("it ends too early"))?;
+            .ok_or(WireError("the data ends too early"))?;
         self.rest = rest;
         Ok(taken)
     }
@@ -68,7 +68,7 @@ impl<'a> WireReader<'a> {
         if self.rest.is_empty() {
             return Ok(());
         }
-        Err(WireError("there is more than was announced"))
+        Err(WireError("there is more data than stated"))
     }
 
     /// Returns whether all bytes were read.

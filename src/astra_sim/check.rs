@@ -35,8 +35,8 @@ impl AstraCollectives {
             CollectiveKind::AllToAll => "all-to-all-implementation",
             other => {
                 return Err((
-                    format!("{other} is not carried out, and the original aborts on it"),
-                    "replay the traces with `chakram replay`, which carries out all collectives",
+                    format!("{other} is not supported, and the original aborts on it"),
+                    "replay the traces with `chakram replay`, which supports all collectives",
                 ));
             }
         };
@@ -44,7 +44,7 @@ impl AstraCollectives {
         let list = self.list(kind);
         if list.is_empty() && !alone {
             return Err((
-                format!("the system file does not say `{key}`"),
+                format!("the system file has no key `{key}`"),
                 "a list of implementations, one for each dimension, such as [\"ring\"]",
             ));
         }
@@ -60,7 +60,7 @@ impl AstraCollectives {
         if self.has_buses() && chunk.bytes() > i32::MAX as u64 {
             let chunk = chunk.bytes();
             return Err((
-                format!("chunks of {chunk} bytes, and a shared bus counts them in 31 bits"),
+                format!("chunks of {chunk} bytes, but a shared bus counts bytes in 31 bits"),
                 "more `preferred-dataset-splits`, or \"model-shared-bus\": 0",
             ));
         }
@@ -68,7 +68,7 @@ impl AstraCollectives {
         let lines = u64::from(self.npus());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
-                format!("{count} chunks on {lines} NPUs are more than fit in memory"),
+                format!("{count} chunks on {lines} NPUs do not fit in memory"),
                 "fewer `preferred-dataset-splits`",
             ));
         }
@@ -80,8 +80,8 @@ impl AstraCollectives {
         if !whole {
             return match list {
                 [only] if only.algorithm == AstraAlgorithm::DoubleBinaryTree => Err((
-                    "doubleBinaryTree in a group that is not all NPUs, which the original takes for a ring \
-                     and goes astray"
+                    "doubleBinaryTree in a group without all NPUs, which the original wrongly runs \
+                     as a ring"
                         .to_owned(),
                     "ring, direct or halvingDoubling",
                 )),
@@ -93,8 +93,10 @@ impl AstraCollectives {
             if implementation.one {
                 if dimensions.is_some() {
                     return Err((
-                        format!("`involved_dim` parts the NPUs, and {implementation} takes all"),
-                        "leave `involved_dim` out, or name an implementation for each dimension",
+                        format!(
+                            "`involved_dim` selects some dimensions, but {implementation} uses all NPUs"
+                        ),
+                        "remove `involved_dim`, or name an implementation for each dimension",
                     ));
                 }
                 return self.check_one(implementation.algorithm, kind, self.npus(), false);
@@ -110,17 +112,17 @@ impl AstraCollectives {
         if algorithm.positions() < members {
             return Err((
                 format!(
-                    "its custom algorithm has files for {} positions, and its group has {members} members",
+                    "the custom algorithm has files for {} positions, but the group has {members} members",
                     algorithm.positions()
                 ),
-                "a file PREFIX.P.et for each position P from 0",
+                "one file PREFIX.P.et for each position P from 0",
             ));
         }
         if let Some((from, to)) = algorithm.unpaired(members) {
             return Err((
                 format!(
-                    "in its custom algorithm, position {from} does not send to position {to} what that \
-                     receives, by tags and sizes"
+                    "in the custom algorithm, the sends from position {from} to position {to} do \
+                     not match the receives by tag and size"
                 ),
                 "a receive for each send, with the same tag and size",
             ));
@@ -128,7 +130,7 @@ impl AstraCollectives {
         match algorithm.unknown_peer(members) {
             Some(peer) => Err((
                 format!(
-                    "its custom algorithm names peer {peer}, and its group has {members} members"
+                    "the custom algorithm names peer {peer}, but the group has {members} members"
                 ),
                 "an algorithm for as many positions as the group has members",
             )),
@@ -171,9 +173,9 @@ impl AstraCollectives {
             AstraAlgorithm::Ring if kind == CollectiveKind::AllToAll && members > MOST_ROUND => {
                 return Err((
                     format!(
-                        "an all-to-all round a ring of {members} has more messages than 32 bits count"
+                        "an all-to-all round a ring of {members} members has more than 2^32 messages"
                     ),
-                    "direct, which has one for each other member",
+                    "direct, which sends one message to each other member",
                 ));
             }
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => return Ok(()),
@@ -183,8 +185,8 @@ impl AstraCollectives {
         }
         if !members.is_power_of_two() {
             let what = match kind {
-                CollectiveKind::AllGather => "which do not pair off at every distance",
-                _ => "which is no power of two",
+                CollectiveKind::AllGather => "which cannot form pairs at every distance",
+                _ => "which is not a power of two",
             };
             return Err((
                 format!("{name} among {members} members, {what}: the original stops"),
@@ -200,11 +202,11 @@ impl AstraCollectives {
         if !can {
             return Err((
                 format!("{name} has no {kind}, and the original stops"),
-                "ring or direct, which have them all",
+                "ring or direct, which have all kinds",
             ));
         }
         Err((
-            format!("localBWAware needs reduce-scatter and all-gather, which {name} has not"),
+            format!("localBWAware needs reduce-scatter and all-gather, which {name} does not have"),
             "\"collective-optimization\": \"baseline\", or ring, direct or halvingDoubling",
         ))
     }

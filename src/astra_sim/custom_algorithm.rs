@@ -35,8 +35,8 @@ impl ScriptTiming {
             Self::Recorded if node.delay > Span::ZERO => {
                 return Err(TraceError::refused(
                     node.id,
-                    "a delay, and nodes of an algorithm begin when what they wait for is over",
-                    "a compute node that lasts as long in front of it",
+                    "a delay, but nodes of an algorithm begin when their dependencies end",
+                    "a compute node of that duration before the node",
                 ));
             }
             Self::Recorded => {}
@@ -45,8 +45,8 @@ impl ScriptTiming {
             Op::Compute { .. } | Op::Host | Op::Message { .. } | Op::NoOp => Ok(()),
             _ => Err(TraceError::refused(
                 node.id,
-                "an algorithm has compute nodes, sends and receives only",
-                "leave the node out, or name a built-in implementation",
+                "a node that is neither a compute node nor a send or receive",
+                "remove the node, or name a built-in implementation",
             )),
         }
     }

@@ -89,7 +89,7 @@ impl<'f> InputDocument<'f> {
                 }
                 document.note_at(key, *line, format!("ignored, because it is unknown{hint}"));
             } else if index != last_index {
-                let why = format!("ignored, because line {last_line} has the key again");
+                let why = format!("ignored, because line {last_line} repeats the key");
                 document.note_at(key, *line, why);
             } else if let Some((_, why)) = ignored {
                 document.note_at(key, *line, format!("has no effect: {why}"));
@@ -193,7 +193,7 @@ impl<'f> InputDocument<'f> {
             return Err(self.refuse(key, value.found(), expected, ""));
         };
         if let Some(number) = number.filter(|number| number.fract() != 0.0) {
-            let why = format!("{number} counts as {whole}: the original cuts it to a whole number");
+            let why = format!("{number} counts as {whole}: the original truncates the number");
             self.note(key, why);
         }
         Ok(Some(whole))
@@ -331,10 +331,10 @@ mod tests {
         assert_eq!(
             notes(document),
             [
-                "f:1: `size`: ignored, because line 3 has the key again",
+                "f:1: `size`: ignored, because line 3 repeats the key",
                 "f:2: `boost`: has no effect: nothing reads it",
-                "f:3: `size`: ignored, because line 3 has the key again",
-                "f:3: `size`: 3.5 counts as 3: the original cuts it to a whole number",
+                "f:3: `size`: ignored, because line 3 repeats the key",
+                "f:3: `size`: 3.5 counts as 3: the original truncates the number",
             ]
         );
         assert!(InputDocument::yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());

@@ -50,18 +50,18 @@ impl fmt::Display for EndlessWait {
                 other: (other, before),
             } => write!(
                 f,
-                "rank {npu} comes to the collective of all ranks at its node {node} with {number} chunks of \
-                 collectives before, of named groups too, and rank {other} with {before}; it tells them apart \
-                 by that number"
+                "rank {npu} reaches the collective of all ranks at node {node} after {number} chunks of \
+                 collectives, including named groups, but rank {other} after {before}; the original matches \
+                 collectives by this number"
             ),
             Self::Alone { npu, node } => write!(
                 f,
-                "the collective of rank {npu} node {node} has no other member, and so no chunk that ends"
+                "the collective of rank {npu} node {node} has no other member, so no chunk of it ends"
             ),
             Self::Asleep { npu } => write!(
                 f,
-                "at rank {npu}, nothing is under way whose end would have it look at nodes that one without \
-                 work set free"
+                "rank {npu} has nothing in progress, so it does not notice nodes that became ready \
+                 when a node without work ended"
             ),
         }
     }

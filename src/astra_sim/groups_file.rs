@@ -41,7 +41,7 @@ impl CommGroupFile {
                     file: file.to_owned(),
                     line: Some(line),
                     key: escape(&entry.key),
-                    why: format!("ignored, because line {} has the group again", entry.line),
+                    why: format!("ignored, because line {} repeats the group", entry.line),
                 });
             }
             groups.insert(id, members(entry, file)?);
@@ -83,7 +83,7 @@ fn number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError> {
             entry,
             file,
             "found group 0, which stands for all ranks and cannot be declared (the original \
-             aborts)\n  try: delete it, or give it another number here and in the traces",
+             aborts)\n  try: delete the group, or give it another number here and in the traces",
         )),
         Some(id) => Ok(id),
         None => Err(refuse(
@@ -149,10 +149,7 @@ mod tests {
         assert_eq!(groups.declared()["10"], [2, 0]);
         assert_eq!(notes.len(), 1);
         let note = notes[0].to_string();
-        assert_eq!(
-            note,
-            "g:1: `10`: ignored, because line 2 has the group again"
-        );
+        assert_eq!(note, "g:1: `10`: ignored, because line 2 repeats the group");
         assert!(CommGroupFile::parse("{}", "g", false).unwrap().0.is_empty());
     }
 

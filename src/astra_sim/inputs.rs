@@ -129,7 +129,7 @@ impl AstraInputs {
         };
         notes.extend(found);
         if flags.injection_scale != 1.0 && system.endpoint_delay.is_none() {
-            let why = "has no effect: the system file does not say an endpoint delay";
+            let why = "has no effect: the system file states no endpoint delay";
             notes.push(InputNote::flag("--injection-scale", why));
         }
         let (network, found) = {
@@ -215,8 +215,8 @@ impl AstraInputs {
             self.model == AnalyticalNetwork::Aware && self.quirks.has(Quirk::StoreAndForward);
         if one_only && dimensions > 1 {
             let why = format!(
-                "found {dimensions} dimensions, expected one: the congestion-aware network has no \
-                 more\n  try: {} unaware, or {} all,-store-and-forward",
+                "found {dimensions} dimensions, expected one, the limit of the congestion-aware \
+                 network\n  try: {} unaware, or {} all,-store-and-forward",
                 SettingKey::NetworkModel,
                 SettingKey::Quirks
             );
@@ -246,7 +246,7 @@ impl AstraInputs {
                     line: None,
                     key: key.to_owned(),
                     why: format!(
-                        "has {} of {dimensions} dimensions: such a collective leaves out the others",
+                        "has {} of {dimensions} dimensions: collectives of this kind skip the others",
                         list.len()
                     ),
                 });
@@ -298,8 +298,9 @@ impl AstraInputs {
                 file: flags.system.display().to_string(),
                 line: None,
                 key: "roofline-enabled".to_owned(),
-                why: "needs peak-perf and local-mem-bw above 0: compute nodes cannot be priced"
-                    .to_owned(),
+                why:
+                    "needs peak-perf and local-mem-bw above 0: otherwise compute nodes have no time"
+                        .to_owned(),
             });
         }
         Ok(self)
@@ -307,7 +308,7 @@ impl AstraInputs {
 }
 
 fn of_flags(flags: &AstraFlags) -> Vec<InputNote> {
-    let unused = "has no effect: the original reads it and does not use it";
+    let unused = "has no effect: the original reads the value but does not use it";
     let mut notes = Vec::new();
     for (flag, scale) in [
         ("--compute-scale", flags.compute_scale),

@@ -47,7 +47,7 @@ pub(super) fn runnable(
             Err(error) if start > 0 => {
                 note(
                     format!("byte {start}"),
-                    format!("the rest is left out: {error}"),
+                    format!("the rest of the trace is left out: {error}"),
                 );
                 break;
             }
@@ -102,11 +102,12 @@ pub(super) fn runnable(
         if let Some(gone) = data.iter().find(|dep| !nodes.contains_key(dep)) {
             return Err(TraceError::refused(
                 *id,
-                format!("it waits for node {gone}, which does not exist"),
-                "the trace is incomplete; capture or convert it anew",
+                format!("the node depends on node {gone}, which does not exist"),
+                "capture or convert the trace again; it is incomplete",
             ));
         }
-        let why = "never runs: it waits in a circle, or for nodes that do".to_owned();
+        let why =
+            "never runs: the node is on a cycle of dependencies, or depends on one".to_owned();
         note(format!("node {id}"), why);
     }
     Ok(kept)

@@ -13,7 +13,7 @@ pub fn check(text: &str, file: &str) -> Result<InputNote, InputError> {
     match toml::de::DeTable::parse(text) {
         Ok(_) => Ok(InputNote::flag(
             "--logging-configuration",
-            "has no effect: there is no log, or the one that there is without it",
+            "has no effect: either no log is written, or the log is written without this file",
         )),
         Err(error) => {
             let at = error.span().map_or(0, |span| span.start);
@@ -38,8 +38,8 @@ mod tests {
         let note = check(text, "l").unwrap().to_string();
         assert_eq!(
             note,
-            "command line: `--logging-configuration`: has no effect: there is no log, or the one that \
-             there is without it"
+            "command line: `--logging-configuration`: has no effect: either no log is written, or \
+             the log is written without this file"
         );
         let error = check("a = 1\n{", "l").unwrap_err().to_string();
         assert!(error.starts_with("l:2: not TOML: "), "{error}");

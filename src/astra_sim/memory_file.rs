@@ -159,7 +159,7 @@ mod tests {
             notes,
             [
                 "m:4: `num-nodes`: has no effect with MEMORY_POOL",
-                "m:3: `remote-mem-bw`: 25.9 counts as 25: the original cuts it to a whole number",
+                "m:3: `remote-mem-bw`: 25.9 counts as 25: the original truncates the number",
             ]
         );
         let (remote, notes) =

@@ -206,7 +206,7 @@ fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
         ],
     )?;
     if scheduling.is_none() {
-        let why = "is absent and counts as LIFO; the original leaves it to chance";
+        let why = "is absent and counts as LIFO; in the original the value is undefined";
         document.note("scheduling-policy", why);
     }
     let optimization = document.choice(
@@ -217,7 +217,7 @@ fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
         ],
     )?;
     if optimization.is_none() {
-        let why = "is absent and counts as baseline; the original leaves it to chance";
+        let why = "is absent and counts as baseline; in the original the value is undefined";
         document.note("collective-optimization", why);
     }
     let local_memory_bandwidth = document.number("local-mem-bw", 0.0)?.filter(|&bw| bw > 0.0);
@@ -305,7 +305,7 @@ fn implementations(
         };
         if implementation.one && !all.is_empty() {
             let found = format_args!("`{implementation}` after other names");
-            let expected = "it first, because it stands for all dimensions";
+            let expected = "this name first, because it stands for all dimensions";
             return Err(document.refuse(key, found, expected, ""));
         }
         all.push(implementation);
@@ -313,12 +313,13 @@ fn implementations(
     if let [first, _, ..] = &all[..]
         && first.one
     {
-        let why = format!("what follows `{first}` has no effect: it stands for all dimensions");
+        let why =
+            format!("names after `{first}` have no effect, because it stands for all dimensions");
         document.note(key, why);
     }
     let tree = |i: &CollectiveImplementation| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
     if key != KINDS[0].0 && all.iter().any(tree) {
-        let why = "doubleBinaryTree is for all-reduce alone: such a collective will be refused";
+        let why = "doubleBinaryTree supports only all-reduce: other collectives will be rejected";
         document.note(key, why);
     }
     Ok(all)

@@ -74,7 +74,7 @@ impl RankTensors {
                 file: file.to_owned(),
                 line: None,
                 key: format!("node {first}"),
-                why: format!("has no lists of tensors, like {count} nodes in all: they use none"),
+                why: format!("has no lists of tensors, like {count} nodes in total: these nodes use no tensors"),
             });
         }
         let mut tensors = reading.tensors;
@@ -133,10 +133,12 @@ impl TensorReader {
                 None => {
                     return Err(TraceError::refused(
                         id,
-                        format!("it has no attribute `{name}`, which `track-local-mem` needs"),
                         format!(
-                            "traces of STG have it; {} takes the node to use no tensors, or set \
-                             track-local-mem to 0",
+                            "the node has no attribute `{name}`, which `track-local-mem` needs"
+                        ),
+                        format!(
+                            "traces of STG have the attribute; {} assumes that the node uses no \
+                             tensors, or set track-local-mem to 0",
                             SettingKey::Lenient
                         ),
                     ));
@@ -149,13 +151,16 @@ impl TensorReader {
     fn list(&mut self, id: u64, list: &str, texts: &[&str], write: bool) -> Result<(), TraceError> {
         let (pairs, rest) = texts.as_chunks::<2>();
         if !rest.is_empty() {
-            let why = format!("its `{list}` has {} texts, expected pairs", texts.len());
+            let why = format!(
+                "the node's `{list}` has {} texts, expected pairs of name and size",
+                texts.len()
+            );
             return Err(TraceError::refused(id, why, HINT));
         }
         for [name, size] in pairs {
             let Some(bytes) = leading_number(size) else {
                 let why = format!(
-                    "its `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
+                    "the node's `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
                     chakram_trace::format::escape(size),
                     chakram_trace::format::escape(name),
                     u64::MAX
@@ -177,10 +182,10 @@ impl TensorReader {
             };
             if write && let Some(first) = self.writers.insert(tensor, id) {
                 let why = format!(
-                    "it writes the tensor `{}`, and so does node {first}; the original aborts",
+                    "the node writes the tensor `{}`, and so does node {first}; the original aborts",
                     chakram_trace::format::escape(name)
                 );
-                let hint = "a name of its own for each result, as STG writes it";
+                let hint = "a different name for each result, as STG writes it";
                 return Err(TraceError::refused(id, why, hint));
             }
             self.tensors.uses.push(TensorUse {

@@ -131,8 +131,9 @@ impl<'a> AstraTraceReader<'a> {
         }
         if let Some((node, count)) = state.nowhere {
             let why = format!(
-                "`involved_dim` leaves out the first dimension, like {count} nodes in all: they go round all \
-                 NPUs as their implementation says, where the original never finishes"
+                "`involved_dim` omits the first dimension, like {count} nodes in total: these \
+                 collectives use all NPUs as their implementation states, where the original never \
+                 finishes"
             );
             note(format!("node {node}"), why);
         }
@@ -212,7 +213,7 @@ impl TraceReaderState<'_> {
                 return Err(TraceError::refused(
                     node.id,
                     "a message of 0 bytes, which the original aborts on",
-                    "leave the node out, or give it the size that was sent",
+                    "remove the node, or give it the size that was sent",
                 ));
             }
             Op::Message { .. } => self.separate_lanes(node),
@@ -295,8 +296,8 @@ impl TraceReaderState<'_> {
         if bandwidth == 0.0 || peak == 0.0 {
             return Err(TraceError::refused(
                 id,
-                "the roofline has no `local-mem-bw` or no `peak-perf` above 0, so this kernel never ends",
-                "say both in the system file, or set roofline-enabled to 0",
+                "the system file has no `local-mem-bw` or no `peak-perf` above 0 for the roofline, so this kernel never ends",
+                "set both in the system file, or set roofline-enabled to 0",
             ));
         }
         // The order of operations is the original's, because each operation rounds.
@@ -321,9 +322,9 @@ fn not_a_number(node: u64, name: &str) -> TraceError {
     TraceError::refused(
         node,
         format!(
-            "its group is `{}`, expected a number",
+            "the node's group is `{}`, expected a number",
             chakram_trace::format::escape(name)
         ),
-        "`pg_name` is a text that holds the number of a group in the file of groups",
+        "as `pg_name` the number of a group in the file of groups",
     )
 }

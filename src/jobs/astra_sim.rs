@@ -304,7 +304,7 @@ fn traces_beyond(
         line: None,
         key: "npus_count".to_owned(),
         why: format!(
-            "has {npus} NPUs, fewer than the workload has traces: {traces} no effect, as in the original"
+            "has {npus} NPUs, fewer than there are traces: {traces} no effect, as in the original"
         ),
     }
 }

@@ -69,10 +69,10 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     Err(TraceError::refused_in(
         prefix,
         format!(
-            "there is a file {}, but none for position {position}",
+            "the file {} exists, but there is no file for position {position}",
             beside.display()
         ),
-        "the prefix of files PREFIX.P.et, one for each position P from 0, and two at least",
+        "the prefix of at least two files PREFIX.P.et, one for each position P from 0",
     ))
 }
 
@@ -86,8 +86,8 @@ fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) 
         } => (
             position,
             part,
-            format!("the peer {peer} has no file; there are {}", files.len()),
-            "peers are positions of the group, counted from 0",
+            format!("peer {peer} has no file; there are {} files", files.len()),
+            "a position in the group, counted from 0",
         ),
         ScriptFault::Unpaired {
             position,
@@ -98,17 +98,17 @@ fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) 
             position,
             part,
             if receive {
-                format!("position {peer} does not send what this receives")
+                format!("position {peer} has no send for this receive")
             } else {
-                format!("position {peer} does not receive what this sends")
+                format!("position {peer} has no receive for this send")
             },
             "a receive for each send, with the same tag and size",
         ),
         ScriptFault::Cycle { position, part } => (
             position,
             part,
-            "it waits, through other positions, for itself".to_owned(),
-            "a send in front of a receive at one of them; sends do not wait for their receivers",
+            "the node waits, through other positions, for itself".to_owned(),
+            "a send before a receive at one of the positions; sends do not wait for their receivers",
         ),
     };
     let place = TraceLocation {

@@ -97,11 +97,11 @@ pub fn note_settings(
         }
         let reason = match setting.option {
             Some(key) => option_reason(key, is_default, &run),
-            None if is_default => "the run does the same without it".to_owned(),
+            None if is_default => "the run is the same without the setting".to_owned(),
             None if without.machine.is_some() => {
                 reasons(&machine_differences(machine, prepared.machine()), &run)
             }
-            None => "the job takes the same time, memory and traffic without it".to_owned(),
+            None => "the job has the same time, memory and traffic without the setting".to_owned(),
         };
         found.without_effect.push(SettingWithoutEffect {
             key: setting.key.clone(),

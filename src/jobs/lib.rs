@@ -83,7 +83,7 @@ pub enum JobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs declare a group differently.
-    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or {}", .file.display(), escape(.group), SettingKey::Groups)]
+    #[error("{}: group `{}` has different ranks in another job of this command\n  try: one job, or {}", .file.display(), escape(.group), SettingKey::Groups)]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -100,7 +100,7 @@ pub enum JobError {
     },
     /// No trace states a profiler's cost.
     #[error(
-        "{} profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace",
+        "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
     )]
     NoProfilerCost,

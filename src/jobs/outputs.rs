@@ -23,14 +23,14 @@ fn prefix(output: &Path) -> Result<PathBuf, JobError> {
             .is_some_and(|name| name.to_str().is_none()) =>
         {
             Err(JobError::Output(
-                "-o has a name that is no UTF-8, and the job's file could not say it",
+                "-o has a name that is not UTF-8, so the job's file cannot contain it",
             ))
         }
         () if text == "-" => Err(JobError::Output(
-            "-o - is standard output, and a job is several files\n  try: -o PREFIX",
+            "-o - is standard output, but a job consists of several files\n  try: -o PREFIX",
         )),
         () if output.exists() && !output.is_dir() && !output.is_file() => Err(JobError::Output(
-            "-o is a device or a pipe, and a job is several files\n  try: -o PREFIX",
+            "-o is a device or a pipe, but a job consists of several files\n  try: -o PREFIX",
         )),
         () if text.is_empty() => Err(JobError::Output("-o has no name\n  try: -o PREFIX")),
         () if folder || output.is_dir() => Ok(output.join(JOB)),

@@ -472,7 +472,7 @@ impl fmt::Display for ReplaySettingsError {
             Self::Value { key, value, why } => write!(f, "{} is {value}: {why}", name(key)),
             Self::Beside(one, other) => write!(
                 f,
-                "{} cannot be given beside {}\n  try: one of the two",
+                "{} cannot be given together with {}\n  try: one of the two",
                 name(one),
                 name(other)
             ),
@@ -483,7 +483,7 @@ impl fmt::Display for ReplaySettingsError {
             ),
             Self::OwnRates(machine) => write!(
                 f,
-                "{} and {} are for a machine that is given as its dimensions, and {machine} has its own\n  \
+                "{} and {} need a machine given by its dimensions, but {machine} has its own dimensions\n  \
                  try: {} 'Ring(4)_Switch(2)', or a copy of `chakram machine show {machine}`",
                 name(&SettingKey::Bandwidth),
                 name(&SettingKey::Latency),
@@ -695,12 +695,12 @@ mod tests {
             (SettingKey::Efficiency, "0.5"),
         ];
         assert!(
-            said(&both).starts_with("`recorded_on` cannot be given beside `efficiency`"),
+            said(&both).starts_with("`recorded_on` cannot be given together with `efficiency`"),
             "{}",
             said(&both)
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
-        assert!(said(&filled).starts_with("`fill_domains` cannot be given beside `map`"));
+        assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
         // The parser treats a switch that is off as not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());

@@ -46,7 +46,7 @@ pub fn find_sensitivities(
     let mut report = run.find(nodes <= CONFIRMED_NODES)?;
     if nodes > super::MAX_REPEATED_NODES {
         report.notes.push(
-            "rates and latencies of the machine take a replay each, and were not tried for so many nodes".to_owned(),
+            "the machine's rates and latencies were not varied: with this many nodes a replay for each takes too long".to_owned(),
         );
         return Ok(report);
     }

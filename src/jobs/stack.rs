@@ -90,7 +90,7 @@ pub struct SoftwareStack {
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// No stack has this name.
-    #[error("there is no stack {}{}\n  try: one of {}, or a file NAME.toml", quoted(.name), did_you_mean(.closest.as_deref()), .all)]
+    #[error("no stack is called {}{}\n  try: one of {}, or a file NAME.toml", quoted(.name), did_you_mean(.closest.as_deref()), .all)]
     Unknown {
         /// The name.
         name: String,
@@ -111,7 +111,7 @@ pub enum StackError {
     #[error(transparent)]
     Refused(#[from] ConfigError),
     /// The stack has durations for other NPUs only, and no plan options.
-    #[error("stack {} has prices for {known}, and {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
+    #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
     OtherNpus {
         /// The stack.
         stack: String,
@@ -171,8 +171,8 @@ impl SoftwareStack {
         };
         let is_empty = stack.options.is_empty() && stack.prices.is_empty();
         if is_empty && stack.name != StackReport::REFERENCE {
-            let expected = "a table [plan] or [npu.CLASS], without which a stack decides nothing";
-            return Err(name.refuse("nothing but a name", expected));
+            let expected = "a table [plan] or [npu.CLASS], because a stack must set something";
+            return Err(name.refuse("only a name", expected));
         }
         Ok(stack)
     }
@@ -209,7 +209,7 @@ impl SoftwareStack {
         if report.decided.is_empty() && !self.prices.is_empty() {
             let classes = machine.classes().iter().map(|class| class.name.as_str());
             let classes = classes.collect::<Vec<_>>().join(", ");
-            let why = format!("for {classes}, which it has none for");
+            let why = format!("for {classes}, which the stack does not cover");
             report.left.push(StackDecision::new("prices", why));
         }
         if self.name == StackReport::REFERENCE
@@ -315,10 +315,7 @@ mod tests {
     #[test]
     fn keys_that_are_unknown_or_do_nothing_are_refused_by_line() {
         for (text, expected) in [
-            (
-                "name = \"a\"",
-                "s.toml:1: key `name`: found nothing but a name",
-            ),
+            ("name = \"a\"", "s.toml:1: key `name`: found only a name"),
             (
                 "name = \"a\"\n[plan]\ntensor = 8",
                 "s.toml:3: key `plan.tensor`: found an unknown key",
@@ -382,7 +379,7 @@ mod tests {
         let text = "name = \"a\"\n[npu.h100.moving]\nfraction = 0.5\nfloor = \"1 us\"\ngap = \"1 us\"\nerror = 0.1";
         let alone = SoftwareStack::parse(text, "s.toml").unwrap();
         let error = alone.price(&machine).unwrap_err().to_string();
-        assert!(error.contains("has prices for h100"), "{error}");
+        assert!(error.contains("has kernel times for h100"), "{error}");
     }
 
     #[test]

@@ -205,7 +205,7 @@ fn files_that_are_not_there_are_named() {
     std::fs::remove_file(case.path("mine.2.et")).expect("it is there");
     case.refuses(
         &["all-reduce=mine"],
-        &["mine", "position 1", "two at least"],
+        &["mine", "position 1", "at least two"],
     );
 }
 
@@ -224,11 +224,11 @@ fn algorithms_that_make_no_sense_are_refused() {
     );
     refuses(
         &[&[SEND], &[]],
-        &["bad.0.et, node 7", "position 1 does not receive", "try:"],
+        &["bad.0.et, node 7", "position 1 has no receive", "try:"],
     );
     refuses(
         &[&[], &[RECEIVE]],
-        &["bad.1.et, node 9", "position 0 does not send", "try:"],
+        &["bad.1.et, node 9", "position 0 has no send", "try:"],
     );
     let large = (9, message(true, 0, 1001), &[][..]);
     refuses(&[&[SEND], &[large]], &["bad.", "try:"]);

@@ -555,7 +555,7 @@ fn studies_refuse_options_that_cannot_be() {
         ),
         (
             "map = \"3-1\"",
-            "study.toml:6: map = 3-1: `3-1` is no range of NPUs",
+            "study.toml:6: map = 3-1: `3-1` is not a range of NPUs",
         ),
         (
             "delays = [\"1=1ms\", \"x\"]",

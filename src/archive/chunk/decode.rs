@@ -59,7 +59,7 @@ fn decompress_into(
 ) -> io::Result<()> {
     if unpacked > LARGEST {
         return Err(io::Error::other(
-            "it says that it unpacks to more than 64 MiB",
+            "the chunk states that it unpacks to more than 64 MiB",
         ));
     }
     let wrong = |code| io::Error::other(get_error_name(code));
@@ -85,7 +85,9 @@ fn decompress_into(
         })?,
     };
     if size as u64 != unpacked {
-        return Err(io::Error::other("it unpacks to another size than it says"));
+        return Err(io::Error::other(
+            "the chunk does not unpack to its stated size",
+        ));
     }
     Ok(())
 }
@@ -101,7 +103,7 @@ impl DecodedChunk {
     ) -> Result<Self, ArchiveError> {
         if bytes > LARGEST {
             return Err(ArchiveError::broken(
-                "a chunk says that it has more than 64 MiB",
+                "a chunk states a size of more than 64 MiB",
             ));
         }
         let dictionary = base.map(|base| &base.unpacked[..]);
@@ -132,7 +134,7 @@ impl DecodedChunk {
             Some(columns) => columns.join(bytes as usize, self.framed, joined, out),
             None if self.unpacked.len() as u64 == bytes => out(&self.unpacked),
             None => Err(ArchiveError::broken(
-                "a chunk has another size than it says",
+                "a chunk does not have its stated size",
             )),
         }
     }

@@ -255,7 +255,10 @@ fn columns_that_no_template_names_are_refused() {
     encoded.resize(count as usize, 0);
     let mut buffers = Default::default();
     let refused = TraceColumns::decode(&encoded, None, 0, &mut buffers).unwrap_err();
-    assert_eq!(refused.0, "it has more columns than its templates name");
+    assert_eq!(
+        refused.0,
+        "the chunk has more columns than its templates name"
+    );
     // The id column always exists.
     assert!(TraceColumns::decode(&[0, 1, 0, 0, 0], None, 0, &mut buffers).is_ok());
 }

@@ -128,18 +128,16 @@ pub fn decode<'v>(
 ) -> Result<bool, WireError> {
     let number = usize::from(input.take(1)?[0]);
     let predictor = Predictor::ALL.get(number).copied();
-    let predictor = predictor.ok_or(WireError("a column has a predictor that is not known"))?;
+    let predictor = predictor.ok_or(WireError("a column has an unknown predictor"))?;
     let mut view = *view;
     for place in view.others.iter_mut().take(predictor.others()) {
         let number = input.count(u32::MAX as usize)?;
         let other = others(number);
-        let other = other.ok_or(WireError("a column is predicted by one that is not there"))?;
+        let other = other.ok_or(WireError("a column is predicted by a missing column"))?;
         *place = Some((number as u32, other));
     }
     if !predictor.applies(&view) {
-        return Err(WireError(
-            "a column is predicted by a base that is not there",
-        ));
+        return Err(WireError("a column is predicted by a missing base"));
     }
     let width = usize::from(input.take(1)?[0]);
     if width > 8 {
@@ -148,7 +146,7 @@ pub fn decode<'v>(
     let planes = input.take(
         width
             .checked_mul(values.len())
-            .ok_or(WireError("it ends too early"))?,
+            .ok_or(WireError("the column ends too early"))?,
     )?;
     match width {
         0 => add_planes::<0>(predictor, &view, planes, values),

@@ -20,7 +20,7 @@ const SHORT: usize = 32;
 pub const LONGEST: usize = 10;
 pub const DIGITS: usize = 20;
 
-pub const TOO_LARGE: WireError = WireError("its records are larger than it says");
+pub const TOO_LARGE: WireError = WireError("the chunk's records are larger than stated");
 
 /// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns these bytes and their number.
 #[inline(always)]

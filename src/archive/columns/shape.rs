@@ -14,8 +14,8 @@ pub struct RecordShape {
     records: Vec<u32>,
 }
 
-pub const NO_TEMPLATE: WireError = WireError("a record has a template that is not there");
-pub const TOO_MANY: WireError = WireError("it has more values than its size allows");
+pub const NO_TEMPLATE: WireError = WireError("a record has a missing template");
+pub const TOO_MANY: WireError = WireError("the chunk has more values than its size allows");
 
 impl RecordShape {
     /// Returns the template of each record.
@@ -49,7 +49,7 @@ impl RecordShape {
             for &column in slots {
                 // The entry after a column's start temporarily is the column's end.
                 let end = self.starts.get_mut(column as usize + 1);
-                *end.ok_or(WireError("a template has a column that is not there"))? += count;
+                *end.ok_or(WireError("a template names a missing column"))? += count;
             }
         }
         if all > most {

@@ -84,9 +84,9 @@ pub fn decimal(column: u64) -> u64 {
 
 /// Maximum nesting of messages in a record.
 const DEPTH: usize = 16;
-const TOO_DEEP: WireError = WireError("messages of a template lie too deep");
+const TOO_DEEP: WireError = WireError("the messages of a template are nested too deep");
 const ENDS_TWICE: WireError = WireError("a message of a template ends twice");
-const NO_COLUMN: WireError = WireError("a template has a column that is not there");
+const NO_COLUMN: WireError = WireError("a template names a missing column");
 /// Maximum length of the literal in a message with a slot; a longer literal could give the message a length of two
 /// bytes.
 const INNER: usize = 0x7f - LONGEST;

@@ -93,7 +93,7 @@ impl Archive {
             "an object of an archive",
             bytes,
             1,
-            "extract it, which takes less",
+            "extract the workload, which takes less memory",
         )
         .map_err(|error| ArchiveError::broken(error.to_string()).in_file(&self.path))?;
         self.copy(hash, &mut |part| {
@@ -105,7 +105,7 @@ impl Archive {
 
     fn expect(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
         self.place(hash)?.ok_or_else(|| {
-            let found = format!("the object {hash} is not there");
+            let found = format!("the object {hash} is missing");
             ArchiveError::broken(found).in_file(&self.path)
         })
     }
@@ -137,7 +137,7 @@ impl Archive {
         if hasher.finalize().to_hex().as_str() == row.blake3 {
             return Ok(());
         }
-        let found = format!("object {}: its bytes have another hash", row.blake3);
+        let found = format!("object {}: the bytes have a different hash", row.blake3);
         Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
     }
 
@@ -181,7 +181,7 @@ impl Archive {
                 }
             })?;
             if missing > 0 {
-                let error = ArchiveError::broken("it has fewer records than it says");
+                let error = ArchiveError::broken("the object has fewer records than stated");
                 return Err(self.at(place, chunk, error));
             }
         }
@@ -267,12 +267,11 @@ impl Archive {
         let index = self.index()?;
         let objects = &index.indices[object.0].objects;
         let chunk = objects.get(object.1).and_then(|row| row.chunks.get(number));
-        let chunk = chunk.ok_or_else(|| {
-            ArchiveError::broken("a base is not there").in_file(&segment.file.path)
-        })?;
+        let chunk = chunk
+            .ok_or_else(|| ArchiveError::broken("a base is missing").in_file(&segment.file.path))?;
         let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
         let coding = *coding.ok_or_else(|| {
-            let error = ArchiveError::broken("its coding is not known");
+            let error = ArchiveError::broken("the coding is unknown");
             self.at(object, chunk, error)
         })?;
         let base = match chunk.base() {
@@ -281,7 +280,7 @@ impl Archive {
             }
             None => None,
             Some(_) => {
-                let error = ArchiveError::broken("its bases lie too deep");
+                let error = ArchiveError::broken("the chain of bases is too deep");
                 return Err(self.at(object, chunk, error));
             }
         };

@@ -55,7 +55,7 @@ impl ArchiveWriter {
             let lock = OpenOptions::new().read(true).write(true).open(&target);
             let lock = lock.map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound if !path.exists() => ArchiveError::refused(
-                    format!("{}: there is no archive of this name", path.display()),
+                    format!("{}: no archive has this name", path.display()),
                     format!("chakram archive create {}", path.display()),
                 ),
                 _ => ArchiveError::io(&target, "open for writing", error),
@@ -189,7 +189,7 @@ impl ArchiveWriter {
 pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if path.exists() {
         return Err(ArchiveError::refused(
-            format!("{}: it is there already", path.display()),
+            format!("{}: the archive already exists", path.display()),
             "another name, or chakram archive add",
         ));
     }

@@ -102,11 +102,11 @@ fn what_is_absent_has_a_default_and_what_is_odd_a_note() {
         notes,
         [
             "s:2: `boost-mode`: has no effect: ASTRA-sim 2 does not read it",
-            "s: `scheduling-policy`: is absent and counts as LIFO; the original leaves it to chance",
-            "s: `collective-optimization`: is absent and counts as baseline; the original leaves it \
-             to chance",
+            "s: `scheduling-policy`: is absent and counts as LIFO; in the original the value is undefined",
+            "s: `collective-optimization`: is absent and counts as baseline; in the original the \
+             value is undefined",
             "s: `local-mem-bw`: is absent or 0: reductions take no time",
-            "s:1: `preferred-dataset-splits`: 1.5 counts as 1: the original cuts it to a whole number",
+            "s:1: `preferred-dataset-splits`: 1.5 counts as 1: the original truncates the number",
             "s:2: `L`: has no effect without \"model-shared-bus\": 1",
         ]
     );

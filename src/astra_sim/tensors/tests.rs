@@ -124,6 +124,7 @@ fn nodes_without_lists_are_refused_or_noted() {
     let tensors = RankTensors::read(&trace(&nodes), true, "f", &mut notes).unwrap();
     assert_eq!(tensors.of(2).len(), 1);
     let notes: Vec<_> = notes.iter().map(InputNote::to_string).collect();
-    let expected = "f: `node 0`: has no lists of tensors, like 2 nodes in all: they use none";
+    let expected =
+        "f: `node 0`: has no lists of tensors, like 2 nodes in total: these nodes use no tensors";
     assert_eq!(notes, [expected]);
 }

@@ -60,12 +60,12 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
     let [class] = machine.classes() else {
         let count = machine.classes().len();
         return Err(format!(
-            "it has {count} NPU classes; expected a machine of the one on which kernels were recorded"
+            "the machine has {count} NPU classes; expected a machine with only the class on which kernels were recorded"
         ));
     };
     let recording = class.as_recording().ok_or_else(|| {
         format!(
-            "it describes no NPU; expected a machine of the one on which kernels were recorded, such as h100:{text}"
+            "the machine describes no NPU; expected a machine with the class on which kernels were recorded, such as h100:{text}"
         )
     })?;
     Ok(ComputeModel::RecordedOn(recording))
@@ -80,7 +80,7 @@ pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {
         let number = |t: &str| {
-            let wrong = || format!("`{t}` in `{part}` is no NPU; write for example 0-3,8-11");
+            let wrong = || format!("`{t}` in `{part}` is not an NPU; write for example 0-3,8-11");
             t.trim().parse::<u32>().map_err(|_| wrong())
         };
         let (from, to) = match part.split_once('-') {
@@ -88,11 +88,11 @@ pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
             None => (number(part)?, number(part)?),
         };
         if from > to || to >= chakram_hardware::topology::Topology::MAX_NPUS {
-            return Err(format!("`{part}` is no range of NPUs"));
+            return Err(format!("`{part}` is not a range of NPUs"));
         }
         map.extend((from..=to).map(Npu));
         if map.len() > chakram_hardware::topology::Topology::MAX_NPUS as usize {
-            return Err("more places than a machine can have NPUs".to_owned());
+            return Err("more entries than a machine can have NPUs".to_owned());
         }
     }
     Ok(map)
@@ -107,7 +107,7 @@ pub(super) fn parse_ranks(text: &str) -> Result<u32, String> {
 
 pub(super) fn parse_step(text: &str) -> Result<u64, String> {
     let step = text.parse();
-    step.map_err(|_| "expected the number of a step, as the profiler has it".to_owned())
+    step.map_err(|_| "expected the number of a step, as in the profiler".to_owned())
 }
 
 pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
@@ -174,7 +174,7 @@ pub(super) fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
         .strip_prefix("machine.")
         .filter(|path| !path.is_empty());
     let path =
-        path.ok_or_else(|| format!("{expected}; a key of the machine begins with `machine.`"))?;
+        path.ok_or_else(|| format!("{expected}; keys of the machine begin with `machine.`"))?;
     Ok(MachineValue {
         path: path.to_owned(),
         value: ConfigLiteral::from_word(value.trim()),
@@ -192,7 +192,7 @@ pub(super) fn parse_custom(text: &str) -> Result<CustomFiles, String> {
     let Some((kind, _, _)) = all.find(|(_, name, _)| *name == wanted) else {
         let all: Vec<_> = CollectiveKind::ALL.iter().map(|(_, n, _)| *n).collect();
         return Err(format!(
-            "`{name}` is no collective; one of {}",
+            "`{name}` is not a collective; expected one of {}",
             all.join(", ")
         ));
     };

@@ -178,7 +178,7 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
         assert!(
             corpus
                 .fails(2, &["archive", "list", "@a.etz"])
-                .contains("this is no archive")
+                .contains("this is not an archive")
         );
     }
 }
@@ -223,7 +223,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     let told = corpus.fails(2, &["archive", "list", "@a.etz"]);
     assert!(told.contains("w3"), "{told}");
     let told = corpus.fails(2, &["replay", &corpus.name("a.etz::w3"), "-m", "dgx-h100"]);
-    assert!(told.contains("does not check"), "{told}");
+    assert!(told.contains("has a wrong checksum"), "{told}");
     corpus.ok(&["archive", "create", "@b.etz"]);
     for words in [
         &["archive", "add", "@a.etz", "@w1/job", "--name", "new"][..],
@@ -365,12 +365,12 @@ fn what_is_no_archive_is_refused() {
         std::fs::write(corpus.at(name), bytes).unwrap();
         let path = format!("@{name}");
         let error = corpus.fails(2, &["archive", "verify", &path]);
-        assert!(error.contains("this is no archive"), "{error}");
+        assert!(error.contains("this is not an archive"), "{error}");
     }
     std::fs::create_dir(corpus.at("folder")).unwrap();
     assert!(
         corpus
             .fails(2, &["archive", "list", "@folder"])
-            .contains("this folder is no archive")
+            .contains("this folder is not an archive")
     );
 }

@@ -305,7 +305,7 @@ fn commands_take_workloads_where_they_take_traces() {
     ]);
     let error = corpus.fails(2, &["replay", "@a.etz::dp"]);
     assert!(
-        error.contains("it has no workload `dp`") && error.contains("x/dp"),
+        error.contains("the archive has no workload `dp`") && error.contains("x/dp"),
         "{error}"
     );
     let error = corpus.fails(2, &["replay", "@b.etz::dp"]);

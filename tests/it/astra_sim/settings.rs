@@ -204,7 +204,7 @@ fn traces_without_an_npu_are_said() {
         let output = run_in(folder.path(), &["astra-sim"], &[]);
         assert_eq!(output.status.code(), Some(0));
         let note = format!(
-            "note: n.yml: `npus_count`: has 2 NPUs, fewer than the workload has traces: {count} no effect, as in the \
+            "note: n.yml: `npus_count`: has 2 NPUs, fewer than there are traces: {count} no effect, as in the \
              original"
         );
         assert!(text(&output.stderr).contains(&note), "{output:?}");

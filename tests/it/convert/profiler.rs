@@ -206,7 +206,7 @@ fn traces_without_estimates_are_refused() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
-        error.contains("no node says what the profiler that captured it added\n  try: "),
+        error.contains("no node states the overhead of the profiler\n  try: "),
         "{error}"
     );
     let folder = tempfile::tempdir().unwrap();

@@ -323,7 +323,7 @@ fn settings_that_move_no_prediction_are_named() {
         (["--set", "schedule=gpipe"], Some(as_long)),
         (
             ["--launch", "eager"],
-            Some("the run does the same without it"),
+            Some("the run is the same without the setting"),
         ),
         (["--set", "layers=3"], None),
         (["--set", "recompute=full"], None),

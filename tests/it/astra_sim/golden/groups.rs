@@ -75,7 +75,7 @@ fn six_gather_by_halving_and_doubling() {
     let ran = product::run_config(&one(Unaware, &dims, AllGather, name, MIB));
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(
-        ran.error.contains("do not pair off at every distance"),
+        ran.error.contains("cannot form pairs at every distance"),
         "{ran:?}"
     );
 }
@@ -103,7 +103,7 @@ fn one_ring_takes_everybody() {
     assert_eq!(masked(&[true, false]), everybody);
     let nowhere = masked(&[false, true]);
     assert_eq!(nowhere.finish, everybody.finish);
-    let note = "`involved_dim` leaves out the first dimension, like 1 nodes in all";
+    let note = "`involved_dim` omits the first dimension, like 1 nodes in total";
     assert!(nowhere.error.contains(note), "{nowhere:?}");
 }
 
