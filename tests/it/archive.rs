@@ -1,4 +1,4 @@
-//! Archives as a shell and a reader see them.
+//! Tests of archives as a shell and a reader see them.
 
 mod causes;
 mod crash;
@@ -84,13 +84,13 @@ impl Corpus {
     }
 }
 
-/// Names of the workloads in an archive, in its order.
+/// Returns the names of the workloads in an archive, in its order.
 pub fn names(path: &Path) -> Vec<String> {
     let archive = Archive::open(path).unwrap();
     archive.workloads().keys().cloned().collect()
 }
 
-/// Relative name and content of every file under `path`, subfolders included.
+/// Returns the relative name and content of every file under `path`, including subfolders.
 pub fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();
     let mut waiting = vec![(String::new(), folder.to_owned())];

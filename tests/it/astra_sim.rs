@@ -1,5 +1,5 @@
-//! ASTRA-sim 2.x: the plain simulator of `testkit` against the original's answers, if the variable `CHAKRAM_CORPUS`
-//! names a folder with them, and the program against both.
+//! Tests of ASTRA-sim 2.x: compares the plain simulator of `testkit` with the original's answers,
+//! if the variable `CHAKRAM_CORPUS` names a folder with them, and the program with both.
 
 mod against;
 mod chance;

@@ -1,12 +1,13 @@
 //! README.md and the book under `docs/`: the test runs every command in order and compares its output with the lines
 //! below it; every link has a target, and the table of contents is complete.
 //!
-//! Lines of a fenced block that begin with `$ ` are commands of a shell; a command continues while its lines end with
-//! `\`, and through a here-document. The lines after it are its output, errors included; a line `…` matches any number
-//! of lines, and a line that ends with `…` matches any rest of a line. All blocks of a file run in one folder, which
-//! contains only `traces` and `converters`, and every command exits with 0. A comment `<!-- not run: REASON -->` before
-//! a block says why its commands are not run here. `BLESS=1 cargo test --test it book` writes the output into the files
-//! and keeps the cuts.
+//! Lines of a fenced block that begin with `$ ` are commands of a shell; a command continues while
+//! its lines end with `\`, and through a here-document. The lines after it are its output,
+//! including errors; a line `…` matches any number of lines, and a line that ends with `…` matches
+//! any rest of a line. All blocks of a file run in one folder, which contains only `traces` and
+//! `converters`, and every command exits with 0. A comment `<!-- not run: REASON -->` before a
+//! block says why its commands are not run here. `BLESS=1 cargo test --test it book` writes the
+//! output into the files and keeps the cuts.
 
 mod align;
 mod links;
@@ -19,7 +20,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// README.md and all Markdown under `docs/`, relative to the root.
+/// Returns the paths of README.md and all Markdown under `docs/`, relative to the root.
 fn pages() -> Vec<PathBuf> {
     let mut pages = vec![PathBuf::from("README.md")];
     let mut folders = vec![PathBuf::from("docs")];
@@ -38,7 +39,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// All pages but the one of wrong inputs, whose commands another test runs.
+/// Returns all pages except the page of wrong inputs, whose commands another test runs.
 fn pages_of_right_commands() -> Vec<PathBuf> {
     let mut pages = pages();
     pages.retain(|page| !page.ends_with("reference/messages.md"));

@@ -1,5 +1,5 @@
-//! Small inputs and options that ask for huge amounts of memory or time, as an attacker or a typing error would. The
-//! program runs under limits of memory and time.
+//! Tests of small inputs and options that need huge amounts of memory or time, as from an attacker
+//! or a typing error. The program runs under limits of memory and time.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -18,7 +18,8 @@ struct Ran {
     error: String,
 }
 
-/// Time limit of a run. A release build takes a tenth of it; the rest allows for busy machines.
+/// Time limit of a run. A release build takes a tenth of this time; the rest allows for busy
+/// machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the program with a limit of this many MB of address space beyond its own code, enforced by the system. The peak

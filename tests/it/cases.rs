@@ -49,7 +49,7 @@ fn every_case_gives_its_expected_report() {
     }
 }
 
-/// Arguments of a case: the lines of its `command.txt`, if it has one.
+/// Returns the arguments of a case: the lines of its `command.txt`, if it has one.
 fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
     let Ok(text) = std::fs::read_to_string(root.join(case).join("command.txt")) else {
         return vec![arguments(root, case)];
@@ -60,7 +60,7 @@ fn commands(root: &Path, case: &Path) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Arguments for the traces and the machine of a case.
+/// Returns the arguments for the traces and the machine of a case.
 fn arguments(root: &Path, case: &Path) -> Vec<String> {
     let name = case.display();
     if !root.join(case).join("system.json").is_file() {
@@ -88,7 +88,7 @@ fn arguments(root: &Path, case: &Path) -> Vec<String> {
     ]
 }
 
-/// Names of a case's machine files other than `machine.toml`.
+/// Returns the names of a case's machine files other than `machine.toml`.
 fn other_machines(case: &Path) -> Vec<String> {
     let files = std::fs::read_dir(case).unwrap();
     let names = files.map(|entry| entry.unwrap().file_name().into_string().unwrap());

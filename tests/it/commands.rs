@@ -1,4 +1,4 @@
-//! The program as a shell sees it: exit codes, the order of files, and its outputs.
+//! Tests of the program as a shell sees it: exit codes, the order of files, and its outputs.
 
 use chakram::trace::{
     AttributeValue as Field, CollectiveKind, GroupName, NodeView, Op, Sink, TraceContents,
@@ -98,7 +98,7 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
     assert_eq!(other["report"]["npus"][1]["npu"], 7);
 }
 
-/// A report does not overwrite the traces of a second job, nor over the file of starts.
+/// A report overwrites neither the traces of a second job nor the file of starts.
 #[test]
 fn what_launches_read_is_not_written() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -132,9 +132,10 @@ fn what_launches_read_is_not_written() {
     }
 }
 
-/// Two pairs of neighbours in a ring, one of which reduces 1 MB and the other 64 MB. In a ring of two, each member
-/// sends half its buffer twice, in sum the whole buffer, over one link. Each link is counted once, and its load is a
-/// fraction of the time until the longer reduction ends.
+/// There are two pairs of neighbours in a ring: one pair reduces 1 MB and the other 64 MB. In a
+/// ring of two, each member sends half of its buffer twice over one link, in total the whole
+/// buffer. Each link is counted once, and its load is a fraction of the time until the longer
+/// reduction ends.
 #[test]
 fn links_of_several_jobs_are_counted_together_and_once() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -306,8 +307,9 @@ fn generated_files_replay_as_without_files() {
     assert_eq!(direct.stdout, read.stdout);
 }
 
-/// Two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and rank 1, from 10 us on, for 90; then
-/// both all-reduce for 20 us, after rank 0 has waited for 30.
+/// Writes traces of two ranks whose captures ended at 100 and 160 us. Rank 0 computes for 50 us and
+/// rank 1, from 10 us on, for 90 us; then both all-reduce for 20 us, after rank 0 has waited for 30
+/// us.
 pub fn capture(folder: &Path, captured: bool) -> String {
     let us = Span::from_us;
     for (rank, end, delay, compute, wait) in [(0, 100, 0, 50, 30), (1, 160, 10, 90, 0)] {
@@ -472,7 +474,7 @@ fn conversions_write_where_they_are_told() {
     assert_eq!(summary["ranks"][1]["linked"], 2656);
 }
 
-/// 40 streams on an NPU with 32 lanes: 8 of them share a lane.
+/// Of 40 streams on an NPU with 32 lanes, 8 share a lane.
 #[test]
 fn lanes_that_are_shared_are_said() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,5 +1,5 @@
-//! One job on several machines, as a shell sees it: the comparison against reports of single machines, exit codes, and
-//! the fields of CSV and JSON.
+//! Tests of one job on several machines, as a shell sees it: compares the result with reports of
+//! single machines, and checks exit codes and the fields of CSV and JSON.
 
 use super::commands::{answer, capture, chakram, code, says};
 use serde_json::Value;
@@ -9,7 +9,7 @@ const MACHINES: [&str; 3] = ["dgx-a100", "mi300x", "gb200-nvl72"];
 /// Number of NPUs of each preset.
 const NPUS: [u64; 3] = [8, 8, 72];
 
-/// `chakram replay` on all of [`MACHINES`].
+/// Returns the words of `chakram replay` on all of [`MACHINES`].
 fn compare<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut args = vec!["replay", CASE];
     args.extend(MACHINES.iter().flat_map(|machine| ["-m", machine]));
@@ -209,7 +209,7 @@ fn exit_codes_are_those_of_the_replays() {
         &["--timeline", "no.json"],
         &["-m", "no-such-machine"],
         &["--threads", "0"],
-        // A job that takes the machine's size would differ between machines.
+        // A job that has the machine's size would differ between machines.
         &["-m", "gb200-nvl72", "--absent", "mirror"],
     ] {
         assert_eq!(
@@ -273,8 +273,8 @@ fn csv_has_a_row_per_machine_or_the_machine_in_front() {
     }
 }
 
-/// At half the peak every kernel takes twice as long, here one after another on one lane; other nodes take as long as
-/// before.
+/// At half the peak every kernel takes twice its time, here one after another on one lane; other
+/// nodes take the same time as before.
 #[test]
 fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     let half = ["--efficiency", "0.5"];
@@ -316,9 +316,9 @@ fn a_part_of_the_peak_stretches_kernels_and_says_so() {
     );
 }
 
-/// Rank 0 arrives after 50 us and rank 1 after 100; then both all-reduce for 20. As recorded, the means over ranks are
-/// 75 us of compute minus the delay of 10 us with which rank 1 starts, 25 us of exposed waiting and 20 us of exposed
-/// transfer, on all machines.
+/// Rank 0 arrives after 50 us and rank 1 after 100 us; then both all-reduce for 20 us. As recorded,
+/// the means over ranks are 75 us of compute minus the delay of 10 us with which rank 1 starts, 25
+/// us of exposed waiting and 20 us of exposed transfer, on all machines.
 #[test]
 fn waiting_is_told_apart_from_transfer() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -354,9 +354,10 @@ fn waiting_is_told_apart_from_transfer() {
     }
 }
 
-/// A pipeline of four stages on eight NPUs, on two machines, one with links ten times as fast. 48 messages forward and
-/// 48 backward carry 1,024 tokens of 768 values in 2 bytes: 1.57 MB, 3.5 us at 450 GB/s and less at 4,500, so nearly
-/// all the time in receives is the bubble, which does not depend on the rate.
+/// The job is a pipeline of four stages on eight NPUs, on two machines, one with links ten times as
+/// fast. 48 messages forward and 48 backward carry 1,024 tokens of 768 values in 2 bytes: 1.57 MB,
+/// 3.5 us at 450 GB/s and less at 4,500, so nearly all the time in receives is the bubble, which
+/// does not depend on the rate.
 #[test]
 fn the_bubble_of_a_pipeline_is_no_transfer() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,4 +1,4 @@
-//! The converter of PyTorch captures, against the known truth.
+//! Compares the results of the converter of PyTorch captures with the known truth.
 //!
 //! - `rig`: captures of generated jobs, their conversion, and the traces as other readers see them
 //! - `plain_count`: busy time of the device in a Kineto file, by a plain parse

@@ -1,4 +1,5 @@
-//! Cost of runs in dollars, computed from the makespan, the price and the tokens in reports.
+//! Tests of the cost of runs in dollars, computed from the makespan, the price and the tokens in
+//! reports.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -133,7 +134,7 @@ fn machines_have_prices() {
     let path = path.to_str().expect("UTF-8");
     let own = report(path, &[]);
     assert_eq!(own["cost"]["dollars_per_npu_hour"], 3.0);
-    // A price changes no times; it must still have an effect.
+    // A price changes no times, but must have an effect.
     assert_eq!(own["makespan_ps"], report("dgx-h100", &[])["makespan_ps"]);
     assert_eq!(own.pointer("/settings/without_effect"), None);
     let given = report(path, &["--price", "6"]);

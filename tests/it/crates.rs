@@ -19,7 +19,7 @@ struct Member {
     name: &'static str,
     /// Folder of its manifest and `lib.rs`.
     folder: &'static str,
-    /// Our crates that it builds on. It may also use their dependencies.
+    /// Our crates on which the member depends. It may also use their dependencies.
     uses: &'static [&'static str],
 }
 
@@ -27,7 +27,7 @@ const fn member(name: &'static str, folder: &'static str, uses: &'static [&'stat
     Member { name, folder, uses }
 }
 
-/// In order from the bottom layer up.
+/// Our crates, from the bottom layer up.
 const MEMBERS: &[Member] = &[
     member("base", "src/base", &[]),
     member("trace", "src/trace", &["base"]),
@@ -202,13 +202,13 @@ fn manifest(folder: &str) -> Table {
     text.parse().expect("a manifest is TOML")
 }
 
-/// A package in a manifest, and whether only tests use it.
+/// A package in a manifest; a field is true if only tests use it.
 struct Dependency {
     name: String,
     is_test: bool,
 }
 
-/// All dependencies of a manifest, for every platform.
+/// Returns all dependencies of a manifest, for every platform.
 fn dependencies(manifest: &Table) -> Vec<Dependency> {
     let mut found = Vec::new();
     let platforms = manifest.get("target").and_then(Value::as_table);
@@ -220,7 +220,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
         for key in ["dependencies", "build-dependencies", "dev-dependencies"] {
             let packages = table.get(key).and_then(Value::as_table);
             for (name, value) in packages.into_iter().flatten() {
-                // `package` gives the real name, whatever the dependency is called here.
+                // `package` gives the real name of a dependency with another name here.
                 let package = value.get("package").and_then(Value::as_str);
                 found.push(Dependency {
                     name: package.unwrap_or(name).to_owned(),
@@ -232,7 +232,7 @@ fn dependencies(manifest: &Table) -> Vec<Dependency> {
     found
 }
 
-/// All crates that a member may use: those of its row, and their dependencies.
+/// Returns all crates that a member may use: those of its row, and their dependencies.
 fn usable(member: &Member) -> BTreeSet<&'static str> {
     let mut usable = BTreeSet::new();
     for used in member.uses {
@@ -314,7 +314,7 @@ static SOURCES: LazyLock<BTreeMap<String, Modules>> = LazyLock::new(|| {
     parsed.collect()
 });
 
-/// Names of our crates in a manifest's dependencies.
+/// Returns the names of our crates in a manifest's dependencies.
 fn ours(manifest: &Table) -> BTreeSet<String> {
     let names = dependencies(manifest).into_iter().map(|found| found.name);
     names

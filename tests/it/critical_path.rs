@@ -40,8 +40,9 @@ fn path(report: &Report) -> &CriticalPathSummary {
     report.critical_path.as_ref().expect("it is small enough")
 }
 
-/// Two ranks compute for `a` and `b` microseconds, synchronise for 11, and compute for 5 and 2. Rank 1 also runs a
-/// concurrent kernel of 3, and rank 0 has a delay of 4 before its last kernel.
+/// Returns a job of two ranks that compute for `a` and `b` microseconds, synchronise for 11 us, and
+/// compute for 5 and 2 us. Rank 1 also runs a concurrent kernel of 3 us, and rank 0 has a delay of
+/// 4 us before its last kernel.
 fn two_ranks(a: u64, b: u64) -> Workload {
     let us = Span::from_us;
     let mut builder = WorkloadBuilder::default();
@@ -102,7 +103,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     let us = Span::from_us;
     assert_eq!(report.outcome.makespan, us(30));
     let summary = path(&report);
-    // Compute 10 + 5, communication 11, host 4.
+    // The path has 10 + 5 us of compute, 11 of communication and 4 of the host.
     assert_eq!(
         summary.parts,
         [us(15), us(11), Span::ZERO, Span::ZERO, us(4), Span::ZERO]
@@ -113,8 +114,8 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
         .collect();
     assert_eq!(ends, [(1, 10), (0, 21), (0, 25), (0, 30)]);
     assert_eq!((summary.segments, summary.rank_changes), (4, 1));
-    // Slack off the path: 6 us for rank 0's first kernel, 30 - 23 for rank 1's last kernel, 30 - 3 for the concurrent
-    // one.
+    // Slack off the path is 6 us for rank 0's first kernel, 30 - 23 for rank 1's last kernel, and
+    // 30 - 3 for the concurrent kernel.
     let [compute, communication] = &summary.slack[..] else {
         panic!("{:?}", summary.slack)
     };

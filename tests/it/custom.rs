@@ -1,4 +1,4 @@
-//! `chakram replay --custom`: files of an algorithm, and rejected files.
+//! Tests of `chakram replay --custom`: files of an algorithm, and rejected files.
 
 use super::commands::chakram;
 use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
@@ -133,7 +133,7 @@ impl Case {
 const SEND: Node<'_> = (7, message_to(false), &[]);
 const RECEIVE: Node<'_> = (9, message_to(true), &[]);
 
-/// A message of 1,000 B between position 0, the sender, and position 1.
+/// Returns a message of 1,000 B between position 0, the sender, and position 1.
 const fn message_to(receive: bool) -> Op<'static> {
     Op::Message {
         receive,
@@ -145,7 +145,7 @@ const fn message_to(receive: bool) -> Op<'static> {
     }
 }
 
-/// 1,000 B at 50 GB/s and 500 ns: 520 ns, whatever the size of the all-reduce.
+/// 1,000 B at 50 GB/s and 500 ns take 520 ns, for any size of the all-reduce.
 #[test]
 fn files_are_played_and_named() {
     let case = Case::new();

@@ -86,7 +86,7 @@ fn links_shorten_communication_and_a_torus_no_less_than_its_mesh() {
     }
 }
 
-/// The cube with its chips renumbered is the 2 x 4 torus: every step takes as long on both.
+/// The cube with its chips renumbered is the 2 x 4 torus: every step takes the same time on both.
 #[test]
 fn tori_that_are_one_graph_have_equal_steps() {
     let dir = TempDir::new().unwrap();
@@ -209,8 +209,9 @@ fn random_searches_get_better_and_stay_below_fifty_chips() {
     }
 }
 
-/// Without contention and with the same order on each chip, chips that wait only for their data are never later than
-/// chips that wait at barriers. If all chips do the same at the same time and exchange no data, both take as long.
+/// Without contention and with the same order on each chip, chips that wait only for their data are
+/// never later than chips that wait at barriers. If all chips do the same at the same time and
+/// exchange no data, both take the same time.
 #[test]
 fn chips_without_barriers_are_never_slower() {
     let dir = TempDir::new().unwrap();
@@ -596,9 +597,10 @@ fn small_memories_split_sub_layers_and_let_data_go() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs"));
 }
 
-/// Every command gives the same energy for a kernel priced by loop nests: for a product of 2500 x 32 x 32 its mapping's
-/// energy, for three of them the triple, and for a kernel of 1,000 operations and 80 bytes 500 x 0.3 pJ + 80 x 162.5
-/// pJ. A kernel with neither lasts its recorded 2 us, and its energy follows from `power.busy`.
+/// Every command gives the same energy for a kernel whose time is from loop nests: for a product of
+/// 2500 x 32 x 32 its mapping's energy, for three of them the triple, and for a kernel of 1,000
+/// operations and 80 bytes 500 x 0.3 pJ + 80 x 162.5 pJ. A kernel with neither lasts its recorded 2
+/// us, and its energy follows from `power.busy`.
 #[test]
 fn energy_of_kernels_has_one_rule() {
     let dir = TempDir::new().unwrap();

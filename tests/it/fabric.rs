@@ -1,4 +1,5 @@
-//! Machines with individual links: the paper's notation, bytes over each link, slow links, graphs and Clos networks.
+//! Tests of machines with individual links: the paper's notation, bytes over each link, slow links,
+//! graphs and Clos networks.
 
 use super::commands::{chakram, code};
 use serde_json::Value;
@@ -29,7 +30,8 @@ fn refusal(args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A machine file with one dimension; `dimension` gives the lines after its bandwidth and latency.
+/// Returns a machine file with one dimension; `dimension` gives the lines after its bandwidth and
+/// latency.
 fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
     let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
@@ -95,9 +97,9 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
     }
 }
 
-/// A network notation does not describe NPUs: kernels that need a rate are errors, while collectives and recorded
-/// kernels work. A preset or an NPU name before the notation supplies the peaks for them, whatever the network: 2 x
-/// 10^12 FLOP at 989.4 TFLOP/s or more.
+/// A network notation does not describe NPUs: kernels that need a rate are errors, while
+/// collectives and recorded kernels work. A preset or an NPU name before the notation supplies the
+/// peaks for them, on any network: 2 x 10^12 FLOP at 989.4 TFLOP/s or more.
 #[test]
 fn kernels_need_npus_that_the_machine_describes() {
     let line = "Switch(8):450GB/s:500ns";
@@ -153,7 +155,7 @@ fn bytes_of_dimensions_are_those_of_the_paper_and_the_bottleneck_is_named() {
         let dimensions = report["links"]["dimensions"].as_array().unwrap();
         let own = |d: usize| dimensions[d]["bytes_per_npu"].as_u64().unwrap();
         assert_eq!((own(0), own(1)), (96_000_000, 16_000_000), "{network}");
-        // As many bytes leave the switches as enter them.
+        // Equal numbers of bytes enter and leave the switches.
         let all = |d: usize| dimensions[d]["bytes"].as_u64().unwrap();
         assert_eq!((all(0), all(1)), (2 * 8 * own(0), 2 * 8 * own(1)));
         let links = report["links"]["links"].as_array().unwrap();
@@ -218,7 +220,8 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
     }
 }
 
-/// Ten kernels of 1 us on each of four NPUs; one NPU takes 1.5 times as long, however its kernels are priced.
+/// Ten kernels of 1 us on each of four NPUs; one NPU takes 1.5 times this time, with kernel times
+/// from any source.
 #[test]
 fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     let dir = TempDir::new().unwrap();
@@ -244,9 +247,9 @@ fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     assert!(refusal(&job).contains("a factor of at least 1"));
 }
 
-/// The cube is both a 2 x 4 torus and a 2 x 2 x 2 torus with another numbering: y in a ring of four is the y-th word of
-/// a Gray code. So for each k, messages from every rank to the k-th rank after it take as long on both. Their sum is
-/// larger on a mesh, which has fewer links.
+/// The cube is both a 2 x 4 torus and a 2 x 2 x 2 torus with another numbering: y in a ring of four
+/// is the y-th word of a Gray code. So for each k, messages from every rank to the k-th rank after
+/// it take the same time on both. Their sum is larger on a mesh, which has fewer links.
 #[test]
 fn tori_that_are_one_graph_take_equally_long() {
     let dir = TempDir::new().unwrap();
@@ -297,9 +300,9 @@ fn tori_that_are_one_graph_take_equally_long() {
     assert_eq!(makespan(&[RING_OF_MESSAGES, &args].concat()), 1_004_000_000);
 }
 
-/// Text traces of messages of `bytes` from every chip to every other, one after another. They follow an Eulerian
-/// circuit of all ordered pairs: each message's sender is the receiver of the previous one, so it begins when that one
-/// has arrived.
+/// Returns the text traces of messages of `bytes` from every chip to every other, one after
+/// another. They follow an Eulerian circuit of all ordered pairs: each message's sender is the
+/// receiver of the previous one, so it begins when that one has arrived.
 fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     let mut left: Vec<Vec<usize>> = (0..chips)
         .map(|from| (0..chips).filter(|to| *to != from).collect())
@@ -345,9 +348,9 @@ fn all_pairs(dir: &TempDir, chips: usize, bytes: u64) -> String {
     prefix.to_str().unwrap().to_owned()
 }
 
-/// 64 MB at 64 GB/s, the rate of chips with three links, take 1 ms per hop. Mean hops of all pairs are 12/7 on the
-/// cube, under both names, and 2 on the mesh: 96 ms and 112 ms for 56 messages. Through interfaces of 1 GB/s each takes
-/// 64 ms: 3,584 ms, or 64 / (12/7) = 37.3 times as long.
+/// 64 MB at 64 GB/s, the rate of chips with three links, take 1 ms per hop. Mean hops of all pairs
+/// are 12/7 on the cube, under both names, and 2 on the mesh: 96 ms and 112 ms for 56 messages.
+/// Through interfaces of 1 GB/s each takes 64 ms: 3,584 ms, or 64 / (12/7) = 37.3 times the time.
 #[test]
 fn all_pairs_of_chips_take_their_mean_hops() {
     let dir = TempDir::new().unwrap();
@@ -377,8 +380,8 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(interfaces, 3584 * ms);
     let times = interfaces as f64 / (96 * ms) as f64;
     assert!((times - 37.3).abs() < 0.05, "{times}");
-    // A unit of length costs one transfer of the whole message: on the mesh with all lengths 2, everything takes twice
-    // as long.
+    // A unit of length costs one transfer of the whole message: on the mesh with all lengths 2,
+    // everything takes twice the time.
     let text = fs::read_to_string(file("mesh:2x4")).unwrap();
     let long =
         text.lines().map(
@@ -409,8 +412,9 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     );
 }
 
-/// A graph with a leaf, a triangle and a square, which no dimensions describe, and the same graph with renumbered
-/// chips: a captured job and messages between all pairs take as long on both if ranks are on the same chips.
+/// A graph with a leaf, a triangle and a square, which no dimensions describe, and the same graph
+/// with renumbered chips: a captured job and messages between all pairs take the same time on both
+/// if ranks are on the same chips.
 #[test]
 fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     let dir = TempDir::new().unwrap();
@@ -483,7 +487,8 @@ fn jobs_do_not_see_how_an_irregular_graph_is_numbered() {
     let near = both("first", stores, &captured, &[0, 1]);
     let far = both("first", stores, &captured, &[0, 4]);
     assert!(far > near);
-    // Its collectives are exchanges between two ranks: without contention, three hops take three times as long as one.
+    // Its collectives are exchanges between two ranks: without contention, three hops take three
+    // times the time of one hop.
     let pair = ["generate", "p2p", "ring", "--size", "1MB", "--ranks", "2"];
     let one = both("first", stores, &pair, &[0, 1]);
     assert_eq!(both("first", stores, &pair, &[0, 4]), 3 * one);

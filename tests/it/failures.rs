@@ -1,4 +1,5 @@
-//! Jobs on machines with a failing part, against machines without the part and sums by hand.
+//! Compares jobs on machines with a failing part with machines without the part and with sums by
+//! hand.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -6,7 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, and `more` appended to the file.
+/// Returns a machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, and `more` appended
+/// to the file.
 fn machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
     let text = format!(
         r#"name = "four"
@@ -67,7 +69,8 @@ fn a_link_that_fails_at_once_is_one_that_is_not_there() {
         ring_alone["makespan_ps"]
     );
     assert!(makespan(&line_alone) > makespan(&ring_alone));
-    // Each direction of each link carries as many bytes as on a machine without the failed link.
+    // Each direction of each link carries the same number of bytes as on a machine without the
+    // failed link.
     let line_links = reduce(&line, &["--links"]).expect("it ends");
     let loads = |report: &Value| {
         let rows = report["links"]["links"].as_array().expect("rows").iter();

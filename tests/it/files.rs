@@ -1,4 +1,5 @@
-//! The program's files: outputs of every kind, jobs as one unit, signals, terminals, and names from files.
+//! Tests of the program's files: outputs of every kind, jobs as one unit, signals, terminals, and
+//! names from files.
 
 mod job;
 mod job_commands;
@@ -51,7 +52,7 @@ impl Folder {
         std::fs::read(self.at(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Names of the files in the folder, hidden ones included.
+    /// Returns the names of the files in the folder, including hidden files.
     pub fn names(&self) -> Vec<String> {
         let listing = std::fs::read_dir(self.path()).expect("it is there");
         let names = listing.map(|entry| entry.expect("it can be listed").file_name());
@@ -62,7 +63,7 @@ impl Folder {
         names
     }
 
-    /// The program, to be run in this folder.
+    /// Returns the program, to be run in this folder.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
         command.current_dir(self.path()).args(args);
@@ -86,21 +87,21 @@ impl Folder {
         capture.write(&self.at(name)).expect("there is room");
     }
 
-    /// Output of a command that must succeed.
+    /// Returns the output of a command that must succeed.
     pub fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stdout)
     }
 
-    /// Standard error of a command that must succeed.
+    /// Returns the standard error of a command that must succeed.
     pub fn errors(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         text(&output.stderr)
     }
 
-    /// Error of a command that must reject its input.
+    /// Returns the error of a command that must reject its input.
     pub fn refused(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
@@ -121,7 +122,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("it says text")
 }
 
-/// Makespan of a replay, in ps.
+/// Returns the makespan of a replay, in ps.
 pub fn makespan(folder: &Folder, args: &[&str]) -> u64 {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let report: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");

@@ -1,5 +1,5 @@
-//! Traces in other forms than the current `.et`: `chakram convert trace` and commands that read them, as a shell sees
-//! them.
+//! Tests of traces in other forms than the current `.et`: `chakram convert trace` and commands that
+//! read them, as a shell sees them.
 
 use super::commands::{answer, chakram, code};
 use chakram::trace::TraceContents;
@@ -226,7 +226,8 @@ fn usage_that_makes_no_sense_is_refused() {
     assert!(!Path::new(&out("x.et")).exists());
 }
 
-/// Files are read in parallel. Whichever thread finds an error first, the reported one is the first in rank order.
+/// Files are read in parallel. The reported error is always the first in rank order, even if
+/// another thread finds an error earlier.
 #[test]
 fn of_several_damaged_files_the_first_is_named() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,4 +1,4 @@
-//! Generated captures: parsed and compared with their truth and with real captures.
+//! Compares generated captures with their truth and with real captures.
 
 use crate::corpus::corpus;
 use serde_json::Value;
@@ -58,7 +58,7 @@ fn jobs() -> Vec<Options> {
     ]
 }
 
-/// Start and end in nanoseconds.
+/// Returns the start and end in nanoseconds.
 fn interval(event: &Value) -> (i64, i64) {
     let ns = |key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as i64;
     (ns("ts"), ns("ts") + ns("dur"))
@@ -313,7 +313,7 @@ fn real(file: &str) -> Option<Value> {
     Some(serde_json::from_slice(&text).expect("it is JSON"))
 }
 
-/// A node's keys in order, with the names and types of its attributes.
+/// Returns a node's keys in order, with the names and types of its attributes.
 fn shape(node: &Value) -> Vec<String> {
     let mut shape: Vec<String> = node.as_object().unwrap().keys().cloned().collect();
     for side in ["inputs", "outputs"] {

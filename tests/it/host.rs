@@ -1,15 +1,15 @@
-//! Host time on other machines, and reports of jobs captured on CPUs.
+//! Tests of host time on other machines, and of reports of jobs captured on CPUs.
 
 use crate::files::{Folder, text, trace};
 use serde_json::Value;
 use testkit::capture::Device;
 
-/// The text report of a replay on a DGX H100, or on several machines.
+/// Returns the text report of a replay on a DGX H100, or on several machines.
 fn report(folder: &Folder, args: &[&str]) -> String {
     folder.ok(&[&["replay"], args, &["-m", "dgx-h100"]].concat())
 }
 
-/// The same report as JSON.
+/// Returns the same report as JSON.
 fn json(folder: &Folder, args: &[&str]) -> Value {
     let report = report(folder, &[args, &["--format", "json"]].concat());
     serde_json::from_str(&report).expect("it is JSON")
@@ -19,8 +19,8 @@ fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value}"))
 }
 
-/// The parts of the makespan by their response to the machine, in ps: `responds`, `fixed` and
-/// `follows`. They sum to the makespan.
+/// Returns the parts of the makespan by their response to the machine, in ps: `responds`, `fixed`
+/// and `follows`. They sum to the makespan.
 fn response(report: &Value) -> [u64; 3] {
     let parts = ["responds_ps", "fixed_ps", "follows_ps"];
     let parts = parts.map(|part| number(&report["response"][part]));
@@ -28,7 +28,7 @@ fn response(report: &Value) -> [u64; 3] {
     parts
 }
 
-/// 10 us of host work, then 4 us of host delay before a kernel of 5 us.
+/// Writes a job with 10 us of host work, then 4 us of host delay before a kernel of 5 us.
 fn dispatched(folder: &Folder) {
     let host = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":10,\
                 \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
@@ -44,9 +44,9 @@ fn host_time_is_scaled_and_nothing_else() {
     dispatched(&folder);
     for (host, wanted) in [
         ("recorded", 19_000_000),
-        // 5 + 2 + 5 us.
+        // The sum is 5 + 2 + 5 us.
         ("scaled:0.5", 12_000_000),
-        // 20 + 8 + 5 us.
+        // The sum is 20 + 8 + 5 us.
         ("scaled:2", 33_000_000),
         ("scaled:0", 5_000_000),
     ] {
@@ -58,7 +58,7 @@ fn host_time_is_scaled_and_nothing_else() {
             assert_eq!(found["options"]["host"], host);
         }
     }
-    // Kernels scale, the host does not: 10 + 4 + 2.5 us.
+    // Kernels scale, but the host does not: 10 + 4 + 2.5 us.
     let found = json(&folder, &["job.0.jsonl", "--compute", "scaled:0.5"]);
     assert_eq!(number(&found["makespan_ps"]), 16_500_000);
     // A delay given by the user is not scaled: 1 + 5 + 2 + 5 us.

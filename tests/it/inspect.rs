@@ -1,5 +1,5 @@
-//! Inspection of traces: tables against plain parses and sums by hand, times against replays as captured, filters
-//! against a test of every node, and broken files.
+//! Tests of the inspection of traces: compares tables with plain parses and sums by hand, times
+//! with replays as captured, and filters with a test of every node; and tests broken files.
 
 mod broken;
 mod filters;
@@ -25,7 +25,7 @@ pub fn inspect(args: &[&str]) -> Output {
         .expect("the program was built")
 }
 
-/// Standard output of a run that must succeed without warnings.
+/// Returns the standard output of a run that must succeed without warnings.
 pub fn said(args: &[&str]) -> String {
     let output = inspect(args);
     assert!(
@@ -35,7 +35,7 @@ pub fn said(args: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The same as JSON.
+/// Returns the JSON that a run of `chakram inspect` prints.
 pub fn json(args: &[&str]) -> Value {
     let text = said(&[args, &["--format", "json"]].concat());
     let document: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -44,12 +44,12 @@ pub fn json(args: &[&str]) -> Value {
     document
 }
 
-/// The rows of a list in a JSON document.
+/// Returns the rows of a list in a JSON document.
 pub fn rows<'v>(document: &'v Value, list: &str) -> &'v Vec<Value> {
     document[list].as_array().expect("a list")
 }
 
-/// The only row of a list whose field has this value.
+/// Returns the only row of a list whose field has this value.
 pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Value {
     let found: Vec<_> = rows(document, list)
         .iter()
@@ -59,14 +59,14 @@ pub fn row<'v>(document: &'v Value, list: &str, field: &str, is: &str) -> &'v Va
     found[0]
 }
 
-/// The integer in a field.
+/// Returns the integer in a field.
 pub fn number(row: &Value, field: &str) -> u64 {
     row[field]
         .as_u64()
         .unwrap_or_else(|| panic!("{field} of {row:#}"))
 }
 
-/// The records of a file under `traces/`, in the types generated from the schema.
+/// Returns the records of a file under `traces/`, in the types generated from the schema.
 pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
@@ -81,13 +81,13 @@ pub fn parsed(file: &str) -> (GlobalMetadata, Vec<Node>) {
     (metadata, nodes)
 }
 
-/// The value of an attribute.
+/// Returns the value of an attribute.
 pub fn attribute<'n>(node: &'n Node, name: &str) -> Option<&'n Attribute> {
     let found = node.attr.iter().find(|attr| attr.name == name);
     found.and_then(|attr| attr.value.as_ref())
 }
 
-/// The value of an integer attribute, of any integer type.
+/// Returns the value of an integer attribute, of any integer type.
 pub fn whole(node: &Node, name: &str) -> Option<u64> {
     match attribute(node, name)? {
         Attribute::Int64Val(v) => Some(*v as u64),
@@ -107,7 +107,7 @@ pub fn with(name: &str, value: Attribute) -> AttributeProto {
     }
 }
 
-/// A kernel of `micros` microseconds with data dependencies on `data`.
+/// Returns a kernel of `micros` microseconds with data dependencies on `data`.
 pub fn kernel(id: u64, name: &str, micros: u64, data: &[u64]) -> Node {
     Node {
         id,
@@ -128,7 +128,7 @@ pub fn write(folder: &Path, rank: u32, metadata: Vec<AttributeProto>, nodes: &[N
     .expect("there is room");
 }
 
-/// The bytes of a trace file of these nodes.
+/// Returns the bytes of a trace file of these nodes.
 pub fn encoded(attr: Vec<AttributeProto>, nodes: &[Node]) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),

@@ -32,7 +32,7 @@
 //! - `paper`: results of the ASTRA-sim 2.0 paper, from the machine files of the cases
 //! - `networks`: the choice of the network model
 //! - `peaks`: number formats that a machine lacks
-//! - `prices`: prices of kernels, hosts and collectives against measurements, and scores
+//! - `prices`: times of kernels, hosts and collectives against measurements, and scores
 //! - `physics`: times of collectives, messages, memory, lanes and groups, against formulas and a simulator of a few
 //!   lines that shares no code with the engine; rejected and stuck jobs
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas

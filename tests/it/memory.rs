@@ -1,4 +1,5 @@
-//! The peak memory of NPUs: by hand, and against an oracle that sorts and sums events.
+//! Compares the peak memory of NPUs with sums by hand, and with an oracle that sorts and sums
+//! events.
 
 mod commands;
 mod files;

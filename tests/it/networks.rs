@@ -1,4 +1,5 @@
-//! The network model: how the command line chooses it, and where reports and machines name it.
+//! Tests of the network model: its selection on the command line, and its name in reports and
+//! machines.
 
 use super::commands::{chakram, code};
 use serde_json::Value;

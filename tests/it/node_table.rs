@@ -1,4 +1,5 @@
-//! The table of nodes: the dependency that each waited for, and its output by the command.
+//! Tests of the table of nodes: the dependency for which each node waited, and the command's output
+//! of the table.
 
 use super::commands::chakram;
 use chakram::engine::{CompiledReplay, ReplayOptions};

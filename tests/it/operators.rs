@@ -1,4 +1,5 @@
-//! Operators summed over micro-batches: the default rows of reports against the full list, in every format.
+//! Compares operators summed over micro-batches, the default rows of reports, with the full list,
+//! in every format.
 
 use crate::commands::{answer, chakram};
 use serde_json::Value;
@@ -32,7 +33,7 @@ fn add(sums: &mut Sums, name: &str, kind: &str, calls: u64, ps: u64) {
     sum.1 += ps;
 }
 
-/// The sums of a report's rows, and the number of rows.
+/// Returns the sums of a report's rows, and the number of rows.
 fn of_json(report: &Value) -> (Sums, usize) {
     let rows = report["operators"].as_array().unwrap();
     let mut sums = Sums::new();
@@ -69,7 +70,8 @@ fn of_csv(table: &str) -> Sums {
     sums
 }
 
-/// The rows of all micro-batches, summed independently: a prefix `mb` and a number before the first `/` is dropped.
+/// Returns the rows of all micro-batches, summed independently: a prefix `mb` and a number before
+/// the first `/` is dropped.
 fn summed(all: &Sums) -> Sums {
     let mut sums = Sums::new();
     for ((name, kind), (calls, ps)) in all {

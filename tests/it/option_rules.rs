@@ -1,5 +1,5 @@
-//! Replay options in studies and on command lines: both accept a value with the same result, or both reject it for the
-//! same reason.
+//! Tests of replay options in studies and on command lines: both accept a value with the same
+//! result, or both reject it for the same reason.
 
 use chakram::internals::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
 use chakram::trace::{NodeView, Op, Sink, TraceWriter};
@@ -24,7 +24,7 @@ fn chakram(folder: &Path, words: &[&str]) -> Output {
     command.current_dir(folder).args(words).output().unwrap()
 }
 
-/// An error's text without the notation in which keys and flags differ.
+/// Returns an error's text without the notation in which keys and flags differ.
 fn plain(text: &str) -> String {
     let text = text.replace('`', "").replace("--", "").replace(" = ", " ");
     text.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -146,7 +146,7 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
     );
 }
 
-/// A replay's results: its JSON without names, options, notes and counters of methods.
+/// Returns a replay's results: its JSON without names, options, notes and counters of methods.
 fn results(report: &Value) -> Value {
     let mut report = report.clone();
     let document = report.as_object_mut().unwrap();
@@ -170,7 +170,7 @@ fn results(report: &Value) -> Value {
     report
 }
 
-/// The report of `command`; `None` if the command rejects its options.
+/// Returns the report of `command`; `None` if the command rejects its options.
 fn report(folder: &Path, command: &[&str]) -> Option<Value> {
     let output = chakram(folder, &[command, &["--format", "json"]].concat());
     let report = serde_json::from_slice(&output.stdout).ok();
@@ -367,8 +367,8 @@ fn write_algorithm(folder: &Path) {
     }
 }
 
-/// Values to try for an option: all words if there are few. The values of a new option follow from its syntax, or must
-/// be added here.
+/// Returns the values to try for an option: all words if there are few. The values of a new option
+/// follow from its syntax, or must be added here.
 fn values(option: &ReplayOption) -> Vec<OptionValue> {
     let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
     let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
@@ -417,7 +417,7 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
     }
 }
 
-/// The flag of a key, which must occur in the command's help.
+/// Returns the flag of a key, which must occur in the command's help.
 fn flag(key: &str, help: &str) -> String {
     let flag = match key {
         "dependencies" => "--deps".to_owned(),

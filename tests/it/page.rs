@@ -1,5 +1,5 @@
-//! The HTML page of a report: its numbers against the JSON of the same replay, in the file and, if a browser is
-//! installed, in the rendered document.
+//! Compares the numbers on the HTML page of a report with the JSON of the same replay, in the file
+//! and, if a browser is installed, in the rendered document.
 
 use super::commands::answer;
 use super::corpus::{corpus, skipped};
@@ -8,7 +8,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A job with a pipeline, memory, messages and collectives; one with a capture; and one with messages only.
+/// A job with a pipeline, memory, messages and collectives, a job from a capture, and a job with
+/// messages only.
 const JOBS: [&[&str]; 3] = [
     &[
         "generate",
@@ -30,7 +31,7 @@ const JOBS: [&[&str]; 3] = [
     ],
 ];
 
-/// The page of a job, and the report as JSON.
+/// Returns the page of a job, and the report as JSON.
 fn page(job: &[&str], folder: &Path) -> (PathBuf, Value) {
     let path = folder.join("page.html");
     let html = path.to_str().expect("the name is text");
@@ -38,7 +39,7 @@ fn page(job: &[&str], folder: &Path) -> (PathBuf, Value) {
     (path, serde_json::from_str(&json).expect("it is JSON"))
 }
 
-/// The values of the attribute `name="…"` in a page, and the text after each.
+/// Returns the values of the attribute `name="…"` in a page, and the text after each.
 fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
     let begin = format!("{name}=\"");
     let mut found = Vec::new();
@@ -67,7 +68,7 @@ pub fn check_numbers(page: &str, report: &Value) -> usize {
     paths.len()
 }
 
-/// The browser that `CHAKRAM_BROWSER` names, or an installed Chromium.
+/// Returns the browser that `CHAKRAM_BROWSER` names, or an installed Chromium.
 fn browser() -> Option<String> {
     let named = std::env::var("CHAKRAM_BROWSER").ok();
     let known = [
@@ -87,7 +88,7 @@ fn browser() -> Option<String> {
     found
 }
 
-/// The page's document after its script ran in the browser.
+/// Returns the page's document after its script ran in the browser.
 fn rendered(browser: &str, page: &Path, folder: &Path) -> String {
     let output = Command::new(browser)
         .args([
@@ -131,7 +132,7 @@ fn collapsed(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The visible words of HTML. Numbers are inside words; other elements separate words.
+/// Returns the visible words of HTML. Numbers are inside words; other elements separate words.
 fn words(html: &str) -> String {
     let html = html.replace("</data>", "");
     let mut words = String::new();
@@ -155,7 +156,8 @@ fn words(html: &str) -> String {
     collapsed(&plain)
 }
 
-/// The rows of all tables, headings included: their cells, without the details below a name.
+/// Returns the rows of all tables, including headings: their cells, without the details below a
+/// name.
 fn rows(page: &str) -> Vec<String> {
     let rows = page.split("<tr").skip(1).map(|row| {
         let row = row.split("</tr>").next().unwrap_or_default();

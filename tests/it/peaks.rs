@@ -15,7 +15,7 @@ use chakram::workload::{
 /// A kernel: recorded ns, FLOPs, bytes, format.
 type Work = (u64, u64, u64, Option<Dtype>);
 
-/// A job in which each rank runs these kernels one after another.
+/// Returns a job in which each rank runs these kernels one after another.
 fn job(ranks: &[&[Work]]) -> Workload {
     let mut builder = WorkloadBuilder::default();
     for (rank, kernels) in (0..).zip(ranks) {
@@ -50,7 +50,7 @@ fn roofline() -> ReplayOptions {
     })
 }
 
-/// The makespan in ps on a DGX A100, or the error.
+/// Returns the makespan in ps on a DGX A100, or the error.
 fn replay(workload: &Workload) -> Result<u64, String> {
     let machine = Machine::preset("dgx-a100").unwrap();
     let prepared =

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 /// 1,536. In bf16 with Adam each has 2 B of weight, 2 B of gradient, and 12 B of state.
 const STATE: u64 = 16 * 124_439_808;
 
-/// The preset `hiermem` with these capacities of an NPU and of the pool, in bytes.
+/// Returns the preset `hiermem` with these capacities of an NPU and of the pool, in bytes.
 fn machine(folder: &Path, own: u64, pool: u64) -> PathBuf {
     let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
     let mut text = preset.unwrap().text.to_owned();

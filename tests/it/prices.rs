@@ -14,7 +14,7 @@ mod tables;
 use crate::corpus::corpus;
 use std::collections::BTreeMap;
 
-/// Rows of a CSV file without quotes.
+/// Returns the rows of a CSV file without quotes.
 fn rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let text = std::fs::read_to_string(corpus("validation")?.join(name)).expect("it can be read");
     Some(table(&text))
@@ -28,7 +28,7 @@ fn table(text: &str) -> Vec<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Rows of a compressed CSV file.
+/// Returns the rows of a compressed CSV file.
 fn packed_rows(name: &str) -> Option<Vec<BTreeMap<String, String>>> {
     let file = std::fs::File::open(corpus("validation")?.join(name)).expect("it can be read");
     let mut text = String::new();

@@ -10,7 +10,7 @@ fn made(words: &[&str]) -> (String, String) {
     (String::from_utf8(output.stdout).expect("it is text"), error)
 }
 
-/// The report of a step on a machine.
+/// Returns the report of a step on a machine.
 fn step(machine: &str, more: &[&str]) -> Value {
     let job = [
         "generate",

@@ -44,7 +44,7 @@ pub fn served(
     (report, log.0)
 }
 
-/// A platform with this many cores at 1 THz, so that a multiplication takes 1 ps.
+/// Returns a platform with this many cores at 1 THz, so that a multiplication takes 1 ps.
 pub fn picosecond_cores(cores: usize) -> Platform {
     let text = format!("name = \"p\"\nsource = \"a test\"\ncores = {cores}\nclock = \"1 THz\"");
     Platform::parse(&text, "p.toml").unwrap()

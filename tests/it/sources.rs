@@ -79,7 +79,7 @@ impl Folder {
         std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
 
-    /// The names of all files, sorted.
+    /// Returns the names of all files, sorted.
     fn names(&self) -> Vec<String> {
         names(self.0.path())
     }

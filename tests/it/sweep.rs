@@ -28,7 +28,7 @@ fn rows(folder: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// All plans of a small GPT on 8 NPUs, with two micro-batch sizes.
+/// Returns all plans of a small GPT on 8 NPUs, with two micro-batch sizes.
 fn plans(strategy: &str) -> String {
     format!(
         "name = \"plans\"\nobjective = \"time\"\n{strategy}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n\
@@ -37,7 +37,7 @@ fn plans(strategy: &str) -> String {
     )
 }
 
-/// A cheap study: two ranks exchange a message, for several bandwidths and latencies.
+/// Returns a cheap study: two ranks exchange a message, for several bandwidths and latencies.
 fn wires(tail: &str) -> String {
     format!(
         "name = \"wires\"\nseed = 5\n{tail}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\
@@ -67,7 +67,7 @@ impl Study {
         sweep(self.dir.path(), &[&["s.toml", "-o", into], more].concat())
     }
 
-    /// Rows as JSON lines, rows as CSV, and the Pareto front, from the folder `of`.
+    /// Returns the rows as JSON lines, rows as CSV, and the Pareto front, from the folder `of`.
     fn files(&self, of: &str) -> [String; 3] {
         ["rows.jsonl", "rows.csv", "front.csv"]
             .map(|name| std::fs::read_to_string(self.path(of).join(name)).unwrap())
@@ -119,7 +119,7 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
     assert!(excluded > 5, "{excluded} of {}", all.len());
 }
 
-/// Words of the first command of a page, without the program's name.
+/// Returns the words of the first command of a page, without the program's name.
 fn first_command(page: &str) -> Vec<&str> {
     let from = page.find("<code>").unwrap() + 6;
     let command = &page[from..from + page[from..].find("</code>").unwrap()];
@@ -291,7 +291,7 @@ fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
     }
 }
 
-/// The number of points with answers in a journal, and its number of lines.
+/// Returns the number of points with answers in a journal, and its number of lines.
 fn answers(study: &Study, of: &str) -> (usize, usize) {
     let text = std::fs::read_to_string(study.path(of).join("journal.jsonl")).unwrap();
     let lines = text

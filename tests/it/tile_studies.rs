@@ -24,7 +24,7 @@ struct StudiedPlan<'a> {
 }
 
 impl StudiedPlan<'_> {
-    /// The plan's report, or, with `--dry-run` in `more`, the results that need no replay.
+    /// Returns the plan's report, or, with `--dry-run` in `more`, the results that need no replay.
     fn report(&self, folder: &Folder) -> Value {
         let numbers = [
             ("--tensor", self.tensor),
@@ -75,7 +75,7 @@ fn write_layers(folder: &Folder) {
     }
 }
 
-/// A plan of 16 cores for the models of [`write_layers`].
+/// Returns a plan of 16 cores for the models of [`write_layers`].
 fn on_16_cores<'a>(model: &'a str, tensor: u32, more: &'a [&'a str]) -> StudiedPlan<'a> {
     StudiedPlan {
         model,

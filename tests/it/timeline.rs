@@ -23,7 +23,7 @@ fn events(pattern: WorkloadPattern) -> Vec<Value> {
     drawn(&workload, &ReplayOptions::default())
 }
 
-/// The timeline in `format`, and the replay's number of nodes.
+/// Returns the timeline in `format`, and the replay's number of nodes.
 fn written(
     workload: &Workload,
     options: &ReplayOptions,
@@ -50,7 +50,7 @@ fn drawn(workload: &Workload, options: &ReplayOptions) -> Vec<Value> {
     events
 }
 
-/// The node of an event: a node is drawn as a slice, or as an instant if it takes no time.
+/// Returns the node of an event: a node is drawn as a slice, or as an instant if it takes no time.
 fn node_of(event: &Value) -> Option<u64> {
     let drawn = event["ph"] == "B" || event["ph"] == "i";
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
@@ -265,7 +265,7 @@ fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
     builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-/// Values of a rank's counter, with their times in microseconds.
+/// Returns the values of a rank's counter, with their times in microseconds.
 fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
     let own = events
         .iter()
@@ -362,7 +362,7 @@ fn delayed() -> Workload {
     builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-/// The slices of `rank` as (name, start, duration) in microseconds.
+/// Returns the slices of `rank` as (name, start, duration) in microseconds.
 fn slices(events: &[Value], rank: u64) -> Vec<(String, f64, f64)> {
     let own = events.iter().filter(|e| e["pid"] == rank);
     let at = |e: &Value| e["ts"].as_f64().unwrap();

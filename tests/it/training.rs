@@ -29,7 +29,7 @@ mod uneven;
 mod volumes;
 mod without;
 
-/// A model of four blocks.
+/// Returns a model of four blocks.
 fn transformer(
     name: &str,
     block: TransformerBlock,

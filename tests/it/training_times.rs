@@ -63,7 +63,7 @@ const EFFECTS: [(&str, &str, f64); 6] = [
     ("optimizer", "seqsel 22B full", 3.5),
 ];
 
-/// Seconds of a step of `row`, with `more` options.
+/// Returns the seconds of a step of `row`, with `more` options.
 fn predicted(row: &Row, more: &[&str]) -> f64 {
     let nodes = format!("selenex{}", row.npus.div_ceil(8));
     predicted_on(&nodes, row, more)
@@ -86,12 +86,12 @@ fn predicted_on(machine: &str, row: &Row, more: &[&str]) -> f64 {
     report["makespan_ps"].as_u64().expect("it is a number") as f64 / 1e12
 }
 
-/// Error of the prediction in per cent.
+/// Returns the error of the prediction in per cent.
 fn error(row: &Row, seconds: f64) -> f64 {
     100.0 * (seconds / row.measured - 1.0)
 }
 
-/// The row of this name.
+/// Returns the row of this name.
 fn named<'r>(rows: &'r [Row], name: &str) -> &'r Row {
     let found = rows.iter().find(|row| row.name == name);
     found.unwrap_or_else(|| panic!("there is no row {name}"))

@@ -9,7 +9,7 @@ mod program;
 
 use chakram::validate::{DefectKind, DefectLog};
 
-/// All defects in short form, for assertion messages.
+/// Returns all defects in short form, for assertion messages.
 fn told(findings: &DefectLog) -> String {
     let kinds = DefectKind::all().filter(|&kind| findings.count(kind) > 0);
     let lines = kinds.map(|kind| {

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 mod plan_grid;
 
-/// A transformer with this many layers, small enough for a test.
+/// Returns a transformer with this many layers, small enough for a test.
 fn model(layers: u32) -> String {
     let shown = chakram(&["model", "show", "gpt2-small", "--toml"]);
     let text = String::from_utf8(shown.stdout).expect("it is text");

@@ -1,9 +1,10 @@
-//! The causes that a check gives for moved predictions: each cause alone, and two together.
+//! Tests of the causes that a check gives for moved predictions: each cause alone, and two
+//! together.
 
 use super::Corpus;
 use super::regression::{SOUND, causes, check, machine, sound};
 
-/// An archive with a baseline of the job that `words` generate, on the machine `SOUND`.
+/// Returns an archive with a baseline of the job that `words` generate, on the machine `SOUND`.
 fn with_baseline(words: &[&str]) -> Corpus {
     let corpus = Corpus::new();
     std::fs::write(corpus.at("m.toml"), sound()).unwrap();
@@ -23,7 +24,7 @@ fn replace(corpus: &Corpus, words: &[&str], options: &[&str]) {
     corpus.ok(&[&add[..], &["--with", "@m.toml"], options].concat());
 }
 
-/// Causes that a check names, on the machine described by `text` if there is one.
+/// Returns the causes that a check names, on the machine described by `text` if there is one.
 fn named(corpus: &Corpus, text: Option<&str>) -> Vec<String> {
     std::fs::write(corpus.at("new.toml"), text.unwrap_or_default()).unwrap();
     let words: &[&str] = &["--machine", "m.toml=@new.toml"];
@@ -32,13 +33,13 @@ fn named(corpus: &Corpus, text: Option<&str>) -> Vec<String> {
     causes(&found, 0).lines().map(str::to_owned).collect()
 }
 
-/// The causes of one kind.
+/// Returns the causes of one kind.
 fn of<'c>(causes: &'c [String], kind: &str) -> Vec<&'c str> {
     let own = causes.iter().filter_map(|cause| cause.strip_prefix(kind));
     own.map(str::trim_start).collect()
 }
 
-/// Arguments for a step in which only attention depends on the sequence length.
+/// Returns the arguments for a step in which only attention depends on the sequence length.
 fn step(sequence: &str) -> Vec<&str> {
     let words = "data-parallel --ranks 8 --layers 2 --hidden 512 --tokens 2048 --sequence";
     words.split(' ').chain([sequence]).collect()
@@ -64,8 +65,8 @@ fn a_constant_of_the_machine_is_named_alone() {
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
         let found = named(&corpus, Some(&text));
         assert_eq!(of(&found, "machine:"), [constant]);
-        // The changed constant prices one of the two largest changes of time; the other may be transfers that slower
-        // kernels expose.
+        // The changed constant determines one of the two largest changes of time; the other may be
+        // transfers that slower kernels expose.
         assert!(
             found
                 .iter()
@@ -131,7 +132,7 @@ fn groups_are_named_by_their_members() {
     replace(&corpus, &plan("2", "4", "4"), &["--replace"]);
     let found = named(&corpus, None);
     let calls = of(&found, "collectives:");
-    // Groups of pairs are removed, groups of four are added.
+    // Groups of two are removed, and groups of four are added.
     for (members, gone) in [("(0, 4)", true), ("(0, 2, 4, 6)", false)] {
         let row = calls.iter().find(|call| call.contains(members));
         let row = row.unwrap_or_else(|| panic!("{members}: {found:?}"));

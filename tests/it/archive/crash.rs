@@ -1,4 +1,4 @@
-//! Commands that are killed, run at the same time, or run out of disk space.
+//! Tests of commands that are killed, run at the same time, or run out of disk space.
 
 use super::{Corpus, names};
 use chakram::archive::Archive;
@@ -18,7 +18,8 @@ fn command(corpus: &Corpus, words: &[&str]) -> Command {
     command
 }
 
-/// Runs a command and kills it after `micros` microseconds; `false` if it had ended by then.
+/// Runs a command and kills it after `micros` microseconds; returns `false` if the command had
+/// ended by then.
 fn kill(corpus: &Corpus, words: &[&str], micros: u64) -> bool {
     let mut child = command(corpus, words).spawn().unwrap();
     std::thread::sleep(Duration::from_micros(micros));

@@ -1,4 +1,4 @@
-//! Archives with damaged bytes.
+//! Tests of archives with damaged bytes.
 
 use super::Corpus;
 use chakram::archive::Archive;
@@ -139,7 +139,8 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
             assert!(length < before + 200 || told.contains(what), "{told}");
         }
     }
-    // A later command moves the tail to a file of its own and continues; a second one keeps that first file.
+    // A later command moves the tail to a file of its own and continues; a second such command
+    // keeps that first file.
     let cut = &whole[..whole.len() - 1];
     for kept in ["a.etz.unfinished", "a.etz.unfinished.2"] {
         std::fs::write(&path, cut).unwrap();
@@ -183,7 +184,8 @@ fn a_tail_is_told_and_what_is_before_it_stays() {
     }
 }
 
-/// Three workloads, the last with a damaged end. It was completely written, so no command may treat it as unfinished.
+/// Of three workloads, the last has a damaged end. It was completely written, so no command may
+/// treat it as unfinished.
 #[test]
 fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     let corpus = Corpus::new();
@@ -242,7 +244,7 @@ fn a_damaged_end_is_damage_and_no_writer_removes_it() {
     corpus.ok(&["archive", "extract", "@a.etz::w1", "-o", "@out"]);
 }
 
-/// A tail that contains an archive whose end matches no segment of this archive.
+/// The tail contains an archive whose end matches no segment of this archive.
 #[test]
 fn an_archive_within_a_tail_ends_no_segment() {
     let corpus = Corpus::new();
@@ -294,9 +296,9 @@ fn a_pack_that_no_manifest_names_was_not_finished() {
     corpus.ok(&["archive", "verify", "@a"]);
 }
 
-/// An archive of 1,387 bytes, with correct checksums, whose catalogue claims 4,000,000 ranks of one trace of 75 bytes.
-/// Extracted, they take at least 4,000,000 × 256 bytes, one inode each: 1,024 MB, and a small input may unpack only to
-/// 16 MiB.
+/// The catalogue of an archive of 1,387 bytes, with correct checksums, claims 4,000,000 ranks of
+/// one trace of 75 bytes. Extracted, these ranks take at least 4,000,000 × 256 bytes, one inode
+/// each: 1,024 MB, and a small input may unpack only to 16 MiB.
 #[test]
 fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     let corpus = Corpus::new();
@@ -336,8 +338,9 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     assert_eq!(std::fs::read_dir(corpus.at("x")).unwrap().count(), 5);
 }
 
-/// Ranks with the same trace are one file under several names, and each name takes 8 B and its letters: 70,000 names of
-/// at least 10 letters are less than the 16 MiB that any archive may unpack to.
+/// Ranks with the same trace are one file under several names, and each name takes 8 B and its
+/// letters: 70,000 names of at least 10 letters are less than the 16 MiB to which any archive may
+/// unpack.
 #[test]
 fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     let corpus = Corpus::new();

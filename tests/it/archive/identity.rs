@@ -1,4 +1,4 @@
-//! Packed files are extracted byte for byte.
+//! Tests that packed files are extracted byte for byte.
 
 use super::{Corpus, files};
 use crate::corpus::{corpus, one_of_each};

@@ -1,4 +1,4 @@
-//! Archives of every version of the format, read by this program and by a reader in Python.
+//! Tests that this program and a reader in Python read archives of every version of the format.
 
 use super::{Corpus, files, names};
 use crate::corpus::corpus as shared;
@@ -12,7 +12,8 @@ const GOLDEN: [&str; 3] = [
     "tests/it/archive/golden-3.etz",
 ];
 
-/// A Python interpreter with the package zstandard: the one in `CHAKRAM_PYTHON`, or `python3`.
+/// Returns a Python interpreter with the package zstandard: the one in `CHAKRAM_PYTHON`, or
+/// `python3`.
 fn python() -> Option<String> {
     let name = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&name)

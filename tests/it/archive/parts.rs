@@ -1,9 +1,10 @@
-//! Extraction of single ranks and of ranges of nodes.
+//! Tests of the extraction of single ranks and of ranges of nodes.
 
 use super::{Corpus, files};
 use std::path::Path;
 
-/// Splits a trace into records, each with its length prefix. A reader independent of the product's.
+/// Splits a trace into records, each with its length prefix. This reader is independent of the
+/// product's reader.
 fn records(trace: &[u8]) -> Vec<&[u8]> {
     let mut all = Vec::new();
     let mut rest = trace;
@@ -19,7 +20,7 @@ fn records(trace: &[u8]) -> Vec<&[u8]> {
     all
 }
 
-/// Offsets in an archive file at which the frames of objects begin.
+/// Returns the offsets in an archive file at which the frames of objects begin.
 fn frames(archive: &[u8]) -> Vec<usize> {
     let places = archive.windows(4).enumerate();
     let places = places.filter(|(_, letters)| letters == b"CKOB");

@@ -1,4 +1,4 @@
-//! `--where` on random questions, against a plain filter.
+//! Compares `--where` on random questions with a plain filter.
 
 use super::Corpus;
 use chakram::archive::{
@@ -111,7 +111,8 @@ fn are_dates(own: &str, asked: &str) -> bool {
     [own, asked].iter().all(|text| text.len() == 10)
 }
 
-/// Order of a workload's value relative to the value asked for; `None` if their types differ.
+/// Returns the order of a workload's value relative to the requested value; `None` if their types
+/// differ.
 fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
     let number = |text: &str| text.parse::<f64>().ok();
     let lower = |text: &str| text.to_lowercase();
@@ -127,7 +128,7 @@ fn order(key: &str, own: &str, asked: &str) -> Option<std::cmp::Ordering> {
 }
 
 impl AskedQuestion {
-    /// The question in words; `binds` is the precedence of the surrounding operator.
+    /// Returns the question in words; `binds` is the precedence of the surrounding operator.
     fn text(&self, binds: u32) -> String {
         let (own, text) = match self {
             Self::Compare(key, sign, value) => {
@@ -196,7 +197,8 @@ fn question() -> impl Strategy<Value = AskedQuestion> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Random metadata and random questions, on the complete workload and on one line of a list.
+    /// Random questions about random metadata are asked of the complete workload and of one line of
+    /// a list.
     #[test]
     fn random_questions_about_random_metadata_are_answered_as_a_plain_filter_does(
         values in prop::collection::vec(prop::option::of(0usize..60), 5),

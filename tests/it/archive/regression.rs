@@ -1,11 +1,12 @@
-//! Checks of an archive in which some predictions changed and others did not.
+//! Tests of the check of an archive in which some predictions changed and others did not.
 
 use super::Corpus;
 use crate::corpus::is_whole;
 use serde_json::Value;
 use std::fmt::Write;
 
-/// The machine of the tests: peak FLOPS and memory bandwidth of an NPU, and two network dimensions.
+/// Returns the machine of the tests: peak FLOPS and memory bandwidth of an NPU, and two network
+/// dimensions.
 pub fn machine(
     peak: f64,
     memory: f64,
@@ -93,7 +94,7 @@ fn causes_are_named() {
         "{found}"
     );
     assert!(found.contains("compute: "), "{found}");
-    // Another topology.
+    // The topology is another one.
     let found = changed(machine(peak, memory, inner, outer / 4.0, latency, "switch"));
     assert!(
         found.contains("machine: dimension 1 shape: \"ring\" → \"switch\""),
@@ -105,7 +106,7 @@ fn causes_are_named() {
         "{found}"
     );
     assert!(found.contains("communication: all 8 ranks"), "{found}");
-    // Changed traces: other operators and another group.
+    // The changed traces have other operators and another group.
     job("3", "@three/job");
     corpus.ok(&[
         "archive",
@@ -193,7 +194,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
         &["archive", "check", "@a.etz", "--machine", "tpu=@wrong.toml"],
     );
     assert!(error.contains("no baseline is on this machine"), "{error}");
-    // With measured steps of 10 us: the predicted 3 us are far from them.
+    // Measured steps take 10 us, far from the predicted 3 us.
     std::fs::write(corpus.at("steps"), "10us\n10.1us\n9.9us\n").unwrap();
     corpus.ok(&[
         "archive",
@@ -299,7 +300,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as f64 / f64::from(1u32 << 31)
     };
-    // Only the first rounds, so that the sequence of random numbers does not depend on the number of rounds.
+    // Only the first rounds run, so that the sequence of random numbers does not depend on the
+    // number of rounds.
     let rounds = if is_whole() { 50 } else { 15 };
     for number in 0..rounds {
         let mut constants = SOUND;
@@ -365,7 +367,8 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     }
 }
 
-/// A capture of rank 0 of 16: the baseline records the treatment of absent ranks, so the check uses the same.
+/// The capture has rank 0 of 16: the baseline records the treatment of absent ranks, so the check
+/// uses the same treatment.
 #[test]
 fn a_capture_of_some_ranks_has_a_baseline() {
     let corpus = Corpus::new();
@@ -396,7 +399,7 @@ fn a_capture_of_some_ranks_has_a_baseline() {
     let delayed = corpus.ok(&with(&["--absent", "mirror", "--delay", "0=10ms"]));
     assert_ne!(mirrored, delayed);
     corpus.ok(&["archive", "check", "@c.etz"]);
-    // The same makespan as a replay of the traces.
+    // The makespan is that of a replay of the traces.
     let predicted = corpus.ok(&["replay", "@j", "-m", "dgx-h100x2", "--absent", "mirror"]);
     let makespan = mirrored.trim().rsplit(": ").next().unwrap();
     assert!(predicted.contains(makespan), "{makespan} in {predicted}");

@@ -1,4 +1,4 @@
-//! Extraction overwrites only files with the same content.
+//! Tests that extraction overwrites only files with the same content.
 
 use crate::commands::{chakram, code};
 
@@ -33,7 +33,7 @@ fn extraction_replaces_no_other_file() {
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{error}");
     assert!(error.contains("job.1.et: another file is there"), "{error}");
-    // No file is written, and none is lost.
+    // No file is written, and no file is lost.
     assert_eq!(std::fs::read_dir(&to).unwrap().count(), 1);
     assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
     std::fs::remove_file(&foreign).unwrap();

@@ -1,4 +1,5 @@
-//! The program, with closed forms and without, against the plain simulator of `testkit`, on random configurations.
+//! Compares the program, with closed forms and without, with the plain simulator of `testkit` on
+//! random configurations.
 
 use super::chance::does_nothing;
 use super::product;
@@ -131,7 +132,7 @@ fn notes_do_not_depend_on_the_order_at_an_instant() {
     compare_overlapping([5510].into_iter());
 }
 
-/// `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
+/// Tests `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_overlapping_groups_answer_alike() {
@@ -250,7 +251,7 @@ fn number(name: &str, default: u64) -> u64 {
     text.map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
+/// Tests `CHAKRAM_SEEDS` configurations, beginning with seed `CHAKRAM_FIRST_SEED`.
 #[test]
 #[ignore = "takes minutes"]
 fn many_random_configurations_answer_alike() {

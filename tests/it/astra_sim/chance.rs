@@ -1,10 +1,10 @@
-//! Random configurations: nearly all finish, and writing and reading their files does not change
-//! them.
+//! Tests of random configurations: nearly all finish, and writing and reading their files does not
+//! change them.
 
 use testkit::astra_sim::config::{Config, Work};
 use testkit::astra_sim::{Answer, load, random, run};
 
-/// Seeds below `seeds` whose configuration does not finish, with the configuration.
+/// Returns the seeds below `seeds` whose configuration does not finish, with the configuration.
 fn stuck(seeds: u64) -> Vec<(u64, Config)> {
     let done = |answer: &Answer| answer.finish.iter().all(Option::is_some);
     let configs = (0..seeds).map(|seed| (seed, random(seed)));

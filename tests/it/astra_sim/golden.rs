@@ -1,5 +1,5 @@
-//! Recorded answers of the original for collectives among few NPUs. The plain simulator and the program must both
-//! reproduce them.
+//! Recorded answers of the original for collectives among few NPUs. The plain simulator and the
+//! program must both reproduce these answers.
 
 pub mod groups;
 mod table;
@@ -18,7 +18,8 @@ use testkit::astra_sim::{self as oracle, Answer};
 
 const MIB: u64 = 1 << 20;
 
-/// One collective of all NPUs, in four chunks, on dimensions of (shape, size, bandwidth, latency).
+/// Returns one collective of all NPUs, in four chunks, on dimensions of (shape, size, bandwidth,
+/// latency).
 pub fn one(
     network: Network,
     dims: &[(Shape, usize, f64, f64)],
@@ -75,7 +76,7 @@ pub fn one(
     }
 }
 
-/// Answer of the simulator, which the program must match.
+/// Returns the answer of the simulator, which the program must match.
 fn run(config: &Config) -> Answer {
     let answer = oracle::run(config);
     let ran = product::run_config(config);
@@ -83,7 +84,7 @@ fn run(config: &Config) -> Answer {
     answer
 }
 
-/// Times at which the first and the last NPU finish.
+/// Returns the times at which the first and the last NPU finish.
 fn ends(answer: &Answer) -> (u64, u64) {
     let finish = answer.finish.iter().map(|f| f.expect("it finishes"));
     let (first, last) = (finish.clone().min(), finish.max());
@@ -144,7 +145,7 @@ fn double_binary_trees() {
     }
 }
 
-/// Arrival time of a message of 1 MiB from NPU `src` to NPU `dst`.
+/// Returns the arrival time of a message of 1 MiB from NPU `src` to NPU `dst`.
 fn message(network: Network, dims: &[(Shape, usize, f64, f64)], src: usize, dst: usize) -> u64 {
     let mut config = one(network, dims, AllReduce, &[], MIB);
     let (bytes, tag) = (MIB, 7);

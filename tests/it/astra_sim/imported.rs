@@ -1,4 +1,5 @@
-//! Machines written by `chakram machine import`, against ASTRA-sim's own models on the same inputs.
+//! Compares machines written by `chakram machine import` with ASTRA-sim's own models on the same
+//! inputs.
 
 use super::product::{self, each};
 use crate::commands::chakram;
@@ -16,7 +17,7 @@ fn ran(folder: &Path, words: &[&str]) -> Output {
     output.expect("the program was built")
 }
 
-/// The makespan of a replay of the traces `prefix` on `machine.toml`, in ps.
+/// Returns the makespan of a replay of the traces `prefix` on `machine.toml`, in ps.
 fn replayed(folder: &Path, prefix: &str) -> u64 {
     let words = ["replay", prefix, "-m", "machine.toml", "--format", "json"];
     let output = ran(folder, &words);
@@ -26,7 +27,7 @@ fn replayed(folder: &Path, prefix: &str) -> u64 {
     report["makespan_ps"].as_u64().expect("it completed")
 }
 
-/// The last completion by ASTRA-sim's own models, in ps.
+/// Returns the last completion by ASTRA-sim's own models, in ps.
 fn original(folder: &Path, args: &[String], quirks: &str) -> u64 {
     let quirks = format!("--quirks={quirks}");
     let ran = product::run(folder, args, &[&quirks]);
@@ -42,8 +43,9 @@ const FILES: [&str; 5] = [
     "--remote-memory-configuration=memory.json",
 ];
 
-/// An all-reduce of 2^20 bytes among 8. The machine file expresses the whole configuration here, so `chakram astra-sim`
-/// gives the same time with all its quirks. At 0.3125 x 2^30 bytes/s, 2^17 bytes take 390,625 ns, a whole number.
+/// An all-reduce has 2^20 bytes among 8 NPUs. The machine file expresses the whole configuration,
+/// so `chakram astra-sim` gives the same time with all its quirks. At 0.3125 x 2^30 bytes/s, 2^17
+/// bytes take 390,625 ns, a whole number.
 #[test]
 fn collectives_take_as_long_where_the_machine_says_all() {
     for (network, algorithms, expected) in [
@@ -113,8 +115,8 @@ const OTHERWISE: [&str; 7] = [
     "`per-node",
 ];
 
-/// Every collective of the original's own cases takes as long as in ASTRA-sim's models without the effects that the
-/// notes name: endpoint delays, reductions and quirks.
+/// Every collective of the original's own cases takes the same time as in ASTRA-sim's models
+/// without the effects that the notes name: endpoint delays, reductions and quirks.
 #[test]
 fn notes_name_all_that_differs() {
     let Some(cases) = cases() else { return };

@@ -1,4 +1,5 @@
-//! ASTRA-sim's files and flags: valid, altered and damaged ones, and the cases of the corpus.
+//! Tests of ASTRA-sim's files and flags, valid, altered and damaged, and of the cases of the
+//! corpus.
 
 use crate::commands::chakram;
 use crate::corpus::cases;
@@ -37,13 +38,14 @@ const GROUPS: &str = r#"{"1": [0, 1, 2, 3], "2": [7, 6], "12": [5]}"#;
 const PER_NODE: &str = "# nodes\n7: a/ring\n\"12\": 'b c'\n";
 const LOGGING: &str = "[[sink]]\nname = \"f\"\n[logger]\nlevel = 1\n";
 
-/// A system file that names an algorithm in `folder`.
+/// Returns a system file that names an algorithm in `folder`.
 fn system_in(folder: &Path) -> String {
     let prefix = folder.join("a");
     SYSTEM.replace("[\"a\"]", &format!("[{:?}]", prefix.display().to_string()))
 }
 
-/// A folder with input files and a trace of one node for each NPU, and the arguments that name them.
+/// Returns a folder with input files and a trace of one node for each NPU, and the arguments that
+/// name them.
 fn folder() -> (tempfile::TempDir, Vec<String>) {
     let folder = tempfile::tempdir().expect("there is room");
     let workload = folder.path().join("wl");
@@ -55,7 +57,7 @@ fn folder() -> (tempfile::TempDir, Vec<String>) {
         let file = folder.path().join(format!("wl.{rank}.et"));
         std::fs::write(file, trace.into_inner()).expect("there is room");
     }
-    // The algorithm that the system file names. It does nothing.
+    // The algorithm that the system file names does nothing.
     let script = TraceWriter::new(Vec::new()).expect("memory takes all");
     std::fs::write(folder.path().join("a.0.et"), script.into_inner()).expect("there is room");
     let system = system_in(folder.path());
@@ -82,7 +84,7 @@ fn astra_sim(arguments: &[String], more: &[&str]) -> Output {
     chakram(&all)
 }
 
-/// The JSON report for other programs on these inputs.
+/// Returns the JSON report for other programs on these inputs.
 fn astra_sim_object(output: &Output) -> Value {
     let said: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     said["astra_sim"].clone()
@@ -150,8 +152,8 @@ fn flags_are_taken_as_the_original_takes_them() {
     );
 }
 
-/// Unknown flags and positional words are ignored with a note, as in the original; a word after `--rendezvous-protocol`
-/// counts as positional, whatever it is.
+/// Unknown flags and positional words are ignored with a note, as in the original; any word after
+/// `--rendezvous-protocol` counts as positional.
 #[test]
 fn unknown_flags_and_words_are_left_out() {
     let (_folder, arguments) = folder();

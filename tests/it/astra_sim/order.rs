@@ -1,4 +1,5 @@
-//! Output under the original's name: closed forms keep the order of NPUs that finish at the same time.
+//! Tests of the output under the original's name: closed forms keep the order of NPUs that finish
+//! at the same time.
 #![cfg(unix)]
 
 use super::golden::one;
@@ -147,8 +148,8 @@ fn tori_are_analytical_under_the_originals_name() {
     }
 }
 
-/// Chunks that are in several dimensions at the same time end in the same order with closed forms and without, whatever
-/// they cost; most of these jobs have a closed form.
+/// Chunks that are in several dimensions at the same time end in the same order with closed forms
+/// and without, for any durations; most of these jobs have a closed form.
 #[test]
 fn chunks_in_several_dimensions_keep_their_orders() {
     let mut jobs = Vec::new();
@@ -158,7 +159,7 @@ fn chunks_in_several_dimensions_keep_their_orders() {
             .enumerate()
         {
             for (splits, active) in [(2, 1), (4, 1), (5, 2), (9, 3)] {
-                // Rates and latencies that differ between all dimensions, and equal ones.
+                // Rates and latencies differ between all dimensions, or are equal.
                 let rate = [50.0, 27.0, 34.0, 50.0][i];
                 let slow = match rate {
                     50.0 => (Ring, 3, 50.0, 500.0),
@@ -207,8 +208,8 @@ fn kernel(id: u64, deps: &[u64], micros: u64) -> Node {
     }
 }
 
-/// Collectives one after another, with kernels before, between and after: each starts in the order in which the NPUs
-/// completed the one before.
+/// Collectives run one after another, with kernels before, between and after them: each starts in
+/// the order in which the NPUs completed the collective before it.
 #[test]
 fn lines_are_the_same_with_closed_forms_and_without() {
     let one_dimension = [

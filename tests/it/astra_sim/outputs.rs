@@ -33,7 +33,7 @@ fn kernel(flops: u64, bytes: u64) -> Op<'static> {
     }
 }
 
-/// A message of 1 MiB.
+/// Returns a message of 1 MiB.
 fn message(receive: bool, peer: u32) -> Op<'static> {
     Op::Message {
         receive,
@@ -92,7 +92,7 @@ impl Case {
         output.expect("the program was built")
     }
 
-    /// The printed lines of a run that must succeed.
+    /// Returns the printed lines of a run that must succeed.
     fn says(&self, more: &[&str]) -> String {
         let output = self.run(more);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -128,11 +128,12 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// One node of each kind on rank 0, and a kernel after a receive on rank 1.
+/// Returns a case with one node of each kind on rank 0, and a kernel after a receive on rank 1.
 ///
-/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, truncated to 20,031 ns; the load after it 100
-/// ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231 and rank 1, with a kernel of 5 µs, at 25,031 ns. Rank 0's
-/// kernel runs during its send; rank 1's kernel follows its receive.
+/// The message takes 2^20 B / (50 · 2^30 B/s) + 500 ns = 19,531.25 + 500, truncated to 20,031 ns;
+/// the load after it takes 100 ns + 1,000 B / 10 GB/s = 200 ns. So rank 0 ends at 20,231 and rank
+/// 1, with a kernel of 5 µs, at 25,031 ns. Rank 0's kernel runs during its send; rank 1's kernel
+/// follows its receive.
 fn mixed(system: Value) -> Case {
     let load = Op::Memory {
         store: false,
@@ -180,9 +181,10 @@ fn every_rank_has_its_lines() {
 
 #[test]
 fn with_the_roofline_it_says_how_kernels_use_the_npu() {
-    // The roofline is 1 TFLOPS and 100 GB/s. 20,000 FLOPs on 1,000 B: 20 ns at the peak and half of the bandwidth.
-    // 1,000 FLOPs on 1,000 B: 10 ns at the bandwidth and a tenth of the peak. Over 20 + 10 + 1 ns: compute-bound for
-    // 20/31 of the time, 21/31 of the peak, 20/31 of the bandwidth, (20 · 20 + 10 · 1)/31 FLOPs per byte.
+    // The roofline is 1 TFLOPS and 100 GB/s. 20,000 FLOPs on 1,000 B take 20 ns at the peak and
+    // half of the bandwidth. 1,000 FLOPs on 1,000 B take 10 ns at the bandwidth and a tenth of the
+    // peak. The means over 20 + 10 + 1 ns are: compute-bound for 20/31 of the time, 21/31 of the
+    // peak, 20/31 of the bandwidth, (20 · 20 + 10 · 1)/31 FLOPs per byte.
     let nodes = [
         node(kernel(20_000, 1_000), 0, &[]),
         node(kernel(1_000, 1_000), 0, &[0]),
@@ -244,7 +246,7 @@ fn the_report_for_programs_has_all_of_it() {
     let astra_sim = &said["astra_sim"];
     assert_eq!(astra_sim["network_model"], "unaware");
     let understood = astra_sim["understood"]["chunks"].as_str().expect("text");
-    // Twice 10 ns.
+    // The delay is twice 10 ns.
     assert!(understood.ends_with("20 ns at each end"), "{understood}");
     let notes = astra_sim["notes"].as_array().expect("a list");
     assert_eq!(notes.len(), 1, "{notes:?}");
@@ -291,7 +293,8 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(notes.lines().count(), 1, "{notes}");
     let picture = case.json("t.json");
     let events = picture["traceEvents"].as_array().expect("a list");
-    // All nodes are drawn: the node that does nothing as an instant, the others with begin and end.
+    // All nodes are drawn: the node that does nothing as an instant, all other nodes with begin and
+    // end.
     let drawn = events.iter().filter(|event| event["args"]["node"].is_u64());
     let drawn = drawn.filter(|event| event["ph"] != "E");
     let phases: Vec<_> = drawn.map(|event| event["ph"].as_str().unwrap()).collect();
@@ -301,7 +304,7 @@ fn a_picture_is_drawn_where_the_original_logs() {
     assert_eq!(text(&silent.run(&[]).stderr), "");
 }
 
-/// The program under the original's name, with the clock at the beginning of 1970.
+/// Returns the program under the original's name, with the clock at the beginning of 1970.
 #[cfg(unix)]
 fn original(case: &Case, more: &[&str]) -> Output {
     let link = case.0.path().join("AstraSim_Analytical_Congestion_Unaware");
@@ -429,7 +432,7 @@ fn ranks_are_told_of_as_they_finish() {
     assert!(said[said.len() - 1].ends_with("] [system] [info] Exiting"));
 }
 
-/// Ranks 1 and 2 each receive before they send; rank 0 has a kernel.
+/// Returns a case in which ranks 1 and 2 each receive before they send, and rank 0 has a kernel.
 fn stuck() -> Case {
     let other = |peer| {
         [
@@ -471,10 +474,11 @@ sys[0], Total compute-communication overlap: 0
 
 const MIB: &str = "1048576";
 
-/// Forward and backward pass: 1 MiB of weights, half of activations, 1 MiB of gradients.
+/// Returns a case of a forward and a backward pass with 1 MiB of weights, half a MiB of activations
+/// and 1 MiB of gradients.
 ///
-/// The forward pass lasts from 0 to 5 µs, the backward pass to 8 µs. Weights and activations exist from 0, gradients
-/// from 5 µs: at most 2.5 MiB.
+/// The forward pass lasts from 0 to 5 µs, and the backward pass from 5 to 8 µs. Weights and
+/// activations exist from 0, gradients from 5 µs: at most 2.5 MiB.
 fn tracked(system: Value, listed: bool) -> Case {
     let forward = Node {
         tensors: Some([&["w", MIB], &["a", "524288"]]),
@@ -534,7 +538,7 @@ fn nodes_without_tensors_are_refused_where_memory_is_tracked() {
     assert!(error.contains("node 1"), "{error}");
     assert!(error.contains("no attribute `inputs`"), "{error}");
     assert!(!case.0.path().join("local_mem_trace.0.json").exists());
-    // Without gradients, 1.5 MiB.
+    // Without gradients, the peak is 1.5 MiB.
     let output = case.run(&["--lenient"]);
     assert!(text(&output.stderr).contains("has no lists of tensors"));
     let said = text(&output.stdout);

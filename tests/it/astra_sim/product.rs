@@ -57,13 +57,14 @@ pub fn run_both(config: &Config) -> [Ran; 2] {
     [&[][..], &["--stepwise"]].map(|more| run(folder.path(), &config.args(), more))
 }
 
-/// Like [`run_both`], but only the run with closed forms.
+/// Writes the files of `config` into a temporary folder and runs the program on them with closed
+/// forms only.
 pub fn run_config(config: &Config) -> Ran {
     let [ran, _] = run_both(config);
     ran
 }
 
-/// `sys[3] finished, 90 cycles, exposed communication 50 cycles.`
+/// Parses a line such as `sys[3] finished, 90 cycles, exposed communication 50 cycles.`
 fn line(line: &str) -> Option<(usize, (u64, i64))> {
     let (npu, rest) = line.strip_prefix("sys[")?.split_once("] finished, ")?;
     let (finish, exposed) = rest.split_once(" cycles, exposed communication ")?;

@@ -17,7 +17,7 @@ use testkit::astra_sim::random;
 
 const MIB: u64 = 1 << 20;
 
-/// The report of a run of the program that must succeed.
+/// Returns the report of a run of the program that must succeed.
 fn report(config: &Config, more: &[&str]) -> Value {
     let folder = tempfile::tempdir().expect("a folder");
     config.write(folder.path()).expect("it is written");
@@ -36,13 +36,13 @@ fn report(config: &Config, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// Finish time of the last NPU, in ps.
+/// Returns the finish time of the last NPU, in ps.
 fn ps(config: &Config, quirks: &str) -> u64 {
     let report = report(config, &["--quirks", quirks]);
     report["makespan_ps"].as_u64().expect("a number")
 }
 
-/// The same in ns; it must be a whole number.
+/// Returns the finish time of the last NPU in ns, which must be a whole number.
 fn ns(config: &Config, quirks: &str) -> u64 {
     let ps = ps(config, quirks);
     assert_eq!(ps % 1000, 0, "{quirks}");
@@ -55,7 +55,7 @@ fn without_reductions(mut config: Config) -> Config {
     config
 }
 
-/// A message of 1 MiB from `src` to `dst`, as the only node.
+/// Returns a message of 1 MiB from `src` to `dst`, as the only node.
 fn message(network: Network, dims: &[(Shape, usize, f64, f64)], ends: &[(usize, usize)]) -> Config {
     let mut config = one(network, dims, AllReduce, &[], MIB);
     config.ranks = vec![Vec::new(); config.npus()];

@@ -1,10 +1,11 @@
-//! Inputs of the corpus for which the program was once wrong, or stricter than the original.
+//! Tests of inputs of the corpus for which the program was once wrong, or stricter than the
+//! original.
 
 use super::product::{self, Ran};
 use crate::corpus::corpus;
 use std::path::{Path, PathBuf};
 
-/// A folder of the inputs. Without a corpus the test is counted as skipped.
+/// Returns a folder of the inputs. Without a corpus the test is counted as skipped.
 fn folder(name: &str) -> Option<PathBuf> {
     corpus(format!("astra-sim/repro/{name}"))
 }

@@ -1,4 +1,4 @@
-//! The plain simulator, and the program, against the answers of the original.
+//! Compares the plain simulator and the program with the answers of the original.
 
 use super::product::{self, Ran};
 use crate::corpus::{Case, cases, corpus};
@@ -55,7 +55,7 @@ const OTHERS: &[(&str, i32, &str)] = &[
 /// Finish times and exposed communication by NPU.
 type Ends = Vec<Option<(u64, i64)>>;
 
-/// The original's last line of results, if it finished.
+/// Returns the original's last line of results, if it finished.
 fn expected(case: &Case) -> Option<Value> {
     let expected: Value = serde_json::from_slice(&case["expect.json"]).expect("it is JSON");
     let status = expected["status"].as_str().expect("a status");
@@ -90,7 +90,7 @@ fn difference(expected: &Value, ends: &Ends) -> Vec<String> {
     faults
 }
 
-/// Number of messages by row, for rows whose table has that column.
+/// Returns the number of messages by row, for rows whose table has that column.
 fn messages() -> BTreeMap<String, u64> {
     let path = corpus("astra-sim/reference.csv").expect("a folder");
     let table = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Settings of a run: the scale of endpoint delays, options common to all commands, traces of ranks outside the
-//! network, and messages whose sender and receiver disagree.
+//! Tests of the settings of a run: the scale of endpoint delays, options common to all commands,
+//! traces of ranks outside the network, and messages whose sender and receiver disagree.
 
 use super::golden::one;
 use super::product::{self, Ran};
@@ -133,7 +133,7 @@ fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
     assert_eq!(finish(&run(&named, &[])), Some(5 * 20_531 + 60));
 }
 
-/// The options of all commands, placed after or before the command's name.
+/// The options of all commands have their effect after and before the command's name.
 #[test]
 fn general_options_have_their_effect() {
     let note = "`--comm-scale`: has no effect";
@@ -186,7 +186,7 @@ fn general_options_have_their_effect() {
     assert!(!wide.is_empty() && !wide.contains("--max-ratio"), "{wide}");
 }
 
-/// Traces of ranks that the network has no NPU for are ignored, as in the original, with a note.
+/// Traces of ranks without an NPU in the network are ignored, as in the original, with a note.
 #[test]
 fn traces_without_an_npu_are_said() {
     let folder = tempfile::tempdir().expect("a folder");

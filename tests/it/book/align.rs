@@ -28,7 +28,7 @@ fn same(shown: &str, printed: &str) -> bool {
     shown.trim_end() == printed || rest.flatten().is_some()
 }
 
-/// Cost of replacing one line by another: the share of words that are not in both.
+/// Returns the cost of replacing one line by another: the share of words that are not in both.
 fn cost(shown: &str, printed: &str) -> u32 {
     if same(shown, printed) {
         return 0;
@@ -42,7 +42,8 @@ fn cost(shown: &str, printed: &str) -> u32 {
     1 + (GONE + NEW - 3) * all.saturating_sub(common) as u32 / all as u32
 }
 
-/// The alignment in which the fewest lines differ; printed lines that a cut covers are omitted.
+/// Returns the alignment in which the fewest lines differ; printed lines that a cut covers are
+/// omitted.
 pub fn aligned<'a>(shown: &[&'a str], printed: &'a [String]) -> Vec<Line<'a>> {
     let (n, m) = (shown.len(), printed.len());
     // costs[i][j]: least cost to align the lines shown from i on with the lines printed from j on.

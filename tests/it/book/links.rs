@@ -4,7 +4,7 @@ use super::{pages, root, text};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The targets of the links of a page, except in blocks of code.
+/// Returns the targets of the links of a page, except in blocks of code.
 fn links(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     let targets = prose.flat_map(|part| part.split("](").skip(1));
@@ -13,7 +13,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The anchors of a page, as mdBook and code hosts derive them from headings.
+/// Returns the anchors of a page, as mdBook and code hosts derive them from headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.split("```").step_by(2).flat_map(str::lines);
     let headings = headings.filter(|line| line.starts_with('#'));

@@ -107,7 +107,7 @@ fn every_option_is_one() {
     }
 }
 
-/// The words of a text that follow `--`.
+/// Returns the words of a text that follow `--`.
 fn options(text: &str) -> Vec<String> {
     let starts = text.split("--").skip(1);
     let word = |rest: &str| -> String {

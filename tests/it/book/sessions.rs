@@ -8,11 +8,11 @@ use std::process::Command;
 
 /// Commands that need a network, a browser, a measured corpus, or more than a few seconds.
 const NOT_RUN: usize = 37;
-/// Fewer commands than this say that the search for them broke.
+/// Minimum number of commands; fewer show that the search for commands is broken.
 const LEAST_RUN: usize = 100;
 
 struct Session {
-    /// Why the command is not run, if it is not.
+    /// Reason why the command is not run, if it is not run.
     not_run: Option<String>,
     steps: Vec<Step>,
 }
@@ -25,7 +25,7 @@ struct Step {
     shown: std::ops::Range<usize>,
 }
 
-/// The sessions of a page, in order.
+/// Returns the sessions of a page, in order.
 fn sessions(page: &Path, lines: &[&str]) -> Vec<Session> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -90,7 +90,7 @@ fn steps(lines: &[&str], start: usize, end: usize) -> Vec<Step> {
     steps
 }
 
-/// A folder for the commands of a page, with the program as `bin/chakram`.
+/// Returns a folder for the commands of a page, with the program as `bin/chakram`.
 fn folder(page: &Path) -> PathBuf {
     let name = page
         .with_extension("")
@@ -208,7 +208,7 @@ fn check(page: &Path) -> (String, usize, Vec<String>) {
     (wrong, count, not_run)
 }
 
-/// A printed line, cut at the place where the line that it replaces was cut.
+/// Returns a printed line, cut at the place where the line that it replaces was cut.
 fn cut_as(gone: Option<&str>, printed: &str) -> String {
     let length = gone.and_then(|gone| Some(gone.strip_suffix('…')?.chars().count()));
     match length {

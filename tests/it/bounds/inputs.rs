@@ -1,4 +1,5 @@
-//! Compressed files that unpack to millions of times their size, and endlessly nested text.
+//! Tests of compressed files that unpack to millions of times their size, and of endlessly nested
+//! text.
 
 use super::{SYSTEM, refused, within};
 use crate::corpus::one_of_each;
@@ -36,7 +37,7 @@ const HEAD: &[u8] = b"\x07\x0a\x050.0.4";
 /// A file's name, and three parts of its unpacked content: the beginning, the repeated part and the end.
 type Bomb = (&'static str, Vec<u8>, Vec<u8>, Vec<u8>);
 
-/// Files that unpack to 64 MiB of valid contents.
+/// Returns the files that unpack to 64 MiB of valid contents.
 fn bombs() -> Vec<Bomb> {
     let mib = |piece: &[u8]| piece.repeat((1 << 20) / piece.len());
     let lines = b"{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n".to_vec();
@@ -92,7 +93,7 @@ fn bombs() -> Vec<Bomb> {
     ]
 }
 
-/// Every command that reads traces, with `file` as the trace.
+/// Returns every command that reads traces, with `file` as the trace.
 fn commands<'c>(file: &'c str, out: &'c str) -> Vec<Vec<&'c str>> {
     vec![
         vec!["validate", file],
@@ -166,7 +167,8 @@ fn a_bomb_that_is_let_in_stays_within_the_bound_of_memory() {
 
 #[test]
 fn a_real_ratio_is_no_bomb() {
-    // A chain of 250,000 kernels has 20 MB, more than an input may always unpack to, and compresses to a seventeenth.
+    // A chain of 250,000 kernels has 20 MB, more than the size to which any input may unpack, and
+    // compresses to a seventeenth.
     let folder = tempfile::tempdir().unwrap();
     let job = folder.path().join("job");
     let (job, packed) = (job.to_str().unwrap(), folder.path().join("packed.0.et.zst"));
@@ -247,7 +249,7 @@ fn brackets_nest_as_deep_as_they_like() {
 
 #[test]
 fn a_million_files_that_are_not_there_are_not_asked_for_one_by_one() {
-    // The error names the first of them, and the others cost no time.
+    // The error names the first of them, and the others take no time.
     let folder = tempfile::tempdir().unwrap();
     let named = chakram::internals::PrefixFiles::new(&folder.path().join("job"));
     let begun = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Names of any length, ranks beyond those of the job, and outputs that are also inputs.
+//! Tests of names of any length, ranks beyond those of the job, and outputs that are also inputs.
 
 use crate::commands::chakram;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Large numbers in options.
+//! Tests of large numbers in options.
 
 use super::{SYSTEM, refused, within};
 
@@ -34,7 +34,7 @@ fn sizes_that_no_memory_holds_are_refused_before_it_is_asked_for() {
             ][..],
             "GB",
         ),
-        // 61 + 4 bytes each.
+        // Each takes 61 + 4 bytes.
         (
             &["chain", "--ranks", "1", "--nodes", "400000000"][..],
             "26.0 GB",
@@ -114,7 +114,7 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
         short.error.contains("out of memory") && short.error.contains("9.0 MB"),
         "{short:?}"
     );
-    // The same where the system has no more memory, whatever the bound.
+    // The error is the same where the system has no more memory, with any bound.
     let large = [
         "generate", "chain", "--ranks", "1", "--nodes", "1000000", "-m", "dgx-h100",
     ];

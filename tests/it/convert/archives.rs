@@ -1,4 +1,5 @@
-//! Captures in tar archives as people publish them: plain, gzip or zstd, in folders, among other files.
+//! Tests of captures in tar archives as people publish them: plain, gzip or zstd, in folders, among
+//! other files.
 
 use crate::commands::chakram;
 use std::fs;
@@ -23,7 +24,7 @@ fn push(tar: &mut Vec<u8>, name: &str, contents: &[u8]) {
     tar.resize(tar.len().next_multiple_of(512), 0);
 }
 
-/// A tar archive of the repository's capture in a folder, with one file that is no capture.
+/// Returns a tar archive of the repository's capture in a folder, with one file that is no capture.
 fn archive() -> Vec<u8> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(CAPTURE);
     let mut files: Vec<PathBuf> = fs::read_dir(root)

@@ -1,11 +1,12 @@
-//! Blocking copies: the host's wait in the call is device time, including the kernels queued before the copy.
+//! Tests of blocking copies: the host's wait in the call is device time, including the kernels
+//! queued before the copy.
 
 use super::rig::{Job, convert, replay, set_lasts};
 use chakram::engine::CommTiming;
 use chakram::workload::MissingRankPolicy;
 
-/// A kernel of 1,000 us, launched at 0, and a copy queued after it, whose call lasts from 40 to 1,025; the copy itself
-/// takes 4 us, from 1,014, on `stream`.
+/// Returns a job with a kernel of 1,000 us, launched at 0, and a copy queued after it, whose call
+/// lasts from 40 to 1,025; the copy itself takes 4 us, from 1,014, on `stream`.
 fn job(stream: u32) -> Job {
     let event = |cat: &str, name: &str, (tid, ts, dur): (u32, u32, u32), args: String| {
         format!(
@@ -36,7 +37,7 @@ fn job(stream: u32) -> Job {
     convert(folder.path())
 }
 
-/// End of the job in us if the kernel takes `kernel` us.
+/// Returns the end of the job in us if the kernel takes `kernel` us.
 fn ends(mut job: Job, kernel: u64) -> u64 {
     let nodes = job.traces[0].nodes.iter_mut();
     for node in nodes.filter(|node| node.name == "gemm") {
@@ -54,10 +55,11 @@ fn ends(mut job: Job, kernel: u64) -> u64 {
 #[test]
 fn a_copy_behind_a_kernel_waits_for_it_on_any_device() {
     assert_eq!(ends(job(7), 1000), 1050);
-    // The kernel ends at 22 and the call begins at 40. The copy starts 2 later, as long after the event that it waits
-    // for as recorded, and ends at 46. The host continues 22 later, and ends 10 after that.
+    // The kernel ends at 22 and the call begins at 40. The copy starts 2 us later, the recorded
+    // time after the event for which it waits, and ends at 46. The host continues 22 us later, and
+    // ends 10 us after that.
     assert_eq!(ends(job(7), 10), 78);
-    // A kernel 100 us longer makes the whole job 100 us longer.
+    // With a kernel that is 100 us longer, the whole job is 100 us longer.
     assert_eq!(ends(job(7), 1100), 1150);
 }
 

@@ -1,4 +1,4 @@
-//! Clocks of hosts, and the capture's statements about the job and its machine.
+//! Tests of the clocks of hosts, and of the capture's statements about the job and its machine.
 
 use super::rig::{convert, convert_files, replay_files, run_program};
 use crate::corpus::corpus;
@@ -34,7 +34,7 @@ fn hosts_are_told_by_the_names_that_profilers_give_files() {
     }
 }
 
-/// One rank of 16 on a machine of 32.
+/// The capture has one rank of 16 on a machine of 32.
 #[test]
 fn mirrored_jobs_are_as_large_as_the_capture_says() {
     let Some(folder) = corpus("faults/absent-mirror-world") else {
@@ -45,7 +45,7 @@ fn mirrored_jobs_are_as_large_as_the_capture_says() {
     assert_eq!(report["ranks"], 16);
 }
 
-/// Reports say on what hardware a job was captured, as far as its files state it.
+/// Reports name the hardware on which a job was captured, if its files state it.
 #[test]
 fn reports_say_what_the_job_was_captured_on() {
     let Some(folder) = corpus("captures/gpu/dlrm_8gpu") else {

@@ -1,4 +1,4 @@
-//! Captures at the limits of the possible.
+//! Tests of captures at the limits of the possible.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
 use chakram::engine::CommTiming;
@@ -167,8 +167,8 @@ fn many_threads() {
     assert_eq!(job.summary.ranks[0].lanes.0, 300);
 }
 
-/// Checks that a four times larger input takes less than eight times as long (sixteen times would be quadratic); very
-/// short runs are not checked. On a busy machine the test gets three tries.
+/// Checks that a four times larger input takes less than eight times the time (sixteen times would
+/// be quadratic); very short runs are not checked. On a busy machine the test gets three tries.
 fn linear(what: &str, make: &dyn Fn(u64) -> Vec<Event>, count: u64) {
     let time = |count: u64| {
         let events = make(count);

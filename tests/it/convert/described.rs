@@ -1,4 +1,5 @@
-//! Public captures whose kernels have operators with shapes, so that another machine can price them.
+//! Tests of public captures whose kernels have operators with shapes, so that their times on
+//! another machine can be predicted.
 
 use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
 use crate::corpus::corpus;
@@ -205,7 +206,7 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
     assert_eq!(recorded["captured_on"]["preset"], "dgx-h100");
     assert_eq!(recorded["captured_on"]["kernels_stay"], true);
     let carried = report("dgx-h200", &on_h100);
-    // Most of them are bound by the memory, which is 4.8 / 3.35 times as fast.
+    // Most kernels are bound by the memory, which is 4.8 / 3.35 times as fast.
     let ratio = compute(&carried) / compute(&recorded);
     assert!((0.69..0.95).contains(&ratio), "{ratio}");
     assert_eq!(
@@ -257,7 +258,8 @@ fn kernels_are_carried_from_the_devices_that_captures_name() {
     let output = replay([Some(h100), Some(a100)]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let compute = |rank: usize| &report["npus"][rank]["time_ps"]["compute"];
-    // 10 us are fixed, 90 scale with memory bandwidth: 3.35 and 2.039 TB/s recorded, 4.8 here.
+    // 10 us are fixed, and 90 us scale with memory bandwidth: 3.35 and 2.039 TB/s recorded, 4.8
+    // here.
     assert_eq!(compute(0), 72_812_500, "{report}");
     assert_eq!(compute(1), 48_231_250);
     for (device, found) in [

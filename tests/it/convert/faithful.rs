@@ -1,4 +1,5 @@
-//! A replay as captured ends when the capture did, and a replay as recorded does too, because it reproduces every wait.
+//! Tests that a replay as captured ends when the capture did, and that a replay as recorded does so
+//! too, because it reproduces every wait.
 
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
@@ -55,8 +56,8 @@ fn hold(what: &str, paths: &[PathBuf], kineto: &[PathBuf]) {
     );
 }
 
-/// First start and last end of all events of threads and streams in a Kineto file, ns since the epoch, by a plain
-/// parse.
+/// Returns the first start and last end of all events of threads and streams in a Kineto file, ns
+/// since the epoch, by a plain parse.
 fn span(path: &Path) -> (i64, i64) {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for (category, start, end) in complete_events(path) {
@@ -97,8 +98,9 @@ fn complete_events(path: &Path) -> Vec<(String, i64, i64)> {
     events.collect()
 }
 
-/// The same for a file that is invalid JSON because its profiler did not escape names. Each event has one line that
-/// begins with phase and category, whose readable part ends before the name, and another line with only times.
+/// Returns these events of a file that is invalid JSON because its profiler did not escape names.
+/// Each event has one line that begins with phase and category, whose readable part ends before the
+/// name, and another line with only times.
 fn events_by_line(path: &Path) -> Vec<(String, i64, i64)> {
     let contents = TraceContents::open_any(path).unwrap();
     let text = String::from_utf8_lossy(contents.as_slice());

@@ -1,4 +1,5 @@
-//! Host traces of every schema, without Kineto: no communication is lost, and operators have a price for their work.
+//! Tests of host traces of every schema, without Kineto: no communication is lost, and operators
+//! have times for their work.
 
 use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
@@ -7,7 +8,7 @@ use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Number of operators of a host trace that request communication, by a plain parse.
+/// Returns the number of operators of a host trace that request communication, by a plain parse.
 fn requests(path: &Path) -> Option<u64> {
     let file = json(path)?;
     let nodes = file["nodes"].as_array()?.iter();
@@ -18,14 +19,14 @@ fn requests(path: &Path) -> Option<u64> {
     Some(asks.count() as u64)
 }
 
-/// Number of calls of a rank, including calls that could not be decoded.
+/// Returns the number of calls of a rank, including calls that could not be decoded.
 fn calls(job: &Job, i: usize) -> u64 {
     let rank = &job.summary.ranks[i];
     let (collectives, sends, receives) = rank.calls;
     collectives + sends + receives
 }
 
-/// One file of each schema that a public capture has.
+/// Tests one file of each schema that a public capture has.
 #[test]
 fn host_traces_of_every_schema_convert_alone() {
     let Some(gpu) = corpus("captures/gpu") else {
@@ -194,7 +195,7 @@ fn execution_graphs_are_host_traces() {
     };
     assert_eq!((rank.rank, rank.method), (0, LinkMethod::HostAlone));
     let named = job.traces[0].nodes.iter().filter(|n| n.name == "aten::mm");
-    // FLOPs of the product: 2 · 4 · 8 · 8.
+    // The matrix product has 2 · 4 · 8 · 8 FLOPs.
     let flops: Vec<_> = named.map(|node| attribute(node, "num_ops")).collect();
     assert_eq!(flops, [Some(512)]);
 }

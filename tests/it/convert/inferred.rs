@@ -1,4 +1,5 @@
-//! Ranks without a capture, inferred from captured ones, against jobs in which all ranks were captured.
+//! Compares ranks without a capture, inferred from captured ranks, with jobs in which all ranks
+//! were captured.
 
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
@@ -26,7 +27,7 @@ fn drop_ranks(folder: &Path, ranks: &[u32]) {
     }
 }
 
-/// End of a job in a replay as recorded, ns.
+/// Returns the end of a job in a replay as recorded, ns.
 fn makespan(job: &Job) -> u64 {
     let log = rig::replay(
         &job.traces,
@@ -58,7 +59,7 @@ fn converted(job: &Job, rank: usize) -> Calls {
     calls
 }
 
-/// The same, as the generated program requested them.
+/// Returns the collectives of a rank, as the generated program requested them.
 fn asked(truth: &Truth, rank: u32) -> Calls {
     let own = truth
         .collectives
@@ -127,7 +128,8 @@ fn half_of_the_ranks_are_inferred() {
     }
 }
 
-/// Extra time of a rank's work after its last collective, compared to a rank that is no straggler.
+/// Returns the extra time of a rank's work after its last collective, compared to a rank that is no
+/// straggler.
 fn unseen(truth: &Truth, rank: u32) -> u64 {
     let own = &truth.ranks[rank as usize];
     let members = truth
@@ -202,7 +204,7 @@ const UNLIKE: [(&str, &[u32]); 8] = [
     ("pytorch/t231_ddp_gpt", &[1, 3]),
 ];
 
-/// Start of the first node of each rank in a replay as recorded, ns.
+/// Returns the start of the first node of each rank in a replay as recorded, ns.
 fn begins(job: &Job) -> Vec<u64> {
     let first = |trace: &rig::Trace| {
         // The first node declares groups.
@@ -306,7 +308,7 @@ fn half_of_real_jobs_are_inferred() {
     }
 }
 
-/// The job of the capture in `folder` if only the ranks `kept` are captured.
+/// Returns the job of the capture in `folder` if only the ranks `kept` are captured.
 fn inferred_from(folder: &Path, kept: &[u32], ranks: u32) -> Result<Job, String> {
     let files = kept.iter().flat_map(|rank| {
         let file = |kind| folder.join(format!("{kind}.{rank}.json.zst"));

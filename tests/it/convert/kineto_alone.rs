@@ -1,5 +1,5 @@
-//! Kineto traces without host traces, and host traces without Kineto: the existing files convert, no device time is
-//! lost, and replays end when the capture did.
+//! Tests of Kineto traces without host traces, and of host traces without Kineto: the existing
+//! files convert, no device time is lost, and replays end when the capture did.
 
 use super::plain_count::{Intervals, PlainCount, common, length, union};
 use super::rig::{
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use testkit::capture::{Device, Style};
 
-/// Kind and bytes of a trace's collectives, in order.
+/// Returns the kind and bytes of a trace's collectives, in order.
 fn collectives(trace: &Trace) -> Vec<(i64, i64)> {
     let nodes = trace.nodes.iter().filter(|node| node.r#type == COLLECTIVE);
     nodes
@@ -51,7 +51,7 @@ fn hold_ends(job: &Job, what: &str) {
     }
 }
 
-/// The same communication results with and without the host's files.
+/// Communication is the same with and without the host's files.
 #[test]
 fn generated_captures_convert_without_host_traces() {
     for (what, options) in jobs(2) {
@@ -135,7 +135,8 @@ fn generated_captures_convert_without_kineto_traces() {
     }
 }
 
-/// Intervals in which nodes ran on devices, and in which a host thread waited for one of them, ns from the job's start.
+/// Returns the intervals in which nodes ran on devices, and in which a host thread waited for one
+/// of them, ns from the job's start.
 fn replayed(trace: &Trace) -> (BTreeMap<i64, Intervals>, Intervals) {
     let log = replay(
         std::slice::from_ref(trace),
@@ -211,7 +212,7 @@ fn hold_alone(path: &Path) {
     );
 }
 
-/// Small files only; the test below covers the others and takes minutes.
+/// Only small files are tested; the test below covers the other files and takes minutes.
 #[test]
 fn real_kineto_traces_convert_alone() {
     let Some(gpu) = corpus("captures/gpu") else {
@@ -233,7 +234,7 @@ fn real_kineto_traces_convert_alone() {
     }
 }
 
-/// `cargo test --release --test it -- --ignored every_kineto_trace_converts_alone`
+/// Run it with `cargo test --release --test it -- --ignored every_kineto_trace_converts_alone`.
 #[test]
 #[ignore = "takes minutes; docs/validation/tests.md has the command"]
 fn every_kineto_trace_converts_alone() {

@@ -50,7 +50,7 @@ fn swapped_host_traces_are_refused() {
     refusal(swapped.path(), &["kineto.0.json", "of process", "swapped"]);
 }
 
-/// A job of two ranks with one collective; rank 1 starts `apart` ns later.
+/// Returns a job of two ranks with one collective; rank 1 starts `apart` ns later.
 fn pair(apart: i64, host_names: [&str; 2]) -> [(String, String); 2] {
     [0, 1].map(|rank| {
         let start = 1_000_000 + i64::from(rank) * apart;

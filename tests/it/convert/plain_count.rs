@@ -38,7 +38,7 @@ pub fn length(list: &[(i64, i64)]) -> i64 {
     list.iter().map(|(from, to)| to - from).sum()
 }
 
-/// Intersection of two unions, in ns.
+/// Returns the intersection of two unions, in ns.
 pub fn common(a: &[(i64, i64)], b: &[(i64, i64)]) -> i64 {
     let (mut i, mut j, mut sum) = (0, 0, 0);
     while i < a.len() && j < b.len() {
@@ -114,7 +114,7 @@ impl PlainCount {
         this
     }
 
-    /// Intervals in which at least one stream worked.
+    /// Returns the intervals in which at least one stream worked.
     pub fn busy(&self) -> Intervals {
         union(self.streams.values().flatten().copied().collect())
     }

@@ -1,4 +1,4 @@
-//! The profiler's cost in a capture, and replays without it.
+//! Tests of the profiler's cost in a capture, and of replays without this cost.
 
 use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host, replay};
 use super::truth::jobs;
@@ -112,7 +112,7 @@ fn views_tell_what_a_record_costs() {
     for i in 0..40 {
         add("aten::t", i * 100, 10);
         add("aten::transpose", i * 100 + 1, 2);
-        // Not a view, however short.
+        // A short operator is not a view.
         add("aten::mm", i * 100 + 20, 50);
         add("aten::zero_", i * 100 + 80, 1);
     }
@@ -194,7 +194,7 @@ fn measured_steps_stand_beside_the_replay() {
     ] {
         assert!(shown.contains(part), "no {part:?} in: {shown}");
     }
-    // A replay as captured keeps the profiler's cost, whatever steps the capture includes.
+    // A replay as captured keeps the profiler's cost, with any steps in the capture.
     let captured = chakram(&["replay", &prefix, "-m", "dgx-a100", "--comm", "captured"]);
     let captured = String::from_utf8_lossy(&captured.stdout).into_owned();
     assert!(captured.contains("replay +0.00 %"), "{captured}");
@@ -223,8 +223,8 @@ fn traces_without_estimates_are_refused() {
     );
 }
 
-/// The job's own step, ms: from a replay of its capture without the profiler, and as measured. The machine has no
-/// influence, because all times are as recorded.
+/// Returns the job's own step, ms: from a replay of its capture without the profiler, and as
+/// measured. The machine has no influence, because all times are as recorded.
 fn steps(side: &Path, what_if: impl Fn(&mut Vec<Trace>) -> u64) -> (f64, f64) {
     let timing = rig::json(&side.join("timing.json")).expect("it is JSON");
     let count = timing["profiled_step_ms"].as_array().expect("steps").len() as f64;
@@ -329,7 +329,7 @@ fn predicted_step(side: &Path, with_steps: bool, kineto: &str) -> StepPrediction
     }
 }
 
-/// `cargo test --test it -- --ignored unprofiled_steps_are_those_that_were_measured`
+/// Run it with `cargo test --test it -- --ignored unprofiled_steps_are_those_that_were_measured`.
 #[test]
 #[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn unprofiled_steps_are_those_that_were_measured() {
@@ -368,9 +368,11 @@ fn unprofiled_steps_are_those_that_were_measured() {
     assert!(within * 100 >= count * 85, "{within} of {count}");
 }
 
-/// Interventions that replay options express, predicted from the capture before the intervention.
+/// Interventions that replay options express are predicted from the capture before the
+/// intervention.
 ///
-/// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`
+/// Run it with
+/// `cargo test --test it -- --ignored interventions_are_predicted_without_the_profiler`.
 #[test]
 #[ignore = "takes a minute; docs/validation/tests.md has the command"]
 fn interventions_are_predicted_without_the_profiler() {

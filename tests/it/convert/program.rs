@@ -1,4 +1,5 @@
-//! Python steps, modules and calls in a capture: tables of reports, nested slices, and the extraction of one step.
+//! Tests of Python steps, modules and calls in a capture: tables of reports, nested slices, and the
+//! extraction of one step.
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands;
@@ -78,7 +79,7 @@ fn capture(folder: &Path) {
     std::fs::write(folder.join("kineto.0.json"), text).unwrap();
 }
 
-/// The values of `keys` of each row of a table of a report, in us.
+/// Returns the values of `keys` of each row of a table of a report, in us.
 fn rows(report: &Value, table: &str, name: &str, keys: &[&str]) -> Vec<(String, Vec<u64>)> {
     let rows = report[table].as_array().into_iter().flatten();
     let rows = rows.map(|row| {
@@ -183,7 +184,7 @@ type DrawnSlices = BTreeMap<u64, Vec<Drawn>>;
 /// Arrows by id: track and time of both ends.
 type DrawnArrows = BTreeMap<u64, Vec<(u64, f64)>>;
 
-/// The slices of a timeline, and the arrows of launches.
+/// Returns the slices of a timeline, and the arrows of launches.
 fn drawn(timeline: &Value) -> (DrawnSlices, DrawnArrows) {
     let mut open: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
     let (mut slices, mut arrows) = (BTreeMap::new(), BTreeMap::new());
@@ -280,8 +281,8 @@ fn every_command_takes_one_step_alone() {
     capture(folder.path());
     let job = convert_files(folder.path());
     let path = job.path().display().to_string();
-    // Each slice lasts as long as in the full replay: 110 and 65 us. Step 5 consists of its range, three operators,
-    // launches and kernels; the declaration of groups is kept too.
+    // Each slice lasts the same time as in the full replay: 110 and 65 us. Step 5 consists of its
+    // range, three operators, launches and kernels; the declaration of groups is kept too.
     for (step, makespan, nodes) in [("5", 110, 11), ("6", 65, 5)] {
         let report = replay_files(job.path(), &["-m", "dgx-h100", "--step", step]);
         assert_eq!(report["makespan_ps"], makespan * 1_000_000, "{step}");
@@ -336,8 +337,8 @@ fn every_command_takes_one_step_alone() {
     );
 }
 
-/// Sum of kernel and copy times by the module path around their launch, ns: a linear search over all Python calls for
-/// each kernel.
+/// Returns the sum of kernel and copy times by the module path around their launch, ns: a linear
+/// search over all Python calls for each kernel.
 fn plain_sums(kineto: &Value) -> BTreeMap<String, u64> {
     let ns = |value: &Value| (value.as_f64().unwrap() * 1e3).round() as u64;
     let events = kineto["traceEvents"].as_array().unwrap();

@@ -129,7 +129,7 @@ impl RankFile {
         }
     }
 
-    /// End of the last kernel of a stream.
+    /// Returns the end of the last kernel of a stream.
     fn free(&self, stream: u64) -> u64 {
         let own = self.truth.streams.get(&stream);
         own.map_or(0, |own| own.iter().map(|&(_, end)| end).max().unwrap_or(0))
@@ -549,7 +549,8 @@ fn nothing_that_a_device_did_is_lost_or_called_something_else() {
     );
 }
 
-/// Stage 0 sends two tensors to stage 1, which sends two to stage 2: a delay of one stage moves the next.
+/// Stage 0 sends two tensors to stage 1, which sends two to stage 2: a delay of one stage moves the
+/// next stage.
 #[test]
 fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
@@ -584,7 +585,8 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
     let after = ends(|rank| if rank == 0 { LATE } else { 0 });
     for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
-        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's; likewise stage 2 for stage 1.
+        // Stage 1 starts 7 us later than stage 0, and its kernel waits for stage 0's kernel; stage
+        // 2 has the same relation to stage 1.
         let moved = after - before;
         assert!(
             moved <= LATE && moved + 10_000 >= LATE,

@@ -1,5 +1,5 @@
-//! Bad input: errors name the file, the byte if useful, the finding and what to try; no file is written, and no code
-//! panics.
+//! Tests of bad input: errors name the file, the byte if useful, the finding and what to try; no
+//! file is written, and no code panics.
 
 use super::rig::{Captured, capture, try_convert};
 use crate::corpus::is_whole;

@@ -91,7 +91,7 @@ pub const SEND: i32 = 5;
 pub const RECEIVE: i32 = 6;
 pub const COLLECTIVE: i32 = 7;
 
-/// The value of an integer attribute, of any integer type.
+/// Returns the value of an integer attribute, of any integer type.
 fn whole(list: &[AttributeProto], name: &str) -> Option<i64> {
     let attribute = list.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
@@ -138,7 +138,7 @@ pub fn wait(node: &Node) -> u64 {
     ns(node, "wait_ns")
 }
 
-/// Duration of a node, in ns.
+/// Returns the duration of a node, in ns.
 pub fn lasts(node: &Node) -> u64 {
     attribute(node, "duration_ns").map_or(node.duration_micros * 1000, |ns| ns as u64)
 }
@@ -156,13 +156,13 @@ pub fn eager(node: &Node) -> bool {
     attribute(node, "eager") == Some(1)
 }
 
-/// Lane of a node: the thread of a host node, the stream of another.
+/// Returns the lane of a node: the thread of a host node, the stream of another.
 pub fn lane(node: &Node) -> i64 {
     let stream = attribute(node, "stream").filter(|_| !on_host(node));
     stream.or_else(|| attribute(node, "tid")).unwrap_or(-1)
 }
 
-/// All dependencies of a node.
+/// Returns all dependencies of a node.
 pub fn causes(node: &Node) -> impl Iterator<Item = u64> + '_ {
     node.data_deps.iter().chain(&node.ctrl_deps).copied()
 }
@@ -207,14 +207,14 @@ impl Observer for Log {
 }
 
 impl Log {
-    /// End of the last node of each rank, ns.
+    /// Returns the end of the last node of each rank, ns.
     pub fn ends(&self) -> Vec<u64> {
         let ends = self.0.iter().map(|l| l.iter().map(|n| n.1).max().unwrap());
         ends.map(|ps| ps / 1000).collect()
     }
 }
 
-/// A switch with more lanes than any test needs.
+/// Returns a switch with more lanes than any test needs.
 fn machine(ranks: u32) -> Machine {
     let class = NpuClass {
         name: "npu".to_owned(),
@@ -276,7 +276,7 @@ pub fn replay(
         .1
 }
 
-/// The JSON in a file, compressed or not.
+/// Returns the JSON in a file, compressed or not.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(TraceContents::open_any(path).unwrap().as_slice()).ok()
 }

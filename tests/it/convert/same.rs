@@ -1,4 +1,5 @@
-//! The same capture gives the same traces, however it is supplied; and one step is a part of the whole.
+//! Tests that the same capture gives the same traces from any source, and that one step is a part
+//! of the whole.
 
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;

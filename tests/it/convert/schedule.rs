@@ -4,7 +4,7 @@
 use super::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, causes, delay, eager, lasts};
 use std::collections::BTreeMap;
 
-/// Start (when it was ready) and end of every node of every trace, ns.
+/// Returns the start (when it was ready) and end of every node of every trace, ns.
 pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u64)>> {
     let places: Vec<BTreeMap<u64, usize>> = traces
         .iter()
@@ -79,7 +79,7 @@ pub fn schedule(traces: &[Trace], late: impl Fn(u32) -> u64) -> Vec<Vec<(u64, u6
         .collect()
 }
 
-/// Start of the last of the parts that a part needs, including itself.
+/// Returns the start of the last of the parts that a part needs, including itself.
 fn needed(
     traces: &[Trace],
     parts: &[(usize, usize)],
@@ -98,7 +98,8 @@ fn needed(
     }
 }
 
-/// Nodes that belong together: the k-th collective of a group, or the k-th message from one rank to another with a tag.
+/// Returns the nodes that belong together: the k-th collective of a group, or the k-th message from
+/// one rank to another with a tag.
 pub fn meetings(traces: &[Trace]) -> Vec<Vec<(usize, usize)>> {
     let mut known: BTreeMap<(String, i64, u64), Vec<(usize, usize)>> = BTreeMap::new();
     for (t, trace) in traces.iter().enumerate() {

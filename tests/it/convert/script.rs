@@ -1,4 +1,4 @@
-//! `capture.py` and the environments that it rejects, each with a stub of PyTorch.
+//! Tests of `capture.py` and the environments that it rejects, each with a stub of PyTorch.
 
 use std::io::Write;
 use std::path::Path;

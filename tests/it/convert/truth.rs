@@ -1,4 +1,4 @@
-//! The converter's results for captures of generated jobs, against the truth.
+//! Compares the converter's results for captures of generated jobs with the truth.
 
 use super::rig::{
     self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, capture, convert, delay, lane, lasts,
@@ -57,12 +57,13 @@ pub fn jobs(turn: usize) -> Vec<(String, Options)> {
     one_of_each_list(turn, programs)
 }
 
-/// Start of the job, which is time 0 of the replay.
+/// Returns the start of the job, which is time 0 of the replay.
 pub fn origin(truth: &Truth) -> u64 {
     truth.ranks.iter().map(|rank| rank.first_ns).min().unwrap()
 }
 
-/// The nodes of rank `r`'s collectives in `group`, or of its messages in one direction, in order.
+/// Returns the nodes of rank `r`'s collectives in `group`, or of its messages in one direction, in
+/// order.
 fn calls<'t>(
     trace: &'t Trace,
     meeting: &MeetingTruth,

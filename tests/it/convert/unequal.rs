@@ -1,13 +1,13 @@
-//! All-to-alls of unequal parts, from the captures of a mixture of experts: the traces have the sizes that the split
-//! sizes give.
+//! Tests of all-to-alls of unequal parts, from the captures of a mixture of experts: the traces
+//! have the sizes that the split sizes give.
 
 use super::rig::{convert, json, text};
 use crate::corpus::corpus;
 use serde_json::Value;
 use std::path::Path;
 
-/// Bytes to each member and from each, call by call, by a plain parse of a host trace: each split is a number of rows
-/// of the tensor.
+/// Returns the bytes to each member and from each, call by call, by a plain parse of a host trace:
+/// each split is a number of rows of the tensor.
 fn exchanges(file: &Path) -> Vec<[Vec<u64>; 2]> {
     let file = json(file).expect("it is JSON");
     let nodes = file["nodes"].as_array().expect("nodes are a list").iter();

@@ -1,4 +1,4 @@
-//! Values that a capture does not state stay unknown.
+//! Tests that values that a capture does not state stay unknown.
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::chakram;
@@ -96,8 +96,9 @@ fn kernels_of_communication_without_records_keep_their_time() {
     }
 }
 
-/// A capture of one rank on one stream. Operators run one after another, each with one kernel. An operator is given by
-/// its name, its shapes, types and scalar values as JSON, and its kernel's name; each kernel lasts `us`.
+/// Returns a capture of one rank on one stream. Operators run one after another, each with one
+/// kernel. An operator is given by its name, its shapes, types and scalar values as JSON, and its
+/// kernel's name; each kernel lasts `us`.
 fn of_operators(operators: &[[&str; 5]], us: u32) -> Value {
     let mut events = Vec::new();
     for (i, [name, dims, types, values, kernel]) in operators.iter().enumerate() {
@@ -285,8 +286,8 @@ fn dlrm_does_not_get_slower_on_a_faster_device() {
     );
 }
 
-/// A host trace of one rank with `groups` as the JSON of its groups, and all-reduces in groups of these names and
-/// sizes; of 1 Mi floats if `sized`.
+/// Returns a host trace of one rank with `groups` as the JSON of its groups, and all-reduces in
+/// groups of these names and sizes; of 1 Mi floats if `sized`.
 fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     let node = |id: u64,
                 parent: u64,

@@ -1,4 +1,5 @@
-//! Predictions from replays of a capture, against a generated job in which the change really happened.
+//! Compares predictions from replays of a capture with a generated job in which the change really
+//! happened.
 
 use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
@@ -10,7 +11,7 @@ use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, Options, Style, Truth};
 
-/// One job for each program by default, beginning with the program at index `turn`.
+/// Returns one job for each program by default, beginning with the program at index `turn`.
 fn jobs(turn: usize) -> Vec<(String, Options)> {
     let mut programs = Vec::new();
     for (device, style) in [
@@ -129,7 +130,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
     }
 }
 
-/// Half the bandwidth: the part of a transfer above the latency of 20 us takes twice as long.
+/// At half the bandwidth, the part of a transfer above the latency of 20 us takes twice its time.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
     for (what, options) in jobs(1) {

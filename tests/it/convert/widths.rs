@@ -1,4 +1,5 @@
-//! Kernel names have hundreds of characters; no command prints a line wider than 120 columns for captures.
+//! Tests that no command prints a line wider than 120 columns for captures, whose kernel names have
+//! hundreds of characters.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus, one_of_each};

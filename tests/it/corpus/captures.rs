@@ -6,7 +6,7 @@ const REFUSED: [(&str, &str); 1] = [
     ("resnet_pair", "of process"),
 ];
 
-/// A part of the error for a rejected capture; `None` if the capture converts.
+/// Returns a part of the error for a rejected capture; `None` if the capture converts.
 pub fn refusal(name: &str) -> Option<&'static str> {
     let all = REFUSED.iter();
     let mut fitting = all.filter(|(end, _)| name.ends_with(end));

@@ -8,7 +8,7 @@ use chakram::machine::{
 use chakram::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram::units::{Bandwidth, Bytes, Span};
 
-/// The rank of a trace, from its file name.
+/// Returns the rank of a trace, from its file name.
 pub fn rank_of(file: &str) -> Option<u32> {
     file.strip_prefix("wl/wl.")?
         .strip_suffix(".et")?
@@ -32,7 +32,7 @@ pub fn sizes(case: &Case) -> Vec<u32> {
         .collect()
 }
 
-/// A machine of switches of these sizes, with local and remote memory.
+/// Returns a machine of switches of these sizes, with local and remote memory.
 pub fn machine(sizes: &[u32]) -> Machine {
     let bandwidth = Bandwidth::new(50e9).expect("positive");
     let latency = Span::from_ns(500);

@@ -18,7 +18,7 @@ struct Tree<'a> {
 type Arrows = BTreeMap<Vec<String>, Siblings>;
 type Siblings = BTreeMap<String, BTreeMap<String, String>>;
 
-/// All children that `from` imports, directly or indirectly.
+/// Returns all children that `from` imports, directly or indirectly.
 fn reached<'a>(siblings: &'a Siblings, from: &'a String) -> BTreeSet<&'a String> {
     let mut reached = BTreeSet::new();
     let mut pending = vec![from];
@@ -237,7 +237,7 @@ fn no_modules_import_one_another_in_a_circle() {
     );
 }
 
-/// The cycles in a crate of these files.
+/// Returns the cycles in a crate of these files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let parsed = files.iter().map(|(name, source)| {
         let modules = paths::modules(source).expect("it is Rust");

@@ -18,7 +18,7 @@ const COMPONENTS: &[(&str, &str, &[&str])] = &[
     ("Collectives", "collectives", &["dataflow", "fabric"]),
 ];
 
-/// The engine's module that a file belongs to.
+/// Returns the engine's module that a file belongs to.
 fn module_of(file: &str) -> &str {
     let first = file.split('/').next().unwrap_or(file);
     first.strip_suffix(".rs").unwrap_or(first)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 const CASE: &str = "traces/data-parallel-8";
 const RANKS: u32 = 8;
 
-/// The nodes of one rank of the case.
+/// Returns the nodes of one rank of the case.
 fn nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
     let file = chakram::trace::TraceContents::open(&path.join(format!("job.{rank}.et")));
@@ -65,7 +65,7 @@ fn number<'n>(nodes: &'n mut [Node], at: usize, name: &str) -> &'n mut Option<Fi
     &mut attr.expect("the case's nodes have it").value
 }
 
-/// Index of the first node with this attribute.
+/// Returns the index of the first node with this attribute.
 fn with(nodes: &[Node], name: &str) -> usize {
     let has = |node: &Node| node.attr.iter().any(|attr| attr.name == name);
     nodes.iter().position(has).expect("the case has one")

@@ -1,4 +1,5 @@
-//! Comparisons of damaged traces: an error, or with `--salvage` a comparison of the readable part.
+//! Tests of comparisons of damaged traces: an error, or with `--salvage` a comparison of the
+//! readable part.
 
 use crate::commands::chakram;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! Two reports: the parts sum to the change of the makespan, and agree with the reports.
+//! Tests of the difference between two reports: the parts sum to the change of the makespan, and
+//! agree with the reports.
 
 use crate::commands::{answer, chakram};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Slices of random graphs, against a few lines that compute dependencies and start times.
+//! Compares slices of random graphs with a few lines that compute dependencies and start times.
 
 use super::rig::{count, file, nodes, whole};
 use chakram::edit::{CommunicationMatches, RankSelection, SliceTarget};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Nodes with this id or a larger one are cut.
 const CUT: u64 = 1000;
 
-/// All direct and indirect dependencies of each node, by id; if `data`, only along data
+/// Returns all direct and indirect dependencies of each node, by id; if `data`, only along data
 /// dependencies.
 fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     let mut behind: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
@@ -33,7 +33,7 @@ fn behind(nodes: &[Node], data: bool) -> BTreeMap<u64, BTreeSet<u64>> {
     }
 }
 
-/// Start of each node, ns.
+/// Returns the start of each node, ns.
 fn starts(nodes: &[Node]) -> BTreeMap<u64, u64> {
     let by_id: BTreeMap<u64, &Node> = nodes.iter().map(|node| (node.id, node)).collect();
     let mut starts: BTreeMap<u64, u64> = BTreeMap::new();
@@ -109,8 +109,8 @@ fn check(whole_trace: &[Node]) -> Result<(), TestCaseError> {
 /// whether it is a data dependency.
 type Drawn = (u32, u64, u64, Vec<(usize, bool)>);
 
-/// Nodes in program order with dependencies on earlier nodes. A random choice decides which nodes
-/// are cut, more often near `cut`.
+/// Returns the nodes in program order with dependencies on earlier nodes. A random choice decides
+/// which nodes are cut, more often near `cut`.
 fn graphs() -> impl Strategy<Value = Vec<Node>> {
     let dep = (0_usize..40, any::<bool>());
     let node = (

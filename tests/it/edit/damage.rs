@@ -1,5 +1,5 @@
-//! Damaged traces: edits never panic, and a trace that can be replayed can be replayed after the
-//! edit.
+//! Tests of damaged traces: edits never panic, and a trace that can be replayed can be replayed
+//! after the edit.
 
 use super::rig::{case, job};
 use crate::harness::edit;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 static TRACES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(beginnings);
 
-/// The first complete records of real traces.
+/// Returns the first complete records of real traces.
 fn beginnings() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for name in ["ddp-resnet18", "data-parallel-8", "deadlock-2", "hiermem"] {

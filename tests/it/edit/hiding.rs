@@ -1,4 +1,4 @@
-//! Anonymised traces: a replay takes as long, and an audit finds no names.
+//! Tests of anonymised traces: a replay takes the same time, and an audit finds no names.
 
 use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
@@ -7,7 +7,7 @@ use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// The report of a replay, without names.
+/// Returns the report of a replay, without names.
 fn times(traces: &str, machine: &str, more: &[&str]) -> Vec<Value> {
     let report = replay(traces, machine, more);
     let npus = report["npus"].as_array();

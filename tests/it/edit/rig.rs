@@ -24,7 +24,7 @@ pub fn text(name: &str, value: &str) -> AttributeProto {
     attribute(name, Value::StringVal(value.to_owned()))
 }
 
-/// The value of an integer attribute, of any integer type.
+/// Returns the value of an integer attribute, of any integer type.
 pub fn whole(node: &Node, name: &str) -> Option<i64> {
     let attribute = node.attr.iter().find(|a| a.name == name)?;
     Some(match attribute.value.as_ref()? {
@@ -54,7 +54,7 @@ pub fn nodes(mut bytes: &[u8]) -> Vec<Node> {
     nodes
 }
 
-/// The trace bytes of a job, by rank.
+/// Returns the trace bytes of a job, by rank.
 pub fn job(path: &Path) -> Vec<Vec<u8>> {
     let files = discover(path).unwrap_or_else(|e| panic!("{e}"));
     let open = |path: &PathBuf| TraceContents::open(path).unwrap().as_slice().to_vec();
@@ -76,7 +76,7 @@ pub fn refused(args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A replay's report without the fields that identify the job.
+/// Returns a replay's report without the fields that identify the job.
 pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
     let mut args = vec!["replay", traces, "--machine", machine, "--format", "json"];
     args.extend_from_slice(more);
@@ -88,14 +88,14 @@ pub fn replay(traces: &str, machine: &str, more: &[&str]) -> serde_json::Value {
     report
 }
 
-/// A folder under `traces/`.
+/// Returns a folder under `traces/`.
 pub fn case(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("traces")
         .join(name)
 }
 
-/// The captures of the corpus, if there is one, each with its name.
+/// Returns the captures of the corpus, if there is one, each with its name.
 pub fn captures() -> Vec<(String, PathBuf)> {
     let Some(folder) = corpus("captures/pytorch") else {
         return Vec::new();

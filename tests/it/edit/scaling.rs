@@ -1,4 +1,4 @@
-//! Scaled jobs, against jobs generated at the target size.
+//! Compares scaled jobs with jobs generated at the target size.
 
 use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
@@ -109,8 +109,8 @@ fn ranks_that_exchange_nothing_are_refused() {
     }
 }
 
-/// The trace of one rank of a job with pipeline, data and tensor parallelism, where rank = (pp·D + dp)·T + tp. A
-/// group's name consists of its kind and the other coordinates.
+/// Returns the trace of one rank of a job with pipeline, data and tensor parallelism, where rank =
+/// (pp·D + dp)·T + tp. A group's name consists of its kind and the other coordinates.
 fn trace(sizes: [u32; 3], rank: u32) -> Vec<u8> {
     let [pipeline, replicas, tensor] = sizes;
     let at = |pp: u32, dp: u32, tp: u32| (pp * replicas + dp) * tensor + tp;
@@ -202,7 +202,7 @@ fn write(folder: &Path, name: &str, sizes: [u32; 3]) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// A job's nodes with groups given by members instead of names.
+/// Returns a job's nodes with groups given by members instead of names.
 fn unnamed(prefix: &str) -> Vec<Vec<Node>> {
     let traces = job(Path::new(prefix));
     let rank = |trace: &Vec<u8>| {

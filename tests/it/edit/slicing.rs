@@ -1,4 +1,4 @@
-//! Slices by step, against conversions of the step alone.
+//! Compares slices by step with conversions of the step alone.
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
 use crate::corpus::{corpus, one_of_each, refusal};
@@ -12,7 +12,7 @@ fn is_work(node: &Node) -> bool {
     node.r#type > 1 && node.name != "end of the thread"
 }
 
-/// Start of each node if the rank runs alone, ns.
+/// Returns the start of each node if the rank runs alone, ns.
 fn starts(nodes: &[Node]) -> BTreeMap<u64, i64> {
     let mut ends: BTreeMap<u64, i64> = BTreeMap::new();
     let mut starts = BTreeMap::new();

@@ -1,11 +1,11 @@
-//! Clos networks and graphs combined with other dimensions: nodes on a fabric of NICs.
+//! Tests of Clos networks and graphs combined with other dimensions: nodes on a fabric of NICs.
 
 use super::{RING_OF_MESSAGES, json, makespan, refusal, stdout};
 use serde_json::Value;
 use std::fs;
 use tempfile::TempDir;
 
-/// A machine file with these dimensions, each given by its name and further keys.
+/// Returns a machine file with these dimensions, each given by its name and further keys.
 fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
     let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
@@ -30,8 +30,9 @@ fn nics(more: &str) -> String {
     )
 }
 
-/// Two nodes of two NPUs on three networks: rails of one switch each; one fabric with a switch for each rail; one
-/// fabric with a switch for each node. In both fabrics one uplink serves two NICs.
+/// Returns machines of two nodes of two NPUs on three networks: rails of one switch each; one
+/// fabric with a switch for each rail; one fabric with a switch for each node. In both fabrics one
+/// uplink serves two NICs.
 fn fabrics(dir: &TempDir) -> [String; 3] {
     let of = |name: &str, more: &str| tiers(dir, name, &[NODE, ("nics", &nics(more))], "");
     [
@@ -117,8 +118,9 @@ fn collectives_go_inside_and_then_over_the_fabric() {
     );
 }
 
-/// If all messages leave their nodes, as with strides from 4 to 12, they take as long as on the Clos network alone.
-/// With one level, a rail equals the switch of its dimension, and all jobs take as long.
+/// If all messages leave their nodes, as with strides from 4 to 12, they take the same time as on
+/// the Clos network alone. With one level, a rail equals the switch of its dimension, and all jobs
+/// take the same time on both.
 #[test]
 fn a_fabric_over_nodes_is_the_fabric_alone() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Every command that makes a job from a job copies the contents of its job file.
+//! Tests that every command that makes a job from a job copies the contents of its job file.
 
 use super::{Folder, makespan};
 use serde_json::Value;
@@ -7,8 +7,8 @@ fn read(folder: &Folder, name: &str) -> Value {
     serde_json::from_slice(&folder.read(name)).expect("it is JSON")
 }
 
-/// A training step on two replicas of two pipeline stages of two members, with groups that have
-/// roles.
+/// Returns a training step on two replicas of two pipeline stages of two members, with groups that
+/// have roles.
 fn training(folder: &Folder) -> u64 {
     let plan = [
         "generate",

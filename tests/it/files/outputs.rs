@@ -1,4 +1,5 @@
-//! Outputs that are devices, pipes, links, inputs, or the same file twice; and full disks.
+//! Tests of outputs that are devices, pipes, links, inputs, or the same file twice, and of full
+//! disks.
 
 use super::{Folder, text};
 use std::fs::{self, File, Permissions};
@@ -198,7 +199,8 @@ fn two_outputs_are_two_files() {
     assert!(error.contains("this is a folder"), "{error}");
 }
 
-/// All commands that write a report, with the arguments before the option that names its file.
+/// Returns all commands that write a report, with the arguments before the option that names its
+/// file.
 fn reports() -> Vec<Vec<&'static str>> {
     let all: [&[&str]; 13] = [
         &["replay", "job", "-m", "dgx-h100", "-o"],

@@ -1,10 +1,10 @@
-//! Jobs written and read back: `generate -o` and `replay` give the same report as `generate --machine`, and so does
-//! every job derived from one.
+//! Tests of jobs written and read back: `generate -o` and `replay` give the same report as
+//! `generate --machine`, and so does every job derived from one.
 
 use super::{Folder, text, trace};
 use serde_json::Value;
 
-/// A command's report without the fields about its source.
+/// Returns a command's report without the fields about its source.
 fn report(folder: &Folder, args: &[&str]) -> Value {
     let json = folder.ok(&[args, &["--format", "json"]].concat());
     let mut report: Value = serde_json::from_str(&json).expect("it is JSON");
@@ -18,7 +18,7 @@ fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()
 }
 
-/// The first lines of a text report, after the title.
+/// Returns the first lines of a text report, after the title.
 fn first_lines(folder: &Folder, args: &[&str]) -> String {
     let report = folder.ok(args);
     let lines: Vec<&str> = report.lines().skip(1).take(2).collect();

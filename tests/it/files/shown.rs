@@ -1,4 +1,4 @@
-//! Names from files printed to a terminal, and empty files.
+//! Tests of names from files printed to a terminal, and of empty files.
 
 use super::{Folder, text};
 use chakram::trace::{

@@ -1,4 +1,4 @@
-//! Signals while files are written, and files truncated while they are read.
+//! Tests of signals while files are written, and of files truncated while they are read.
 
 use super::{Folder, text};
 use std::fs::File;

@@ -1,5 +1,6 @@
-//! Progress on a terminal: shown after one second, with rate and remaining time, cleared at the end and on signals, and
-//! never written to pipes. Long names are cut to fit the line, and complete with `--details`.
+//! Tests of progress on a terminal: shown after one second, with rate and remaining time, cleared
+//! at the end and on signals, and never written to pipes. Long names are cut to fit the line, and
+//! complete with `--details`.
 
 use super::signals::default_signals;
 use super::{Folder, text};
@@ -11,7 +12,7 @@ use std::ptr;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// A pseudo-terminal: the side for the program, and the controlling side.
+/// Returns a pseudo-terminal: the side for the program, and the controlling side.
 fn terminal(columns: u16) -> (File, OwnedFd) {
     let (mut other, mut own) = (0, 0);
     // SAFETY: a plain structure of numbers, for which zeros are valid.

@@ -43,7 +43,7 @@ const NAMES: [&str; 16] = [
     "nccl:coalesced",
 ];
 
-/// Arguments of an operator with their types, which may or may not fit.
+/// Returns the arguments of an operator with their types, which may or may not fit.
 fn arguments(name: &str, bytes: &mut Bytes<'_>) -> (String, &'static str) {
     let storage = 10 + bytes.below(4);
     let tensor = format!("[{}, {storage}, 0, 8, 4, \"cpu\"]", 20 + bytes.below(4));
@@ -77,7 +77,7 @@ fn arguments(name: &str, bytes: &mut Bytes<'_>) -> (String, &'static str) {
     }
 }
 
-/// The two files of a rank.
+/// Returns the two files of a rank.
 fn capture(rank: u32, bytes: &mut Bytes<'_>) -> (String, String) {
     let mut host = String::from("{\"schema\": \"1.1.1-chakra.0.0.4\", \"nodes\": [");
     let mut kineto = format!(

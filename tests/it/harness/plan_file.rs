@@ -110,7 +110,7 @@ operators = [{ op = "linear", outputs = 3 }, { op = "activation", function = "re
 "#,
 ];
 
-/// A switch of `npus` NPUs with a peak for every format.
+/// Returns a switch of `npus` NPUs with a peak for every format.
 fn machine(npus: u32) -> Machine {
     let text = format!(
         r#"

@@ -1,4 +1,4 @@
-//! Broken files, options that conflict, and pipes whose reader closes.
+//! Tests of broken files, options that conflict, and pipes whose reader closes.
 
 use super::{encoded, inspect, kernel, with};
 use chakram::internals::proto::Node;

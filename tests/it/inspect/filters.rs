@@ -1,4 +1,4 @@
-//! Filters against a test of every node in the types generated from the schema.
+//! Compares filters with a test of every node in the types generated from the schema.
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
 use chakram::internals::proto::Node;

@@ -1,4 +1,4 @@
-//! Times of nodes: equal to a replay as captured, to the picosecond.
+//! Tests that times of nodes equal those of a replay as captured, to the picosecond.
 
 use super::{encoded, json, number, rows, with};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
@@ -14,8 +14,8 @@ use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuil
 use proptest::prelude::*;
 use std::path::Path;
 
-/// Start and end of every node of every rank in a replay as captured, in the order of ids; `None` if the replay rejects
-/// the traces.
+/// Returns the start and end of every node of every rank in a replay as captured, in the order of
+/// ids; `None` if the replay rejects the traces.
 fn replayed(ranks: &[&[u8]], machine: &Machine) -> Option<Vec<Vec<(Time, Time)>>> {
     let mut builder = WorkloadBuilder::default();
     for (contents, rank) in ranks.iter().zip(0..) {
@@ -141,7 +141,7 @@ proptest! {
     }
 }
 
-/// A machine of one NPU with more lanes than any of these traces needs.
+/// Returns a machine of one NPU with more lanes than any of these traces needs.
 fn wide() -> String {
     "name = \"wide\"\n[npu.one]\nmemory_bandwidth = \"1 TB/s\"\nmemory_latency = \"1 ns\"\n\
      memory_capacity = \"1 GB\"\nlanes = 64\nhost_lanes = 64\n[npu.one.peak]\nfp32 = \"1 TFLOP/s\"\n\

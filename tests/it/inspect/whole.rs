@@ -1,4 +1,4 @@
-//! The cases under `traces/`, counted again in the types generated from the schema.
+//! Counts the cases under `traces/` again in the types generated from the schema.
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
 use crate::commands::says;
@@ -6,7 +6,7 @@ use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value as Attribute;
 use std::collections::BTreeMap;
 
-/// Duration of a node in ns, without waiting.
+/// Returns the duration of a node in ns, without waiting.
 fn ns(node: &Node) -> u64 {
     whole(node, "duration_ns").unwrap_or(node.duration_micros * 1000)
 }
@@ -26,7 +26,7 @@ fn type_of(node: &Node) -> &'static str {
     }
 }
 
-/// The schema's name for an attribute's type.
+/// Returns the schema's name for an attribute's type.
 fn kind(value: &Attribute) -> &'static str {
     match value {
         Attribute::Int32Val(_) => "int32",

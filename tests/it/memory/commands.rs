@@ -1,4 +1,4 @@
-//! Memory in the program's output: texts, tables, exit codes and timelines.
+//! Tests of memory in the program's output: texts, tables, exit codes and timelines.
 
 use crate::commands::{answer, chakram, code, says};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Memory in files: through graphs, texts, and commands that rewrite traces.
+//! Tests of memory in files: through graphs, texts, and commands that rewrite traces.
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};
@@ -8,7 +8,8 @@ use chakram::workload::{DependencyPolicy, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
-/// Four kernels; the second and the fourth make the same memory changes, the third other ones.
+/// Returns four kernels; the second and the fourth make the same memory changes, the third other
+/// ones.
 fn lines() -> Vec<Line> {
     let plain = MemoryChanges::default();
     let changes = [
@@ -98,7 +99,8 @@ fn labels_make_no_other_graph() {
 
 const CASE: &str = "traces/tight-2";
 
-/// Peak and missing memory of each rank, for the traces at a path on the case's machine.
+/// Returns the peak and missing memory of each rank, for the traces at a path on the case's
+/// machine.
 fn peaks(traces: &str) -> Vec<(u64, u64)> {
     let machine = format!("{CASE}/machine.toml");
     let text = answer(&["replay", traces, "-m", &machine, "--format", "json"]);

@@ -1,4 +1,4 @@
-//! Random jobs, against an oracle that sorts starts and ends of nodes and sums.
+//! Compares random jobs with an oracle that sorts starts and ends of nodes and sums.
 
 use super::{BARRIER, KERNEL, Line, report};
 use chakram::trace::MemoryChanges;
@@ -7,8 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 
-/// Memory of one rank by sorting: at each instant completions come before issues. Returns the peak by class, its first
-/// instant, the memory left at the end, and the missing memory.
+/// Returns the memory of one rank by sorting: at each instant completions come before issues.
+/// Returns the peak by class, its first instant, the memory left at the end, and the missing
+/// memory.
 fn oracle(lines: &[Line], ran: &[(Time, Time)]) -> ([u64; 5], u64, [u64; 5], [u64; 5]) {
     let mut events = Vec::new();
     for (Line(_, _, _, changes, _), (start, end)) in lines.iter().zip(ran) {
@@ -41,8 +42,8 @@ fn changes() -> impl Strategy<Value = MemoryChanges> {
     prop_oneof![1 => Just(MemoryChanges::default()), 3 => some]
 }
 
-/// Kernels on three lanes, of 1 to 4 ns so that many begin and end together, each with up to two dependencies, and
-/// barriers if every rank has one.
+/// Returns the kernels on three lanes, of 1 to 4 ns so that many begin and end together, each with
+/// up to two dependencies, and barriers if every rank has one.
 fn ranks() -> impl Strategy<Value = Vec<Vec<Line>>> {
     let node = (
         0_i64..3,

@@ -37,7 +37,8 @@ duplex = "{duplex}"
     Machine::parse(&text, "m.toml").unwrap()
 }
 
-/// A ring of neighbours over 3 x 4 cores; the thirteenth core is next to (2, 0) and follows it.
+/// Returns a ring of neighbours over 3 x 4 cores; the thirteenth core is next to (2, 0) and follows
+/// it.
 fn cores(members: u32, x: u32) -> Vec<Npu> {
     let mut ring = vec![
         [0, 0],
@@ -69,7 +70,7 @@ enum Phase {
 }
 use Phase::{AdapterSum, Broadcast, Inter, Sum};
 
-/// Time of the `phases` of a strategy, one after another.
+/// Returns the time of the `phases` of a strategy, one after another.
 fn time(duplex: &str, strategy: u32, members: u32, adapters: u32, phases: &[Phase]) -> u64 {
     // Shares of consecutive members, as equal as possible; the first member of each is its adapter.
     let first = |share: u32| share * members / adapters;

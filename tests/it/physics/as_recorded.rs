@@ -46,7 +46,7 @@ fn eager(start: u64, lasts: u64) -> Member {
     }
 }
 
-/// All members of a collective of `kind`, rooted at rank 1 if it has a root.
+/// Returns all members of a collective of `kind`, rooted at rank 1 if it has a root.
 fn members(kind: K, of: &[Member]) -> Vec<Vec<Line>> {
     let rank = |of: &Member| {
         let bytes = if kind == K::Barrier { 0 } else { 4096 };
@@ -215,8 +215,8 @@ fn the_missing_come_with_the_last() {
     assert_eq!(ends(2), [910_000, 930_000]);
 }
 
-/// Ends of both halves of a message from rank 0, ready at `sent`, to rank 1, ready at `posted`. The sender's half lasts
-/// 10 ns and the receiver's 25.
+/// Returns the ends of both halves of a message from rank 0, ready at `sent`, to rank 1, ready at
+/// `posted`. The sender's half lasts 10 ns and the receiver's 25.
 fn message(sent: u64, posted: u64, is_eager: bool) -> [u64; 2] {
     let half = send(1, 64).after(&[1]).lasts(10).waited(3);
     let half = if is_eager { half.eager() } else { half };

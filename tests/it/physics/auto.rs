@@ -9,7 +9,7 @@ use chakram::topology::{DimensionShape, SwitchingMode};
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::Workload;
 
-/// Every rank runs `lines`.
+/// Returns a job in which every rank runs `lines`.
 fn all_do(ranks: u32, lines: &[Line]) -> Workload {
     job(&vec![lines.to_vec(); ranks as usize], &[])
 }

@@ -25,7 +25,8 @@ fn makespan(machine: &Machine, pipeline: ChunkPipeline, job: &Workload) -> u64 {
     replay(job, &machine).outcome.makespan.0
 }
 
-/// Time with the chosen number divided by the best time with a number in `stated`, and the best number.
+/// Returns the time with the chosen number divided by the best time with a number in `stated`, and
+/// the best number.
 fn excess_over(
     stated: impl IntoIterator<Item = u32>,
     machine: &Machine,

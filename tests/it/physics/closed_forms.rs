@@ -21,7 +21,7 @@ fn one(kind: CollectiveKind, bytes: u64, ranks: u32, root: u32) -> Workload {
     job.workload().unwrap()
 }
 
-/// Times in ps: with closed forms allowed, and with messages.
+/// Returns the times in ps: with closed forms allowed, and with messages.
 fn both(
     shape: DimensionShape,
     algorithm: CollectiveAlgorithm,

@@ -29,7 +29,7 @@ fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     chakram::validate::job(&members, &options)
 }
 
-/// All network models, by closed form and with messages.
+/// Returns all network models, by closed form and with messages.
 fn ways() -> Vec<ReplayOptions> {
     let networks = [
         NetworkModel::ContentionFree,
@@ -79,7 +79,8 @@ fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     assert_eq!(one.ps(), 200_000_000);
 }
 
-/// Two groups of the same ranks with one collective each: rank 0 calls the first group first, rank 1 the second.
+/// Returns two groups of the same ranks with one collective each: rank 0 calls the first group
+/// first, rank 1 the second.
 fn crossed(dependent: bool) -> Vec<Vec<Line>> {
     let after: &[u64] = if dependent { &[1] } else { &[] };
     let (one, two) = (

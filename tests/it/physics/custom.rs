@@ -40,8 +40,8 @@ fn models() -> impl Iterator<Item = NetworkModel> {
     models.filter(move |model| !others.contains(model))
 }
 
-/// A ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share` bytes to the next, namely
-/// the bytes received in the round before.
+/// Returns a ring all-reduce among n: 2(n - 1) rounds, in each of which every member sends `share`
+/// bytes to the next, namely the bytes received in the round before.
 fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
     let member = |p: u32| {
         let rounds = (0..2 * (n - 1)).flat_map(|round| {
@@ -58,12 +58,12 @@ fn ring(n: u32, share: u64) -> Vec<Vec<Line>> {
     (0..n).map(member).collect()
 }
 
-/// All `n` ranks run `lines`.
+/// Returns a job in which all `n` ranks run `lines`.
 fn everybody(n: u32, lines: &[Line]) -> Workload {
     job(&vec![lines.to_vec(); n as usize], &[])
 }
 
-/// A ring with one link per member, in one direction.
+/// Returns a ring with one link per member, in one direction.
 fn rings(n: u32) -> [Dim; 1] {
     [dim(
         DimensionShape::FullyConnected,
@@ -72,7 +72,7 @@ fn rings(n: u32) -> [Dim; 1] {
     )]
 }
 
-/// A 2 x 2 grid of lines, direct.
+/// Returns a 2 x 2 grid of lines, direct.
 fn grid() -> [Dim; 2] {
     [dim(DimensionShape::Ring, 2, CollectiveAlgorithm::Direct); 2]
 }
@@ -147,8 +147,8 @@ fn compute_lasts_as_recorded_and_a_send_until_it_has_left() {
     }
 }
 
-/// An algorithm in which position 0 sends to position 1 after 1 us; positions 2 and 3 wait for 3 and 7 us in a node
-/// that does nothing.
+/// Returns an algorithm in which position 0 sends to position 1 after 1 us; positions 2 and 3 wait
+/// for 3 and 7 us in a node that does nothing.
 fn uneven() -> [Vec<Line>; 4] {
     [
         vec![kernel(1000), send(1, 1000).after(&[1])],

@@ -105,7 +105,7 @@ impl Line {
         }
     }
 
-    /// The subtree of `index` in a binomial tree, itself included.
+    /// Returns the subtree of `index` in a binomial tree, itself included.
     fn below(&self, index: usize) -> Vec<usize> {
         let tree = halved(self.n as u32);
         let mut found = vec![(index + self.n - self.root) % self.n];
@@ -117,7 +117,7 @@ impl Line {
         found.iter().map(|x| (x + self.root) % self.n).collect()
     }
 
-    /// The parts that message `i` from `index` to `to` should carry.
+    /// Returns the parts that message `i` from `index` to `to` should carry.
     fn parts_of(&self, index: usize, to: usize, i: usize) -> Vec<usize> {
         use CollectiveAlgorithm as A;
         use CollectivePrimitive as P;

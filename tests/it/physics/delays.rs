@@ -129,8 +129,8 @@ fn absurd_delays_are_an_error() {
     assert_eq!(end, Err(ReplayError::TooLong));
 }
 
-/// Kernels and collectives that depend on some earlier nodes, with delays of few distinct values, so that many events
-/// share an instant.
+/// Returns the kernels and collectives that depend on some earlier nodes, with delays of few
+/// distinct values, so that many events share an instant.
 fn any_line(before: u64) -> impl Strategy<Value = Line> {
     let times = || prop::sample::select(vec![0_u64, 20, 500, 520, 1040]);
     let after = prop::collection::btree_set(1..=before.max(1), 0..3);

@@ -39,7 +39,7 @@ fn the_same_workload_gives_the_same_events_in_the_same_order() {
     }
 }
 
-/// The events of instances with an index below `n`.
+/// Returns the events of instances with an index below `n`.
 fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
     let mut events = log.events.clone();
     events.retain(|event| event.2 < n);
@@ -48,7 +48,8 @@ fn of_first(log: &Log, n: u32) -> Vec<(u64, bool, u32, u32)> {
 
 const N: usize = 5;
 
-/// Ranks 0 to 4 run two all-reduces in their row; ranks 5 to 9, in the other row, run `others`.
+/// Returns a job in which ranks 0 to 4 run two all-reduces in their row; ranks 5 to 9, in the other
+/// row, run `others`.
 fn two_rows(late: &[u64], others: &[Vec<Line>]) -> Vec<Vec<Line>> {
     let member = |&ns: &u64| {
         let first = call(K::AllReduce, 5000).group("row");
@@ -67,7 +68,8 @@ fn row(dims: &[Dim], late: &[u64], others: &[Vec<Line>]) -> Vec<(u64, bool, u32,
     of_first(&replay(&workload, &machine(dims)).log, N as u32)
 }
 
-/// Messages back and forth between pairs of the other row, and collectives of the whole row.
+/// Returns the messages back and forth between pairs of the other row, and collectives of the whole
+/// row.
 fn others(delays: &[u64], rounds: u64) -> Vec<Vec<Line>> {
     let rank = |r: usize| {
         let mut lines = vec![kernel(delays[r])];
@@ -132,8 +134,8 @@ fn a_closed_form_in_place_of_messages_reorders_nothing() {
     }
 }
 
-/// A kernel or a collective of all ranks that depends on some earlier nodes. Few distinct times are
-/// used, so many events share an instant.
+/// Returns a kernel or a collective of all ranks that depends on some earlier nodes. Few distinct
+/// times are used, so many events share an instant.
 fn any_line(before: u64) -> impl Strategy<Value = Line> {
     let kernel = (
         prop::sample::select(vec![0_u64, 20, 500, 520, 1040]),

@@ -45,7 +45,7 @@ latency = "2000 ns"
 capacity = "90 GB"
 "#;
 
-/// The makespan in ps, or the error.
+/// Returns the makespan in ps, or the error.
 fn run(workload: &Workload, text: &str) -> Result<u64, String> {
     let machine = Machine::parse(text, "keys.toml").unwrap();
     let options = ReplayOptions::with(|o| {

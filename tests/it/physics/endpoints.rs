@@ -24,7 +24,8 @@ const MODELS: [NetworkModel; 5] = [
     NetworkModel::FairSharing,
 ];
 
-/// Four NPUs, links of 10 ps per byte and 100 ns between neighbours; `memories` have 5 ps per byte and 50 ns.
+/// Returns four NPUs, links of 10 ps per byte and 100 ns between neighbours; `memories` have 5 ps
+/// per byte and 50 ns.
 fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
     let keys = memories.iter().map(|(_, at)| {
         format!(
@@ -171,8 +172,8 @@ fn loads_take_closed_forms_back() {
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
-/// Bytes over the links of four NPUs, in kB, with the links' dimension and ends; and the rows of dimensions and
-/// memories: name, bytes over all links, and bytes per NPU.
+/// Returns the bytes over the links of four NPUs, in kB, with the links' dimension and ends; and
+/// the rows of dimensions and memories: name, bytes over all links, and bytes per NPU.
 fn counted(
     ranks: &[Vec<Line>],
     machine: &Machine,

@@ -43,7 +43,7 @@ fn item() -> impl Strategy<Value = Item> {
 /// The group of the first and the last rank.
 const PAIR: &str = "pair";
 
-/// The lines of `n` ranks.
+/// Returns the lines of `n` ranks.
 fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0).on(-1)]; n];
     // For each rank, the last collective in the group of all and in the pair.
@@ -111,7 +111,7 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
 /// A node: its rank and its index in the rank's lines.
 type At = (usize, usize);
 
-/// The nodes of the collective or message that `at` belongs to, itself included.
+/// Returns the nodes of the collective or message that `at` belongs to, itself included.
 fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();
@@ -143,7 +143,7 @@ fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     }
 }
 
-/// End of every node, in ns.
+/// Returns the end of every node, in ns.
 fn ends(ranks: &[Vec<Line>], release: &[u64], comm: CommTiming) -> Vec<Vec<u64>> {
     let shape = || ranks.iter().map(|lines| vec![0_u64; lines.len()]).collect();
     let (mut starts, mut ends): (Vec<Vec<u64>>, Vec<Vec<u64>>) = (shape(), shape());

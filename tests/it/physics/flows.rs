@@ -26,7 +26,8 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
     }
 }
 
-/// Times in ps at which each of `flows` has left and has arrived, in a replay on a machine.
+/// Returns the times in ps at which each of `flows` has left and has arrived, in a replay on a
+/// machine.
 pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
     let npus = machine.topology().npus();
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
@@ -47,18 +48,18 @@ pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64;
     ids.into_iter().map(|both| both.map(end)).collect()
 }
 
-/// Arrival time of each of `flows`, in ps.
+/// Returns the arrival time of each of `flows`, in ps.
 pub fn arrivals(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<u64> {
     let ends = ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
 }
 
-/// Any shape.
+/// Returns any shape.
 pub fn shape() -> impl Strategy<Value = DimensionShape> {
     prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec())
 }
 
-/// A dimension of any shape, size and speed.
+/// Returns a dimension of any shape, size and speed.
 pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
     let algorithm = chakram::machine::CollectiveAlgorithm::Ring;
     (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(

@@ -25,7 +25,7 @@ fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
     events
 }
 
-/// A replay with closed forms; its result must equal the one without.
+/// Returns a replay with closed forms; its result must equal the one without.
 #[track_caller]
 pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what: &str) -> Replay {
     let folded = replay_with(workload, machine, &options(network, false));
@@ -41,8 +41,8 @@ pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what:
     folded
 }
 
-/// Four members of a switch, 20 ps/B and 500 ns a link; a ring all-reduce of 40,000 B takes 6 steps of 1,000 ns +
-/// 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
+/// Returns four members of a switch, 20 ps/B and 500 ns a link; a ring all-reduce of 40,000 B takes
+/// 6 steps of 1,000 ns + 10,000 B · 20 ps = 1,200 ns: 7,200 ns.
 fn four() -> Machine {
     machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)])
 }

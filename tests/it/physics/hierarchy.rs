@@ -17,7 +17,7 @@ fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {
     }
 }
 
-/// Times by closed form, where there is one, and with messages.
+/// Returns the times by closed form, where there is one, and with messages.
 fn times(dims: &[Dim], kind: K, bytes: u64, root: u32) -> [u64; 2] {
     let ranks = dims.iter().map(|dim| dim.size).product();
     let mut options = CollectivePattern::new(kind, bytes, ranks);

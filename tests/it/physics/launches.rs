@@ -57,7 +57,7 @@ fn compiled<'a>(
     CompiledReplay::new(workload, machine, &ReplayOptions::with(change)).unwrap()
 }
 
-/// A ring with 20 ps per byte and 500 ns per link.
+/// Returns a ring with 20 ps per byte and 500 ns per link.
 fn ring(npus: u32) -> Dim {
     dim(DimensionShape::Ring, npus, Ring)
 }

@@ -71,7 +71,7 @@ impl Draw {
     }
 }
 
-/// One to three dimensions and at most 16 NPUs.
+/// Returns one to three dimensions and at most 16 NPUs.
 fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
     let mut dims = Vec::new();
     let mut npus = 1;
@@ -432,7 +432,7 @@ fn dims_text(dims: &[Dim]) -> String {
     text.collect::<Vec<_>>().join(", ")
 }
 
-/// One collective of any group, or one message.
+/// Returns one collective of any group, or one message.
 fn single(seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let (dims, machine) = machine(&mut draw);
@@ -461,7 +461,7 @@ fn single(seed: u64) -> Vec<String> {
     check_models((seed, true), &machine, &workload, &told)
 }
 
-/// A job of several operations, in the same order under every model.
+/// Returns a job of several operations, in the same order under every model.
 fn ordered(seed: u64) -> Vec<String> {
     let mut draw = Draw(seed);
     let (dims, machine) = machine(&mut draw);

@@ -31,7 +31,7 @@ pub fn line(op: Op<'static>) -> Line {
     }
 }
 
-/// A kernel with a recorded duration of `ns`.
+/// Returns a kernel with a recorded duration of `ns`.
 pub fn kernel(ns: u64) -> Line {
     let op = Op::Compute {
         flops: 0,
@@ -41,7 +41,7 @@ pub fn kernel(ns: u64) -> Line {
     Line { ns, ..line(op) }
 }
 
-/// A kernel in BF16 with this shape.
+/// Returns a kernel in BF16 with this shape.
 pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> Line {
     let op = Op::Compute {
         flops,
@@ -73,7 +73,7 @@ pub fn receive(peer: u32, bytes: u64) -> Line {
     message(true, peer, bytes)
 }
 
-/// A collective of all ranks; a root, if it has one, is rank 0.
+/// Returns a collective of all ranks; a root, if it has one, is rank 0.
 pub fn call(kind: CollectiveKind, bytes: u64) -> Line {
     line(Op::Collective {
         kind,

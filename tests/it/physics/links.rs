@@ -196,7 +196,7 @@ fn segment() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![Just(Some(0)), (1..100_000_u64).prop_map(Some), Just(None)]
 }
 
-/// A stack of up to three dimensions, at most 64 NPUs.
+/// Returns a stack of up to three dimensions, at most 64 NPUs.
 fn stack() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(any_dim(4), 1..=3)
 }
@@ -205,7 +205,8 @@ fn npus(dims: &[Dim]) -> u32 {
     dims.iter().map(|dim| dim.size).product()
 }
 
-/// The NPU to which `npu` sends in a permutation along dimension `d` in which no two messages share a link.
+/// Returns the NPU to which `npu` sends in a permutation along dimension `d` in which no two
+/// messages share a link.
 fn partner(dims: &[Dim], d: usize, by: u32, npu: u32) -> Option<u32> {
     let stride: u32 = dims[..d].iter().map(|dim| dim.size).product();
     let (n, x) = (dims[d].size, npu / stride % dims[d].size);

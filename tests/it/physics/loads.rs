@@ -7,7 +7,8 @@ use chakram::trace::{MemoryLocation, Op};
 /// The dimension `d`: its shape, bytes per second, ns of latency, and algorithm.
 pub type OneDimension<'a> = (&'a str, u64, u64, &'a str);
 
-/// A machine of `npus` NPUs along one dimension. `memories` gives tables: name, and keys except the capacity.
+/// Returns a machine of `npus` NPUs along one dimension. `memories` gives tables: name, and keys
+/// except the capacity.
 pub fn machine(npus: u32, dimension: OneDimension<'_>, memories: &[(&str, &str)]) -> Machine {
     let tables = memories.iter();
     let tables: String = tables
@@ -35,7 +36,7 @@ algorithm = "{algorithm}"
     Machine::parse(&text, "m.toml").unwrap()
 }
 
-/// A load from or store to `place`.
+/// Returns a load from or store to `place`.
 pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
     line(Op::Memory {
         store,
@@ -45,7 +46,7 @@ pub fn access(place: MemoryLocation<'static>, store: bool, bytes: u64) -> Line {
     })
 }
 
-/// A load from the unnamed memory outside the NPU.
+/// Returns a load from the unnamed memory outside the NPU.
 pub fn load(bytes: u64) -> Line {
     access(MemoryLocation::Remote, false, bytes)
 }

@@ -7,7 +7,7 @@ use chakram::generate::{GeneratedJob, P2pPattern, TrafficPattern, WorkloadPatter
 use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 
-/// A ring of `n` NPUs, 20 ps per byte and 500 ns per link.
+/// Returns a ring of `n` NPUs, 20 ps per byte and 500 ns per link.
 fn ring_of(n: u32) -> chakram::machine::Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring).of_links()])
 }

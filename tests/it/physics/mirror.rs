@@ -8,7 +8,8 @@ use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, WorkloadError};
 
-/// A job of `ranks` ranks; only those in `present` have traces, on a ring or a switch of that size.
+/// Returns a job of `ranks` ranks; only those in `present` have traces, on a ring or a switch of
+/// that size.
 fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {
     let builder = traces(present.iter().map(|(rank, lines)| (*rank, &lines[..])));
     let workload = builder

@@ -27,7 +27,7 @@ pub enum Needs {
 /// buffer.
 pub type Post = (u32, Needs, (u64, u64));
 
-/// Messages that the member `index` of a line of `n` sends, in order.
+/// Returns the messages that the member `index` of a line of `n` sends, in order.
 fn program(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,
@@ -52,7 +52,8 @@ fn program(
         .collect()
 }
 
-/// The messages of rings and direct exchanges: receiver index, and the number of receptions before each.
+/// Returns the messages of rings and direct exchanges: receiver index, and the number of receptions
+/// before each.
 fn counted(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,
@@ -108,7 +109,7 @@ struct Message {
     delivered: u64,
 }
 
-/// End of each NPU's part on a machine of `dims`, for start times `starts`.
+/// Returns the end of each NPU's part on a machine of `dims`, for start times `starts`.
 pub fn ends(
     dims: &[Dim],
     kind: CollectiveKind,
@@ -120,7 +121,7 @@ pub fn ends(
     run(dims, &stages, root, starts)
 }
 
-/// Time of a stage on a line of all NPUs of `dim` that start together.
+/// Returns the time of a stage on a line of all NPUs of `dim` that start together.
 pub fn line(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -133,7 +134,8 @@ pub fn line(
     ends.into_iter().max().unwrap_or(0)
 }
 
-/// Messages of a collective over all NPUs of `dims`: sender, receiver, and bytes as a fraction.
+/// Returns the messages of a collective over all NPUs of `dims`: sender, receiver, and bytes as a
+/// fraction.
 pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> Vec<Sent> {
     let npus = dims.iter().map(|dim| dim.size as usize).product();
     let messages = messages(dims, &phases(dims, kind, comm_size), root, npus);
@@ -143,7 +145,7 @@ pub fn sent(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: usize) -> 
 
 pub type Sent = (u32, u32, (u64, u64));
 
-/// All messages of `stages`, times not yet computed.
+/// Returns all messages of `stages`, times not yet computed.
 fn messages(
     dims: &[Dim],
     stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],
@@ -201,7 +203,7 @@ fn messages(
     messages
 }
 
-/// The same for a list of stages.
+/// Returns the ends of all NPUs' parts for a list of stages.
 fn run(
     dims: &[Dim],
     stages: &[(usize, CollectiveAlgorithm, CollectivePrimitive, u64, u64)],

@@ -10,7 +10,8 @@ use chakram::trace::{MemoryLocation, Op};
 use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
-/// A machine file of four NPUs on a switch of 10 ps per byte, with these tables of memories.
+/// Returns a machine file of four NPUs on a switch of 10 ps per byte, with these tables of
+/// memories.
 fn text(memories: &str) -> String {
     format!(
         r#"name = "m"
@@ -80,7 +81,7 @@ fn each_memory_has_channels_of_its_own() {
     assert_eq!(ends(1), [200_000_000, 40_400_000, 210_000_000]);
 }
 
-/// A pool with its own network and this number of groups.
+/// Returns a pool with its own network and this number of groups.
 fn hierarchical(groups: u32, rate: u32) -> String {
     format!(
         r#"attachment = "hierarchical"
@@ -96,7 +97,7 @@ capacity = "1 TB""#
     )
 }
 
-/// The loads from one of two memories, on their own lanes.
+/// Returns the loads from one of two memories, on their own lanes.
 fn of_one(place: MemoryLocation<'static>, loads: &[(u64, u64)], lane: i64) -> Vec<Vec<Line>> {
     let ranks = loads.iter();
     ranks

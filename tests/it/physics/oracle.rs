@@ -37,14 +37,16 @@ impl Dim {
     }
 }
 
-/// End of reception at a port for messages whose first bytes arrive at `first_bytes`, each taking `s`.
+/// Returns the end of reception at a port for messages whose first bytes arrive at `first_bytes`,
+/// each taking `s`.
 pub fn received(mut first_bytes: Vec<u64>, s: u64) -> u64 {
     first_bytes.sort_unstable();
     let serve = |free: u64, first: u64| free.max(first) + s;
     first_bytes.into_iter().fold(0, serve)
 }
 
-/// The same for messages given by the sender's distance, on a ring separately for each side.
+/// Returns the end of reception for messages given by the sender's distance, on a ring separately
+/// for each side.
 fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64) -> u64 {
     let (mut below, mut above) = (Vec::new(), Vec::new());
     for (behind, first) in first_bytes {
@@ -90,8 +92,8 @@ fn fused(algorithm: CollectiveAlgorithm, n: u32) -> bool {
     }
 }
 
-/// Time of `primitive` with `algorithm` on a line of all NPUs of `dim` that start together, with a line buffer of
-/// `bytes / parts`.
+/// Returns the time of `primitive` with `algorithm` on a line of all NPUs of `dim` that start
+/// together, with a line buffer of `bytes / parts`.
 pub fn phase(
     dim: &Dim,
     stage: (CollectiveAlgorithm, CollectivePrimitive, u64, u64),
@@ -177,7 +179,8 @@ pub fn phase(
     }
 }
 
-/// The phases of `kind` over all of `dims`: (dimension, algorithm, primitive, bytes, parts).
+/// Returns the phases of `kind` over all of `dims`: (dimension, algorithm, primitive, bytes,
+/// parts).
 pub fn phases(
     dims: &[Dim],
     kind: CollectiveKind,
@@ -234,8 +237,8 @@ pub fn phases(
     all.into_iter().map(how).collect()
 }
 
-/// Time of `kind` over all of `dims` if all members start together: one phase after the other, where all members of a
-/// line begin a phase together.
+/// Returns the time of `kind` over all of `dims` if all members start together: one phase after the
+/// other, where all members of a line begin a phase together.
 pub fn collective(dims: &[Dim], kind: CollectiveKind, comm_size: u64, root: u32) -> u64 {
     let phases = phases(dims, kind, comm_size);
     // On a ring, members that exchange with index XOR k have different distances.

@@ -38,7 +38,7 @@ pub fn job(kind: K, bytes: u64, ranks: u32, skew_ns: u64) -> Workload {
     job.workload().unwrap()
 }
 
-/// A switch of `size` NPUs without latency.
+/// Returns a switch of `size` NPUs without latency.
 pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     Dim {
         ps_per_byte,
@@ -81,8 +81,9 @@ fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64
     }
 }
 
-/// The orders chosen by Themis's greedy rule, in exact fractions over a common denominator, and the size of each chunk
-/// in 256ths of an equal chunk; sizes differ only if chunks should make loads `equal`.
+/// Returns the orders chosen by Themis's greedy rule, in exact fractions over a common denominator,
+/// and the size of each chunk in 256ths of an equal chunk; sizes differ only if chunks should make
+/// loads `equal`.
 fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     let product: u64 = dims.iter().map(|d| u64::from(d.size)).product();
     let mut loads = vec![0_u64; dims.len()];
@@ -123,8 +124,8 @@ fn balanced(dims: &[Dim], chunks: u32, equal: bool) -> Vec<(u64, Vec<usize>)> {
     all
 }
 
-/// End of the last chunk if each dimension takes one chunk at a time, by searching a list of chunks at every instant at
-/// which a visit ends.
+/// Returns the end of the last chunk if each dimension takes one chunk at a time, by searching a
+/// list of chunks at every instant at which a visit ends.
 fn plain(visits: &[Vec<(usize, u64)>], dims: usize, kind: K, intra: IntraDimensionPolicy) -> u64 {
     // `true` if a chunk's current or next visit is an all-gather; and the direction that began last.
     let back = |done: usize, all: usize| match kind {
@@ -207,7 +208,8 @@ fn policies() -> impl Strategy<Value = (InterDimensionPolicy, IntraDimensionPoli
     )
 }
 
-/// Bytes of `kind` for which each of `chunks` chunks is `chunk` bytes of the whole buffer.
+/// Returns the bytes of `kind` for which each of `chunks` chunks is `chunk` bytes of the whole
+/// buffer.
 fn bytes(kind: K, chunk: u64, chunks: u32, npus: u32) -> u64 {
     let whole = chunk * u64::from(chunks);
     match kind {
@@ -297,8 +299,9 @@ proptest! {
     }
 }
 
-/// Two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of 2,000 B. Reduce-scatter of a
-/// chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same back.
+/// Returns two dimensions of 2 with 10 and 20 ps/B and no latency, direct; 8,000 B in 4 chunks of
+/// 2,000 B. Reduce-scatter of a chunk: 1,000 B · 10 = 10 ns, then 500 B · 20 = 10 ns, and the same
+/// back.
 fn small(chunks: u32, active: u32) -> Machine {
     let dims = [10, 20].map(|ps_per_byte| switch(2, ps_per_byte));
     machine(&dims).with_pipeline(pipeline(

@@ -13,7 +13,8 @@ fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
     })
 }
 
-/// Ranks fill columns of three: rank 3 x + y sits at (x, y), on NPU x + 4 y.
+/// Returns a placement in which the ranks fill columns of three: rank 3 x + y sits at (x, y), on
+/// NPU x + 4 y.
 fn transposed() -> ReplayOptions {
     map([0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11])
 }

@@ -10,13 +10,13 @@ use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 use testkit::switch_pool::{self, Load, Tree};
 
-/// A machine of `npus` NPUs with this remote memory.
+/// Returns a machine of `npus` NPUs with this remote memory.
 fn machine(npus: u32, remote: &str) -> Machine {
     let dimension = ("switch", 100_000_000_000, 0, "direct");
     loads::machine(npus, dimension, &[("remote_memory", remote)])
 }
 
-/// The machine file's text for `tree`, with a latency.
+/// Returns the machine file's text for `tree`, with a latency.
 fn hierarchical(tree: &Tree, switches: u64) -> String {
     format!(
         r#"attachment = "hierarchical"

@@ -5,7 +5,7 @@ use super::naive::{Needs, Post};
 use chakram::extend::CollectivePrimitive;
 use chakram::machine::CollectiveAlgorithm;
 
-/// Messages that the member `index` of a line of `n` sends, in order.
+/// Returns the messages that the member `index` of a line of `n` sends, in order.
 pub fn program(
     algorithm: CollectiveAlgorithm,
     what: CollectivePrimitive,
@@ -50,7 +50,7 @@ pub fn program(
     }
 }
 
-/// The index with this binary digit flipped.
+/// Returns the index with this binary digit flipped.
 fn flip(index: u32, bit: u32) -> u32 {
     match index >> bit & 1 {
         0 => index + (1 << bit),
@@ -108,8 +108,8 @@ impl Tree {
     }
 }
 
-/// A binomial tree: the owner of 0 … n−1 splits this range at the largest power of two, gives the upper part to that
-/// part's first member, and continues with the lower part.
+/// Returns a binomial tree: the owner of 0 … n−1 splits this range at the largest power of two,
+/// gives the upper part to that part's first member, and continues with the lower part.
 pub fn halved(n: u32) -> Tree {
     fn split(tree: &mut Tree, from: u32, to: u32) {
         let mut to = to;
@@ -128,8 +128,8 @@ pub fn halved(n: u32) -> Tree {
     tree
 }
 
-/// An in-order binary tree over 1 … n−1 with 0 as the parent of its top: the top of a range is placed so that its lower
-/// subtree is full.
+/// Returns an in-order binary tree over 1 … n−1 with 0 as the parent of its top: the top of a range
+/// is placed so that its lower subtree is full.
 pub fn sorted(n: u32) -> Tree {
     /// Adds the members `low..high` as a subtree of `parent`.
     fn hang(tree: &mut Tree, parent: u32, low: u32, high: u32) {

@@ -7,7 +7,7 @@ use chakram::machine::CollectiveAlgorithm::Ring;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 
-/// The error of a replay of `ranks` on four NPUs in a ring.
+/// Returns the error of a replay of `ranks` on four NPUs in a ring.
 #[track_caller]
 fn why(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> String {
     let workload = job(ranks, groups);

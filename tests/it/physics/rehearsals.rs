@@ -56,10 +56,11 @@ fn run(
     (outcome, (log, busy))
 }
 
-/// Two stages of eight ranks in tensor groups of four and replicas of two, which do the same in each of several passes:
-/// all-reduces, gathers, all-to-alls and broadcasts, each after kernels during which links become idle. At random times
-/// there are also kernels that last longer on some ranks in some passes, loads and stores through ports, and messages
-/// between stages.
+/// Returns a job of two stages of eight ranks in tensor groups of four and replicas of two, which
+/// do the same in each of several passes: all-reduces, gathers, all-to-alls and broadcasts, each
+/// after kernels during which links become idle. At random times there are also kernels that last
+/// longer on some ranks in some passes, loads and stores through ports, and messages between
+/// stages.
 fn stages(random: &mut Random) -> Vec<Vec<Line>> {
     let mut ranks = vec![Vec::<Line>::new(); 16];
     let (skew, memory) = (random.below(3), random.below(3));

@@ -31,7 +31,8 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// Number of links that share an NPU's bandwidth: two if it has a neighbour on each side.
+    /// Returns the number of links that share an NPU's bandwidth: two if it has a neighbour on each
+    /// side.
     fn links(&self) -> u64 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh if self.size > 2 => 2,
@@ -39,7 +40,7 @@ impl Dim {
         }
     }
 
-    /// Time of one link for a byte.
+    /// Returns the time of one link for a byte.
     pub fn link_ps(&self) -> u64 {
         self.ps_per_byte * self.links()
     }
@@ -59,7 +60,7 @@ impl Dim {
     }
 }
 
-/// A dimension of 20 ps per byte, which is 50 GB/s, and 500 ns per link.
+/// Returns a dimension of 20 ps per byte, which is 50 GB/s, and 500 ns per link.
 pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> Dim {
     Dim {
         shape,
@@ -80,19 +81,20 @@ pub fn cases(count: u32) -> ProptestConfig {
     }
 }
 
-/// A machine with these dimensions, whose NPUs have more lanes than any test needs.
+/// Returns a machine with these dimensions, whose NPUs have more lanes than any test needs.
 pub fn machine(dims: &[Dim]) -> Machine {
     let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), SwitchingMode::IDEAL)
 }
 
-/// The same, with this switching mode.
+/// Returns a machine with these dimensions and this switching mode.
 pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
     let named = dims.iter().map(|dim| AlgorithmChoice::Named(dim.algorithm));
     machine_of(dims, named.collect(), switching)
 }
 
-/// The same with other choices of algorithms; collectives have one chunk.
+/// Returns a machine with these dimensions and other choices of algorithms; collectives have one
+/// chunk.
 pub fn machine_of(
     dims: &[Dim],
     choices: Vec<AlgorithmChoice>,
@@ -132,12 +134,12 @@ pub const ONE_CHUNK: ChunkPipeline = ChunkPipeline {
     intra: IntraDimensionPolicy::Fifo,
 };
 
-/// The traces of these ranks, written in the file format and read back.
+/// Returns the traces of these ranks, written in the file format and read back.
 pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {
     released(ranks, |_| 0)
 }
 
-/// The bytes of a trace file with these nodes.
+/// Returns the bytes of a trace file with these nodes.
 pub fn contents(lines: &[Line]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (id, line) in (1..).zip(lines) {
@@ -160,7 +162,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// The same, with each rank released at the given time in ns.
+/// Returns the traces of these ranks, with each rank released at the given time in ns.
 pub fn released<'l>(
     ranks: impl IntoIterator<Item = (u32, &'l [Line])>,
     at_ns: impl Fn(u32) -> u64,
@@ -176,7 +178,7 @@ pub fn released<'l>(
     builder
 }
 
-/// A job in which rank r runs `ranks[r]`, with these groups declared.
+/// Returns a job in which rank r runs `ranks[r]`, with these groups declared.
 pub fn try_job(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Result<Workload, WorkloadError> {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
@@ -225,14 +227,14 @@ pub fn replay(workload: &Workload, machine: &Machine) -> Replay {
     replay_with(workload, machine, &ReplayOptions::default())
 }
 
-/// Options with this timing of communication.
+/// Returns the options with this timing of communication.
 pub fn priced(comm: CommTiming) -> ReplayOptions {
     ReplayOptions::with(|o| {
         o.comm = comm;
     })
 }
 
-/// Options with this network model, without closed forms.
+/// Returns the options with this network model, without closed forms.
 pub fn over(model: NetworkModel) -> ReplayOptions {
     ReplayOptions::with(|o| {
         *o = stepwise();
@@ -240,7 +242,7 @@ pub fn over(model: NetworkModel) -> ReplayOptions {
     })
 }
 
-/// Options without closed forms.
+/// Returns the options without closed forms.
 pub fn stepwise() -> ReplayOptions {
     ReplayOptions::with(|o| {
         o.stepwise = true;
@@ -248,7 +250,7 @@ pub fn stepwise() -> ReplayOptions {
 }
 
 impl Replay {
-    /// The makespan in ps.
+    /// Returns the makespan in ps.
     pub fn ps(&self) -> u64 {
         self.outcome.makespan.0
     }

@@ -160,8 +160,8 @@ impl Case {
         machine_of(&dims, self.choices.clone(), self.switching).with_pipeline(self.pipeline)
     }
 
-    /// The makespan with all times multiplied by `factor`, and the algorithms that its groups would use for collectives
-    /// of 1,001 bytes.
+    /// Returns the makespan with all times multiplied by `factor`, and the algorithms that its
+    /// groups would use for collectives of 1,001 bytes.
     fn times(&self, factor: u64) -> (u64, Vec<String>) {
         let longer = |line: &Line| Line {
             ns: line.ns * factor,

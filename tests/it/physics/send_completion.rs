@@ -16,8 +16,8 @@ use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, Workload};
 use proptest::prelude::*;
 
-/// The same machine, with sends that complete when their last byte has left, and with sends that complete when it has
-/// arrived.
+/// Returns the same machine, with sends that complete when their last byte has left, and with sends
+/// that complete when it has arrived.
 fn both(machine: &Machine) -> [Machine; 2] {
     [Injected, Delivered].map(|sends| machine.clone().with_send_completion(sends))
 }

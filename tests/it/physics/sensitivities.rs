@@ -16,8 +16,8 @@ use chakram::workload::Workload;
 
 const RANKS: u32 = 4;
 
-/// Ranks that compute on two lanes, in any order that their dependencies allow, all-reduce together and send to the
-/// next rank.
+/// Returns the ranks that compute on two lanes, in any order that their dependencies allow,
+/// all-reduce together and send to the next rank.
 fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
     let steps = 6 + random.below(8);
     let shared: Vec<[u64; 2]> = (0..steps)
@@ -64,7 +64,7 @@ fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
     ranks
 }
 
-/// The makespan of a replay with the times of the row multiplied by `factor`.
+/// Returns the makespan of a replay with the times of the row multiplied by `factor`.
 fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
     let time = ChangedTime::Factor(factor);
     let options = ReplayOptions::with(|options| match row.setting.split_once(" = ") {
@@ -136,7 +136,8 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
     [rows, by_graph]
 }
 
-/// A network on which messages and collectives take this long per byte, and for each link, relative to 50 GB/s and 700 ns.
+/// Returns a network on which messages and collectives take this long per byte, and for each link,
+/// relative to 50 GB/s and 700 ns.
 fn network_text(shape: &str, per_byte: f64, per_link: f64) -> String {
     format!(
         "name = \"four\"\n[[dimension]]\nname = \"net\"\nshape = \"{shape}\"\nsize = {RANKS}\nalgorithm = \"ring\"\n\

@@ -109,7 +109,8 @@ impl PlacedJob {
     }
 }
 
-/// The NPUs with coordinates 0 and 1 along each dimension: the smallest set that crosses all dimensions.
+/// Returns the NPUs with coordinates 0 and 1 along each dimension: the smallest set that crosses
+/// all dimensions.
 fn corners(machine: &Machine) -> Vec<u32> {
     let topology = machine.topology();
     let inner = |npu: &u32| {
@@ -121,7 +122,7 @@ fn corners(machine: &Machine) -> Vec<u32> {
     (0..topology.npus()).filter(inner).collect()
 }
 
-/// The NPUs at most two positions from an edge along each dimension.
+/// Returns the NPUs at most two positions from an edge along each dimension.
 fn edges(machine: &Machine) -> Vec<u32> {
     let topology = machine.topology();
     let outer = |npu: &u32| {
@@ -210,7 +211,8 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     jobs
 }
 
-/// Kernels of every class that moves bytes, and small and large attention with one query per sequence.
+/// Returns the kernels of every class that moves bytes, and small and large attention with one
+/// query per sequence.
 fn shapes() -> Workload {
     let mut lines = Vec::new();
     for (class, _) in MovingKernel::ALL {
@@ -238,7 +240,8 @@ fn shapes() -> Workload {
     job(&[lines], &[])
 }
 
-/// A kernel that runs longer than the launches that fit in a queue take, and 1,500 short ones after it on its stream.
+/// Returns a kernel that runs longer than the launches that fit in a queue take, and 1,500 short
+/// ones after it on its stream.
 fn full_queue() -> Workload {
     let copy = |bytes| shaped(KernelShape::Moving(MovingKernel::Copy), 0, bytes).on(0);
     let mut lines = vec![copy(1 << 40)];
@@ -324,7 +327,7 @@ fn collectives(ranks: u32, sizes: &[u64]) -> Workload {
     job(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &groups)
 }
 
-/// A step of a small GPT in two stages of two shards.
+/// Returns a step of a small GPT in two stages of two shards.
 fn step(ranks: u32, dtype: Dtype) -> Workload {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.pipeline, plan.data) = (2, 2, ranks / 4);
@@ -342,7 +345,7 @@ fn step(ranks: u32, dtype: Dtype) -> Workload {
     Job::generate(pattern).unwrap().into_workload()
 }
 
-/// A report's results, without names, counts and warnings.
+/// Returns a report's results, without names, counts and warnings.
 fn results(report: &Report) -> Value {
     let mut value = serde_json::to_value(report).unwrap();
     let document = value.as_object_mut().unwrap();
@@ -411,7 +414,7 @@ fn others(value: &Toml) -> Vec<Toml> {
     }
 }
 
-/// The numbers in `value` times `factor`.
+/// Returns the numbers in `value` times `factor`.
 fn scaled(value: &Toml, factor: f64) -> Toml {
     match value {
         Toml::Integer(number) => Toml::Integer(((*number as f64 * factor) as i64).max(1)),
@@ -430,7 +433,8 @@ fn scaled(value: &Toml, factor: f64) -> Toml {
     }
 }
 
-/// A path without names and indices of classes, dimensions and rows, so that it is the same key on all machines.
+/// Returns a path without names and indices of classes, dimensions and rows, so that it is the same
+/// key on all machines.
 fn general(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').collect();
     let is_class = |i: usize| i == 1 && (parts[0] == "npu" || parts[0] == "assign");
@@ -545,9 +549,9 @@ fn an_edited_key_acts_or_is_named() {
     assert!(tried.runs > 50, "{}", tried.runs);
 }
 
-/// The machines whose keys are tried, each with a part that paths must contain: every preset, with its outermost
-/// dimension doubled where the name allows it; and a wafer that states the default of `dram/around`, for this key
-/// alone.
+/// Returns the machines whose keys are tried, each with a part that paths must contain: every
+/// preset, with its outermost dimension doubled where the name allows it; and a wafer that states
+/// the default of `dram/around`, for this key alone.
 fn machines() -> Vec<(String, String, &'static str)> {
     let mut machines: Vec<_> = (PRESETS.iter())
         .map(|preset| {

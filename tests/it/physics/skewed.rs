@@ -11,7 +11,8 @@ use chakram::trace::CollectiveKind as K;
 use chakram::units::Span;
 use proptest::prelude::*;
 
-/// Each rank computes for `starts_ns` and then joins the collective.
+/// Returns a job in which each rank computes for its time of `starts_ns` and then joins the
+/// collective.
 pub fn skewed(kind: K, bytes: u64, root: u32, starts_ns: &[u64]) -> Vec<Vec<Line>> {
     let node = match kind.has_root() {
         true => call(kind, bytes).root(root),
@@ -96,7 +97,7 @@ fn a_generated_skew_goes_message_by_message() {
     }
 }
 
-/// Start times that often coincide: few values, some of them multiples of a step.
+/// Returns the start times that often coincide: few values, some of them multiples of a step.
 fn starts(n: usize) -> impl Strategy<Value = Vec<u64>> {
     let late = prop_oneof![0_u64..5, Just(520_u64), Just(1040), 0_u64..5000];
     prop::collection::vec(late, n)

@@ -20,7 +20,7 @@ fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
 /// Ranks and node ids.
 type Places = Vec<(u32, u64)>;
 
-/// The waiting nodes, and the nodes of the cycle.
+/// Returns the waiting nodes, and the nodes of the cycle.
 fn places(stuck: &Stuck) -> (Places, Places) {
     let waiting = stuck.waiting.iter().map(|w| (w.node.rank.0, w.node.id));
     let cycle = stuck.cycle.iter().map(|node| (node.rank.0, node.id));

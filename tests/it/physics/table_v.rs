@@ -14,7 +14,7 @@ const NPUS: u64 = 256;
 /// Bytes of a load: 10 ms at 100 GB/s.
 const BYTES: u64 = 1_000_000_000;
 
-/// One load on every NPU, and a kernel after it.
+/// Returns one load on every NPU, and a kernel after it.
 fn job(kernel_ns: u64) -> Workload {
     let mut options = MemoryPattern::new(NPUS as u32, 1, BYTES);
     options.kernel = Span::from_ns(kernel_ns);
@@ -24,7 +24,7 @@ fn job(kernel_ns: u64) -> Workload {
         .unwrap()
 }
 
-/// The preset `hiermem` with these bandwidths in GB/s.
+/// Returns the preset `hiermem` with these bandwidths in GB/s.
 fn hiermem(in_node: u64, group: u64) -> Machine {
     let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
     let text = preset.unwrap().text;
@@ -43,7 +43,8 @@ fn ps(bytes: u64, gb: u64) -> f64 {
     bytes as f64 * 1000.0 / gb as f64
 }
 
-/// The paper's pipeline: 256 groups, 16 switches, 16 nodes, 64 kB chunks, 8,192 GB/s for a node.
+/// Returns the paper's pipeline: 256 groups, 16 switches, 16 nodes, 64 kB chunks, 8,192 GB/s for a
+/// node.
 fn formula(in_node: u64, group: u64) -> u64 {
     let chunk = 64_000;
     let stages = (BYTES * NPUS) as f64 / (256 * 16 * chunk) as f64;
@@ -58,7 +59,7 @@ fn formula(in_node: u64, group: u64) -> u64 {
     (stages * longest).round() as u64 + fill.round() as u64
 }
 
-/// The forty machines of the sweep: GB/s within a node, GB/s of a group, and the time.
+/// Returns the forty machines of the sweep: GB/s within a node, GB/s of a group, and the time.
 fn sweep(workload: &Workload) -> Vec<(u64, u64, u64)> {
     let rates = (1..=8).flat_map(|i| (1..=5).map(move |g| (256 * i, 100 * g)));
     let time = |(in_node, group)| {

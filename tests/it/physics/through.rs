@@ -18,12 +18,13 @@ const MODELS: [NetworkModel; 3] = [
 ];
 const SHARED: [NetworkModel; 2] = [NetworkModel::Ports, NetworkModel::Links];
 
-/// A machine with one dimension `d` of `npus` NPUs, with these ps per byte and this latency, and this remote memory.
+/// Returns a machine with one dimension `d` of `npus` NPUs, with these ps per byte and this
+/// latency, and this remote memory.
 fn machine(npus: u32, (shape, ps, ns): (&str, u64, u64), remote: &str) -> Machine {
     at_rate(npus, (shape, 1_000_000_000_000 / ps, ns), remote)
 }
 
-/// The same with the rate in bytes per second.
+/// Returns such a machine with the rate in bytes per second.
 fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Machine {
     loads::machine(
         npus,
@@ -32,7 +33,8 @@ fn at_rate(npus: u32, (shape, rate, ns): (&str, u64, u64), remote: &str) -> Mach
     )
 }
 
-/// A memory of `ps` per byte connected through the ports of `d`, which sends 10 kB to each of `npus` NPUs concurrently.
+/// Returns a memory of `ps` per byte connected through the ports of `d`, which sends 10 kB to each
+/// of `npus` NPUs concurrently.
 fn pool(npus: u32, ps: u64) -> String {
     let (rate, chunk) = (1000 / ps, 10 * npus);
     format!(

@@ -37,7 +37,7 @@ latency = "DRAM ns"
 capacity = "64 GB"
 "#;
 
-/// The die, with additional lines for its table and for the machine.
+/// Returns the die, with additional lines for its table and for the machine.
 fn die(tiles: &str, rest: &str, dram_ns: u64) -> Machine {
     let text = DIE.replace("DRAM ns", &format!("{dram_ns} ns"));
     let text = text.replace("\n\n", &format!("\n{tiles}\n"));

@@ -23,7 +23,7 @@ struct Server {
     far_end: bool,
 }
 
-/// All servers on the path between two NPUs, in order.
+/// Returns all servers on the path between two NPUs, in order.
 fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
     let mut way = Vec::new();
     let (mut at, mut stride) = (from, 1);
@@ -73,13 +73,15 @@ fn route(dims: &[Dim], from: u32, to: u32) -> Vec<Server> {
     way
 }
 
-/// Number of servers on the path between two NPUs, and their total time for one packet, in ps.
+/// Returns the number of servers on the path between two NPUs, and their total time for one packet,
+/// in ps.
 pub fn packet_times(dims: &[Dim], from: u32, to: u32, bytes: u64) -> u64 {
     let way = route(dims, from, to).into_iter();
     way.map(|server| server.ps_per_byte * bytes).sum()
 }
 
-/// Arrival times of `flows` in ps, with packets of at most `segment` bytes, or whole messages.
+/// Returns the arrival times of `flows` in ps, with packets of at most `segment` bytes, or whole
+/// messages.
 pub fn arrivals(dims: &[Dim], segment: Option<u64>, flows: &[Flow]) -> Vec<u64> {
     let ways: Vec<_> = flows.iter().map(|f| route(dims, f.from, f.to)).collect();
     let packets: Vec<Vec<u64>> = flows

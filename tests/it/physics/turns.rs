@@ -10,7 +10,7 @@ use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Steps of 500 ns + 20 ns per 1,000 B.
+/// Returns a ring whose steps take 500 ns + 20 ns per 1,000 B.
 fn ring_of(n: u32) -> Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring)])
 }
@@ -150,7 +150,8 @@ fn a_turn_never_goes_before_what_it_depends_on_through_messages() {
     assert_eq!(replay(&job(&ranks, &[]), &ring_of(3)).outcome.nodes, 9);
 }
 
-/// One rank's trace: `calls` all-reduces among kernels, each node with up to two earlier dependencies.
+/// Returns one rank's trace: `calls` all-reduces among kernels, each node with up to two earlier
+/// dependencies.
 fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
     let kernels = prop::collection::vec((0_u64..3, 0_i64..3), calls + 1);
     let behind = prop::collection::vec((any::<[prop::sample::Index; 2]>(), 0_usize..3), 2 * calls);

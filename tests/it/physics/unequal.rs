@@ -10,7 +10,7 @@ use chakram::workload::MissingRankPolicy;
 
 const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel::Ports];
 
-/// An all-to-all of `bytes` that sends `send` and receives `receive`.
+/// Returns an all-to-all of `bytes` that sends `send` and receives `receive`.
 fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> Line {
     let text = |list: &[u64]| match list {
         [] => String::new(),
@@ -29,13 +29,13 @@ fn run(rows: &[Vec<u64>], dims: &[Dim], options: &ReplayOptions) -> Replay {
     replay_with(&workload, &machine(dims), options)
 }
 
-/// Three fully connected members: α = 500 ns, and 20 ns for 1,000 B.
+/// Returns three fully connected members: α = 500 ns, and 20 ns for 1,000 B.
 fn three(algorithm: CollectiveAlgorithm) -> [Dim; 1] {
     [dim(DimensionShape::FullyConnected, 3, algorithm)]
 }
 
-/// Bytes that each of three members sends to the next member and to the one after it. The part for the next is always
-/// 1,000 B, so that no receiver gets two messages at once.
+/// Returns the bytes that each of three members sends to the next member and to the one after it.
+/// The part for the next is always 1,000 B, so that no receiver gets two messages at once.
 fn rows() -> Vec<Vec<u64>> {
     vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
 }

@@ -11,7 +11,8 @@ use chakram::trace::CollectiveKind;
 use chakram::units::Span;
 use chakram::workload::{GroupRoles, MissingRankPolicy};
 
-/// A report of a job on four NPUs behind a switch: 20 ps per byte and 1 us for two links. Group 1 has `role`.
+/// Returns a report of a job on four NPUs behind a switch: 20 ps per byte and 1 us for two links.
+/// Group 1 has `role`.
 fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) -> Report {
     let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
     builder.declare([("1".to_owned(), vec![0, 1])].into());

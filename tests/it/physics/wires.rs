@@ -67,8 +67,9 @@ impl Busy {
     }
 }
 
-/// Arrival of a message without contention, on devices that do not store it: the latency of every link, and its bytes
-/// at the slowest rate. Also the time at which its last byte has left.
+/// Returns the arrival of a message without contention, on devices that do not store it: the
+/// latency of every link, and its bytes at the slowest rate. Also the time at which its last byte
+/// has left.
 pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
     let mut stride = 1;
     let (mut latency, mut slowest) = (0, 0);

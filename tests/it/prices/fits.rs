@@ -4,7 +4,8 @@ use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
 use serde_json::Value;
 
-/// The machine file of A100s with a host that takes 1.5 times as long to launch an operator.
+/// Returns the machine file of A100s with a host that takes 1.5 times as long to launch an
+/// operator.
 fn with_slower_launches() -> String {
     let preset =
         std::fs::read_to_string("src/hardware/machine/presets/dgx-a100.toml").expect("it is there");

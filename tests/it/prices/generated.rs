@@ -29,7 +29,7 @@ fn hosts_that_are_slower_than_kernels_set_the_time() {
     );
 }
 
-/// The makespan in a JSON report, and `true` if the report has an interval.
+/// Returns the makespan in a JSON report, and `true` if the report has an interval.
 fn makespan(arguments: &[&str]) -> (u64, bool) {
     let output = chakram(&[arguments, &["--format", "json"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);

@@ -4,7 +4,7 @@ use crate::commands::chakram;
 use crate::corpus::{corpus, one_of_each};
 use serde_json::Value;
 
-/// The makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
+/// Returns the makespan, in milliseconds, of `traces` on `machine` with kernels timed by `compute`.
 fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
     let output = chakram(&[
         "replay",

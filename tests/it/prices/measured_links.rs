@@ -12,7 +12,8 @@ fn chakram(folder: &Path, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The report of an all-reduce of 512 MiB among eight NPUs by curves, on the machine file `text`.
+/// Returns the report of an all-reduce of 512 MiB among eight NPUs by curves, on the machine file
+/// `text`.
 fn report(folder: &Path, text: &str) -> Value {
     std::fs::write(folder.join("m.toml"), text).unwrap();
     let words = [

@@ -196,7 +196,7 @@ fn tables_that_make_no_runs_are_refused() {
     }
 }
 
-/// Seconds predicted for each row, by line.
+/// Returns the seconds predicted for each row, by line.
 fn predicted(csv: &str, columns: &str) -> Vec<(u64, f64)> {
     let (good, text) = score(csv, columns, &["--format", "json"]);
     assert!(good, "{text}");

@@ -4,7 +4,7 @@ use super::{scenario, served};
 use chakram::serve::{Platform, Scenario, ServeReport};
 use std::path::Path;
 
-/// One request of a preset on an idle platform.
+/// Returns the result of one request of a preset on an idle platform.
 fn alone(preset: &str, tokens: Option<u64>, platform: &str) -> ServeReport {
     let tokens = tokens.map_or(String::new(), |tokens| format!("tokens = {tokens}"));
     let text = format!(

@@ -20,7 +20,7 @@ impl Numbers {
     }
 }
 
-/// Number of random cases; `CHAKRAM_CASES` sets another number.
+/// Returns the number of random cases; `CHAKRAM_CASES` sets another number.
 fn cases(default: u64) -> u64 {
     let given = std::env::var("CHAKRAM_CASES").ok();
     given

@@ -12,7 +12,7 @@ const MACHINE: &str = "name = \"two\"\n[npu.small]\nmemory_bandwidth = \"1 TB/s\
 
 const HEAD: &str = "{\"schema\":\"chakram.trace.1\",\"version\":\"0.0.4\"}\n";
 
-/// A kernel with a recorded duration.
+/// Returns a kernel with a recorded duration.
 fn kernel(id: u32, after: &str, us: u64) -> String {
     format!(
         "{{\"id\":{id},\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"data_deps\":[{after}],\"duration_micros\":{us},\
@@ -29,8 +29,8 @@ fn message(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
     )
 }
 
-/// Traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us, with the machine file in the same
-/// folder.
+/// Returns the traces of a pipeline of two stages of 10 us each, and of one rank that takes 7 us,
+/// with the machine file in the same folder.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: String| {

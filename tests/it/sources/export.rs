@@ -7,8 +7,9 @@ use chakram::convert::{ConvertOptions, LinkMethod};
 use std::path::Path;
 use std::process::Command;
 
-/// FLOPs that PyTorch's counter adds for causal attention although they are not executed: two products over the masked
-/// pairs of tokens, for this many rows of heads that are 32 wide.
+/// Returns the FLOPs that PyTorch's counter adds for causal attention although they are not
+/// executed: two products over the masked pairs of tokens, for this many rows of heads that are 32
+/// wide.
 const fn masked(rows: i64, tokens: i64) -> i64 {
     2 * 2 * rows * 32 * (tokens * (tokens - 1) / 2)
 }

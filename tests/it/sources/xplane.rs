@@ -119,7 +119,7 @@ fn text(stat: u64, value: &str) -> Vec<u8> {
     })
 }
 
-/// A plane with lines of events; times in us.
+/// Returns a plane with lines of events; times in us.
 fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
     let named = |field, names: &[&str], plane: &mut MessageEncoder| {
         for (id, name) in (0..).zip(names).skip(1) {
@@ -215,7 +215,8 @@ fn space(planes: &[Vec<u8>]) -> Vec<u8> {
     made(|m| planes.iter().for_each(|plane| m.bytes(1, plane)))
 }
 
-/// A kernel and an all-reduce on each of two devices. Both all-reduces end at 400 us; device 1's starts 150 us later.
+/// Returns a kernel and an all-reduce on each of two devices. Both all-reduces end at 400 us;
+/// device 1's starts 150 us later.
 fn pair(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
     let device = |id: usize, start: u64| {
         let gemm = Event(1, 0, start, vec![number(1, 10)]);

@@ -47,14 +47,15 @@ fn a_layer_sums_the_bytes_of_eq_6() {
     }
 }
 
-/// Both terms of Eq. 6.
+/// Returns both terms of Eq. 6.
 fn sums(tensor: u32) -> [f64; 2] {
     let [b, s, h] = LAYER;
     let tensor = f64::from(tensor);
     [8.0 * b * s * h * tensor / 16.0, 24.0 * h * h / tensor]
 }
 
-/// Bytes over the wafer's links, and the time in s, for a plan on the 16 cores of one die.
+/// Returns the bytes over the wafer's links, and the time in s, for a plan on the 16 cores of one
+/// die.
 fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let wafer = ["--machine", "wafer-5x4", "--place", "s_shape"];
     let report = on_16_cores(model, tensor, &wafer).report(folder);

@@ -26,7 +26,7 @@ fn varint(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-/// The fields of a message, in order.
+/// Returns the fields of a message, in order.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -79,7 +79,7 @@ type Slice = (String, String, u64, u64, usize, BTreeMap<String, u64>);
 /// The ends of arrows by id, as (time, `true` if it enters).
 type Arrows = BTreeMap<u64, Vec<(u64, bool)>>;
 
-/// The slices and arrows of a file.
+/// Returns the slices and arrows of a file.
 fn read(file: &[u8]) -> (Vec<Slice>, Arrows) {
     let mut names: BTreeMap<(u64, u64), String> = BTreeMap::new();
     let mut tracks: BTreeMap<u64, (String, Option<u64>)> = BTreeMap::new();

@@ -82,7 +82,7 @@ fn look(job: &GeneratedJob, members: u32) -> Vec<Seen> {
     each.collect()
 }
 
-/// All degrees whose product is `members`.
+/// Returns all degrees whose product is `members`.
 fn all(members: u32, with_k: bool) -> Vec<[u32; 4]> {
     let divides = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();

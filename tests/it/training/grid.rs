@@ -23,8 +23,8 @@ const SCHEDULES: [PipelineSchedule; 5] = [
     PipelineSchedule::Inference,
 ];
 
-/// FLOPs of an operator under `plan`, counting each part on one member of a tensor group, from the model's
-/// multiplications alone.
+/// Returns the FLOPs of an operator under `plan`, counting each part on one member of a tensor
+/// group, from the model's multiplications alone.
 fn flops_once(
     plan: &ParallelismPlan,
     role: LayerRole,
@@ -78,7 +78,7 @@ fn can_be_cut(operator: &LayerOperator, plan: &ParallelismPlan) -> bool {
     }
 }
 
-/// FLOPs of all ranks.
+/// Returns the FLOPs of all ranks.
 fn flops(model: &Model, plan: &ParallelismPlan) -> u128 {
     let mut sum = 0;
     let mut all = model.layers.iter().flat_map(|layer| &layer.operators);

@@ -14,7 +14,7 @@ use chakram::trace::TensorClass;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A plan in which only products and attention take time.
+/// Returns a plan in which only products and attention take time.
 fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.pipeline, plan.batch, plan.schedule) = (pipeline, batch, schedule);

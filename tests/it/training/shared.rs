@@ -5,8 +5,8 @@ use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage}
 use chakram::model::LayerRole;
 use chakram::trace::{CollectiveKind, TensorClass};
 
-/// Two replicas, four micro-batches, a bucket for each of ten layers: eight products of 10 x 10 weights and a norm of
-/// 10 at each end, 820 in all.
+/// Returns a plan with two replicas, four micro-batches and a bucket for each of ten layers: eight
+/// products of 10 x 10 weights and a norm of 10 at each end, 820 in all.
 fn plan(zero: ZeroStage) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.data = 2;
@@ -23,7 +23,7 @@ fn sums(plan: &ParallelismPlan) -> Sums {
     Sums::of(&job(&products(8, 10), plan).unwrap(), 1)
 }
 
-/// Number of collectives of a kind, and the sum of their sizes.
+/// Returns the number of collectives of a kind, and the sum of their sizes.
 fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
     let found = sums
         .collectives

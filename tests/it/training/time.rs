@@ -25,8 +25,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Time in ps of a step of `blocks` blocks; each takes `2 side^2` in the forward pass and twice that in the backward
-/// pass.
+/// Returns the time in ps of a step of `blocks` blocks; each takes `2 side^2` in the forward pass
+/// and twice that in the backward pass.
 fn step(
     blocks: usize,
     side: u64,
@@ -69,7 +69,8 @@ fn a_pipeline_takes_what_eq_1_says() {
     );
 }
 
-/// The ideal machine with two dimensions of two NPUs with these bandwidths, and `latency` ns in the outer dimension.
+/// Returns the ideal machine with two dimensions of two NPUs with these bandwidths, and `latency`
+/// ns in the outer dimension.
 fn two_by_two(inner: &str, outer: &str, latency: u64) -> Machine {
     let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
     let dimension = |name: &str, bandwidth: &str, latency: u64| {
@@ -89,7 +90,8 @@ pub const SIDE: u64 = 1000;
 /// Picoseconds of a product of 1 row with 1000 x 1000 weights.
 pub const F: u64 = 2 * SIDE * SIDE;
 
-/// A model of blocks only: the first layer's input has no gradient, so its backward pass is one product.
+/// Returns a model of blocks only: the first layer's input has no gradient, so its backward pass is
+/// one product.
 fn blocks(count: usize, of: &[LayerOperator]) -> Model {
     let block = |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, of.to_vec());
     Model {

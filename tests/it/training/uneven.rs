@@ -26,7 +26,8 @@ latency = "0 ns"
 algorithm = "ring"
 "#;
 
-/// Two blocks of a product by outputs and one by inputs, whose partial results of 1000 numbers are reduced.
+/// Returns a model of two blocks of a product by outputs and a product by inputs, whose partial
+/// results of 1000 numbers are reduced.
 fn model() -> Model {
     let product = |name: &str, cut: TensorSplit| {
         let work = OperatorKind::Linear {

@@ -75,8 +75,8 @@ fn nodes(job: &GeneratedJob, rank: u32) -> Vec<Node> {
     nodes.all
 }
 
-/// Two micro-batches of one sample through four blocks on two stages, each of 2 replicas of 2 members: rank
-/// `t + 2 d + 4 p`.
+/// Returns a plan of two micro-batches of one sample through four blocks on two stages, each of 2
+/// replicas of 2 members: rank `t + 2 d + 4 p`.
 fn plan() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.tensor, plan.pipeline) = (2, 2, 2);

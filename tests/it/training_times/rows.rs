@@ -18,12 +18,12 @@ pub struct Row {
 /// The cells of a CSV row by heading.
 type Cells = BTreeMap<String, String>;
 
-/// The folder of measurements; `None` without a corpus.
+/// Returns the folder of measurements; `None` without a corpus.
 pub fn folder() -> Option<PathBuf> {
     corpus("validation")
 }
 
-/// The rows of a CSV file without quotes.
+/// Returns the rows of a CSV file without quotes.
 pub fn read(file: &Path) -> Vec<Cells> {
     let text = std::fs::read_to_string(file).expect("the corpus can be read");
     let mut lines = text.trim_start_matches('\u{feff}').lines();
@@ -37,7 +37,7 @@ pub fn read(file: &Path) -> Vec<Cells> {
     lines.filter(|line| !line.is_empty()).map(cells).collect()
 }
 
-/// The number in a cell; panics if there is none.
+/// Returns the number in a cell; panics if there is none.
 pub fn number(row: &Cells, head: &str) -> f64 {
     let cell = row
         .get(head)
@@ -45,7 +45,7 @@ pub fn number(row: &Cells, head: &str) -> f64 {
     cell.parse().unwrap_or_else(|_| panic!("{head}: {cell}"))
 }
 
-/// All 18 rows, if the corpus is there.
+/// Returns all 18 rows, if the corpus exists.
 pub fn rows() -> Option<Vec<Row>> {
     let folder = folder()?;
     let sc21 = read(&folder.join("megatron_sc21_a100.csv"));
@@ -62,7 +62,7 @@ const COMMON: &[&str] = &["--dtype", "fp16", "--attention", "unfused"];
 /// Each member of a tensor group sends a part to the next stage, which gathers them (SC'21, section 4.1).
 const SCATTER: &str = "--scatter-gather";
 
-/// Arguments of a plan from pairs of an option and a number, and further words.
+/// Returns the arguments of a plan from pairs of an option and a number, and further words.
 pub fn plan(model: &str, numbers: &[(&str, f64)], words: &[&str]) -> Vec<String> {
     let mut plan = vec![model.to_owned()];
     for (option, number) in numbers {
@@ -96,9 +96,9 @@ const RUNS: [(&str, &str, f64, f64); 10] = [
     ("1008.0", "megatron-1t", 1.0, 1.0),
 ];
 
-/// A row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC'21,
-/// Table 1. The table gives FLOP/s; the step's FLOPs follow from the paper's equation 3, recomputation included: `F =
-/// 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
+/// Returns a row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+/// Clusters Using Megatron-LM", SC'21, Table 1. The table gives FLOP/s; the step's FLOPs follow
+/// from the paper's equation 3, recomputation included: `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
 fn narayanan(row: &Cells) -> Row {
     let get = |head| number(row, head);
     let [batch, s, l, h, v] = ["global_batch", "seq", "layers", "hidden", "vocab"].map(get);
@@ -133,9 +133,10 @@ fn narayanan(row: &Cells) -> Row {
     }
 }
 
-/// Two rows of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, Table 5: all
-/// of a block recomputed, and with sequence parallelism only attention's scores. There the all-reduces of gradients are
-/// overlapped with independent products (section 6).
+/// Returns two rows of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+/// Models", 2022, Table 5: all of a block recomputed, and with sequence parallelism only
+/// attention's scores. There the all-reduces of gradients are overlapped with independent products
+/// (section 6).
 fn korthikanti(row: &Cells) -> [Row; 2] {
     let get = |head| number(row, head);
     let model = match row["model"].as_str() {

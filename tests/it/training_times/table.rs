@@ -17,7 +17,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ("pipeline-communication", "pipeline"),
 ];
 
-/// Results of `of` for each of `count` items, computed on all cores.
+/// Returns the results of `of` for each of `count` items, computed on all cores.
 fn all<T: Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -49,7 +49,7 @@ pub fn number(name: &str, value: i64) -> AttributeProto {
     attribute(name, Value::Int64Val(value))
 }
 
-/// The value of an integer attribute, if the node has it.
+/// Returns the value of an integer attribute, if the node has it.
 pub fn value<'n>(node: &'n mut Node, name: &str) -> Option<&'n mut i64> {
     let attr = node.attr.iter_mut().find(|attr| attr.name == name)?;
     match &mut attr.value {
@@ -92,7 +92,7 @@ fn node(kind: i32, attr: Vec<AttributeProto>) -> Node {
     }
 }
 
-/// A collective with this `comm_type`.
+/// Returns a collective with this `comm_type`.
 fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
     let mut attr = vec![number("comm_type", kind), number("comm_size", bytes)];
     attr.extend(group.map(|name| attribute("pg_name", Value::StringVal(name.to_owned()))));
@@ -100,7 +100,8 @@ fn collective(kind: i64, bytes: i64, group: Option<&str>) -> Node {
 }
 
 impl Job {
-    /// A job of 2 to 4 ranks with at least one of everything; with in-switch accesses only if `in_switch`.
+    /// Returns a job of 2 to 4 ranks with at least one of everything; with in-switch accesses only
+    /// if `in_switch`.
     pub fn sound(dice: &mut Dice, in_switch: bool) -> Self {
         let ranks = 2 + dice.roll(3);
         let mut groups = DeclaredGroups::new();
@@ -255,7 +256,7 @@ impl Job {
         files
     }
 
-    /// The defects that `validate` finds.
+    /// Returns the defects that `validate` finds.
     pub fn findings(&self) -> DefectLog {
         let policy = self.options.dependencies;
         let files = self.files();
@@ -270,7 +271,7 @@ impl Job {
         job(&members, &self.options)
     }
 
-    /// The positions, as (rank, index), of the nodes for which `wanted` is true.
+    /// Returns the positions, as (rank, index), of the nodes for which `wanted` is true.
     pub fn places(&self, wanted: impl Fn(&Node) -> bool) -> Vec<(usize, usize)> {
         let ranks = self.ranks.iter().enumerate();
         let places = ranks.flat_map(|(rank, nodes)| (1..nodes.len()).map(move |i| (rank, i)));

@@ -16,7 +16,7 @@ type Place = (Option<u32>, Option<u64>);
 
 /// Number of defects of each kind.
 const TIMES: u64 = 1000;
-/// The seeds to use: one in four by default.
+/// Returns the seeds to use: one in four by default.
 fn seeds() -> Vec<u64> {
     one_of_each(4, 0..TIMES)
 }
@@ -220,7 +220,7 @@ fn circle(job: &mut Job, dice: &mut Dice, deps: fn(&mut Node) -> &mut Vec<u64>) 
     (Some(rank as u32), Some(first))
 }
 
-/// The direct and indirect dependents of `id` on `rank`.
+/// Returns the direct and indirect dependents of `id` on `rank`.
 fn behind(job: &Job, rank: usize, id: u64) -> BTreeSet<u64> {
     let mut behind = BTreeSet::from([id]);
     loop {
@@ -295,7 +295,7 @@ fn undeclared(job: &mut Job, dice: &mut Dice) -> Place {
     )
 }
 
-/// The group of a node, if it names one.
+/// Returns the group of a node, if it names one.
 pub fn group_of(node: &Node) -> Option<&str> {
     let attr = node.attr.iter().find(|attr| attr.name == "pg_name")?;
     match &attr.value {

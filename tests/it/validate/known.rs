@@ -50,7 +50,7 @@ fn of_case(case: &Case) -> DefectLog {
     check(&files.collect::<Vec<_>>(), &options)
 }
 
-/// The names of the kinds of errors.
+/// Returns the names of the kinds of errors.
 fn errors(findings: &DefectLog) -> String {
     let kinds = DefectKind::all().filter(|&kind| {
         findings.count(kind) > 0 && kind.severity() == chakram::validate::Severity::Error

@@ -1,4 +1,5 @@
-//! Collectives of groups, dimensions that take part, parts that run one after another, and algorithms given as traces.
+//! Tests of collectives of groups, dimensions that take part, parts that run one after another, and
+//! algorithms given as traces.
 
 use super::*;
 
@@ -27,7 +28,8 @@ fn a_group_is_a_ring() {
     assert_eq!(ends(&run(&config)), (88_720, 88_720));
 }
 
-/// The same NPUs as a dimension: 3·10 + 2·1720 + 3930; the farthest peer's messages take 500 more: 7900. Four chunks.
+/// The same NPUs as a dimension take 3·10 + 2·1720 + 3930, and the farthest peer's messages take
+/// 500 more: 7900 for each of four chunks.
 #[test]
 fn a_dimension_keeps_its_algorithm() {
     let dims = [(Ring, 4, 50.0, 500.0), (Switch, 2, 50.0, 500.0)];
@@ -55,8 +57,9 @@ fn a_group_reduces_twice() {
     assert_eq!(ends(&run(&config)), (29_600, 29_600));
 }
 
-/// Six members form pairs at distances of 3 and 1: 2^20 B in 19,531 + 500 ns, twice that in 39,062 + 500, and 3·10 of
-/// endpoints. Five members cannot form pairs at distance 2.
+/// Six members form pairs at distances of 3 and 1: they send 2^20 B in 19,531 + 500 ns and twice
+/// this size in 39,062 + 500, with 3·10 ns of endpoints. Five members cannot form pairs at distance
+/// 2.
 #[test]
 fn six_gather_by_halving_and_doubling() {
     let name = &["halvingDoubling"];
@@ -80,8 +83,9 @@ fn six_gather_by_halving_and_doubling() {
     );
 }
 
-/// One ring of all NPUs has one entry in the list of algorithms, for the first dimension, and uses all NPUs whatever
-/// other dimensions take part. The original never ends if the first dimension does not take part.
+/// One ring of all NPUs has one entry in the list of algorithms, for the first dimension, and uses
+/// all NPUs even if other dimensions do not take part. The original never ends if the first
+/// dimension does not take part.
 #[test]
 fn one_ring_takes_everybody() {
     let dims = [(Ring, 4, 50.0, 500.0), (Ring, 2, 50.0, 500.0)];
@@ -94,7 +98,7 @@ fn one_ring_takes_everybody() {
         }
         product::run_config(&config)
     };
-    // The same time as a ring of 8 in one dimension.
+    // The time is that of a ring of 8 in one dimension.
     let everybody = masked(&[true, true]);
     assert!(
         everybody.finish.values().all(|end| end.0 == 117_780),
@@ -121,7 +125,8 @@ fn independent_collectives_take_turns() {
     assert_eq!(ends(&run(&config)), (177_440, 177_440));
 }
 
-/// A node that ends at once releases others. The original never issues them; the program does.
+/// A node that ends at once releases other nodes. The original never issues these nodes; the
+/// program does.
 #[test]
 fn what_follows_a_node_that_does_nothing() {
     let dims = [(Ring, 4, 50.0, 500.0)];
@@ -162,7 +167,8 @@ fn a_collective_of_nobody_is_over() {
     assert_eq!((ran.code, ran.finish), (Some(0), at_once));
 }
 
-/// A ring all-reduce as traces: 14 messages of 2^17 B take 500 + 2441 each, seven reductions 7 µs.
+/// A ring all-reduce is given as traces: 14 messages of 2^17 B take 500 + 2441 ns each, and seven
+/// reductions 7 µs.
 #[test]
 fn an_algorithm_as_traces() {
     let dims = [(Ring, 8, 50.0, 500.0)];

@@ -1,4 +1,4 @@
-//! Eight NPUs, 1 MiB in four chunks, 50 GB/s, 500 ns, reductions at 50 GB/s.
+//! Answers for eight NPUs, 1 MiB in four chunks, 50 GB/s, 500 ns, and reductions at 50 GB/s.
 
 use super::*;
 

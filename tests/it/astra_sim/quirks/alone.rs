@@ -6,7 +6,7 @@ use crate::corpus::one_of_each;
 use std::sync::Mutex;
 use testkit::astra_sim::{self as oracle, config::Config};
 
-/// The change of each row of the table, in ps, by corrected quirk.
+/// Returns the change of each row of the table, in ps, by corrected quirk.
 fn changes(config: &Config) -> Vec<(String, Option<i64>)> {
     let report = report(config, &["--explain-quirks"]);
     let replays = report["replays"].as_array().expect("a list");
@@ -20,14 +20,14 @@ fn changes(config: &Config) -> Vec<(String, Option<i64>)> {
 /// 64 bytes per ns, so that powers of 2 take whole ns.
 const GBPS: f64 = 64.0 * 1e9 / (1 << 30) as f64;
 
-/// Two effects that are part of a quirk but not of its name: a tree's member that sends two messages at once, and a
-/// member that waits for all neighbours over paths of different lengths.
+/// Effects that are part of a quirk although its name does not say so: a tree's member sends two
+/// messages at once, and a member waits for all neighbours over paths of different lengths.
 const TOGETHER: [(&str, &str); 2] = [
     ("tree-reductions", "free-ports"),
     ("early-reduction", "store-and-forward"),
 ];
 
-/// A collective with sizes that are powers of 2 with reductions at 64 bytes per ns.
+/// Returns a collective with sizes that are powers of 2 with reductions at 64 bytes per ns.
 fn even(network: Network, dims: &[(Shape, usize)], kind: Kind, names: &[&str]) -> Config {
     let dims: Vec<_> = dims
         .iter()
@@ -112,7 +112,7 @@ fn each_switch_changes_its_own() {
     let faults = Mutex::new(Vec::new());
     product::each(cases().into_iter(), |(name, config)| {
         for (corrected, change) in changes(&config) {
-            // Another size of a GB changes every transfer.
+            // A different size of a GB changes every transfer.
             let other = ["gib", "nothing", "everything"].contains(&corrected.as_str());
             let moves = change.is_some_and(|change| change != 0);
             let other = other || TOGETHER.contains(&(name, &corrected));
@@ -126,8 +126,8 @@ fn each_switch_changes_its_own() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Closed forms are used while no messages share ports and give the same answer as messages, whatever else is
-/// corrected; with ports no closed form is used.
+/// Closed forms are used while no messages share ports and give the same answer as messages, with
+/// any other corrections; with ports no closed form is used.
 #[test]
 fn closed_forms_hold_whatever_is_corrected() {
     let faults = Mutex::new(Vec::new());

@@ -5,8 +5,9 @@ use super::*;
 use crate::astra_sim::product;
 use testkit::astra_sim::random::Dice;
 
-/// Lower bound on the bytes that each NPU sends into each dimension. Of S bytes among n_0 n_1 … NPUs, a scatter sends
-/// at least (n_d - 1) / n_d of the bytes that the inner dimensions have left.
+/// Returns the lower bound on the bytes that each NPU sends into each dimension. Of S bytes among
+/// n_0 n_1 … NPUs, a scatter sends at least (n_d - 1) / n_d of the bytes that the inner dimensions
+/// have left.
 fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
     let share = |n: usize| (n - 1) as f64 / n as f64;
     let mut sent = Vec::new();
@@ -28,7 +29,7 @@ fn sent(kind: Kind, whole: bool, sizes: &[usize], bytes: f64) -> Vec<f64> {
     sent
 }
 
-/// A few independent collectives on up to three dimensions, and the lower bound in ns.
+/// Returns a few independent collectives on up to three dimensions, and the lower bound in ns.
 fn several(seed: u64) -> (Config, f64) {
     let mut dice = Dice::new(seed);
     let shapes = [Ring, FullyConnected, Switch];
@@ -83,7 +84,7 @@ fn nothing_is_faster_than_the_ports() {
         let close = found < 1.5 * bound;
         tight.fetch_add(close.into(), std::sync::atomic::Ordering::Relaxed);
     });
-    // Some results must be close to the bound, else the test would prove nothing.
+    // Some results must be close to the bound, otherwise the test would prove nothing.
     assert!(tight.into_inner() > 5);
 }
 

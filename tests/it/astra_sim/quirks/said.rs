@@ -1,4 +1,4 @@
-//! The table of quirks, its notes, and rejected quirk names.
+//! Tests of the table of quirks, its notes, and rejected quirk names.
 
 use crate::commands::{chakram, code};
 use serde_json::Value;
@@ -50,7 +50,8 @@ fn the_table_for_programs() {
     let table: Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(table["schema"], "chakram.quirks.1");
     let replays = table["replays"].as_array().expect("a list");
-    // A row without corrections, one for each of sixteen quirks, and one with all corrected.
+    // There is a row without corrections, a row for each of sixteen quirks, and a row with all
+    // quirks corrected.
     assert_eq!(replays.len(), 18);
     assert_eq!(replays[0]["quirks"], "all");
     assert_eq!(replays[0]["makespan_ps"], 117_780_000);

@@ -1,4 +1,4 @@
-//! Versions of the profiler and devices, and events in unusual order or number.
+//! Tests of versions of the profiler and devices, and of events in unusual order or number.
 
 use super::gpu_job::{COMPUTE, converted_ranks, device_ns, events, files, hold, is, refused};
 use serde_json::{Value, json};
@@ -246,8 +246,8 @@ fn devices_that_cannot_be_read_are_refused_by_name() {
     refused(converted_ranks(&texts), &parts);
 }
 
-/// The host's wait for its device is the device's time whatever the call's name: on a network without cost the step is
-/// shorter, although the host only waited.
+/// The host's wait for its device is the device's time for any name of the call: on a network
+/// without transfer times the step is shorter, although the host only waited.
 #[test]
 fn waits_for_devices_are_known_by_their_calls() {
     for name in [

@@ -4,7 +4,7 @@
 use super::gpu_job::{COMMUNICATION, converted_ranks, device_ns, events, files, hold, is};
 use serde_json::{Value, json};
 
-/// Groups of ranks along each dimension of a grid, fastest first.
+/// Returns the groups of ranks along each dimension of a grid, fastest first.
 fn grid(sizes: &[u64]) -> Vec<Vec<Vec<u64>>> {
     let ranks: u64 = sizes.iter().product();
     let mut stride = 1;

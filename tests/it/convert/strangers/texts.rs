@@ -1,4 +1,4 @@
-//! Encodings, compression, and texts that are no capture.
+//! Tests of encodings, compression, and texts that are no capture.
 
 use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
 use chakram::trace::CompressedWriter;

@@ -6,7 +6,7 @@ use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, tex
 use crate::corpus::corpus;
 use chakram::convert::HostTrace;
 
-/// The lines of a converted rank, with the FLOPs that the converter computes for each.
+/// Returns the lines of a converted rank, with the FLOPs that the converter computes for each.
 fn converted(trace: &Trace) -> Vec<(String, u64)> {
     let mut lines = Vec::new();
     for node in &trace.nodes {

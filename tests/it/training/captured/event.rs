@@ -56,7 +56,7 @@ pub fn shapes(text: &str) -> Vec<Vec<u64>> {
     all.into_iter().map(shape).collect()
 }
 
-/// The line of `captured.txt` for an operator; `None` if it multiplies nothing.
+/// Returns the line of `captured.txt` for an operator; `None` if it multiplies nothing.
 pub fn line(name: &str, inputs: &str) -> Option<String> {
     let name = name.strip_prefix("aten::")?;
     let attention = "_scaled_dot_product_flash_attention_for_cpu";

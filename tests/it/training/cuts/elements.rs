@@ -101,7 +101,8 @@ impl Kind {
     }
 }
 
-/// Index of a member's part along b, m, n and k: members are numbered along the axes in `order`, the last one fastest.
+/// Returns the index of a member's part along b, m, n and k: members are numbered along the axes in
+/// `order`, the last one fastest.
 fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
     let mut rest = member;
     let mut parts = [0; 4];
@@ -147,7 +148,8 @@ impl Elements {
     }
 }
 
-/// The elements of one part; each axis is given as its length, the number of parts, and the part's index.
+/// Returns the elements of one part; each axis is given as its length, the number of parts, and the
+/// part's index.
 fn has(axes: [(u64, u32, u32); 3]) -> Elements {
     let [samples, rows, columns] = axes.map(|(size, cuts, part)| {
         let each = size / u64::from(cuts);
@@ -232,7 +234,7 @@ fn member(kind: Kind, members: u32, [first, looked, last]: [[u32; 4]; 3], number
     }
 }
 
-/// Members that differ from `of` only in their parts along `axes`.
+/// Returns the members that differ from `of` only in their parts along `axes`.
 fn alike(all: &[Member], of: &Member, axes: &[usize]) -> Vec<u32> {
     let same =
         |one: &Member| (0..4).all(|axis| axes.contains(&axis) || one.parts[axis] == of.parts[axis]);

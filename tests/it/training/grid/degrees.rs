@@ -18,7 +18,7 @@ use told::{OTHERS, TRANSFORMERS};
 
 mod told;
 
-/// Two blocks whose sizes are divisible by 2, 4, 6 and 8.
+/// Returns a model of two blocks whose sizes are divisible by 2, 4, 6 and 8.
 fn transformer(name: &str, block: TransformerBlock, head: OutputHead, segments: u64) -> Model {
     let transformer = TransformerModel {
         layers: 2,
@@ -78,7 +78,7 @@ fn models() -> Vec<Model> {
     models
 }
 
-/// Names of operators that get degrees: each name once; tables are one entry.
+/// Returns the names of operators that get degrees: each name once; tables are one entry.
 fn names(model: &Model) -> Vec<String> {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let mut names = BTreeSet::new();
@@ -92,7 +92,7 @@ fn names(model: &Model) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// All degrees whose product is `members`.
+/// Returns all degrees whose product is `members`.
 fn all_degrees(members: u32) -> Vec<ShardingDegrees> {
     let divisors = |n: u32| (1..=n).filter(move |by| n.is_multiple_of(*by));
     let mut all = Vec::new();
@@ -194,7 +194,7 @@ fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     is_even(&ranks, &about);
 }
 
-/// The error without numbers and names, so that errors of one kind are equal.
+/// Returns the error without numbers and names, so that errors of one kind are equal.
 fn kind(why: &str) -> String {
     let why = why.split(", such as").next().unwrap();
     let why = why.split(" (operator").next().unwrap();
