@@ -201,7 +201,7 @@ impl<'s> ArrivalFile<'s> {
             speed,
         } = &scenario.stream
         else {
-            return Err(ServeError::Unfit("the stream is no file".to_owned()));
+            return Err(ServeError::Unfit("the stream is not a file".to_owned()));
         };
         Ok(Self {
             scenario,
@@ -242,7 +242,7 @@ impl<'s> ArrivalFile<'s> {
         let at = self.offset + row.at.scaled(1.0 / self.speed);
         if at < self.last {
             let found = format!(
-                "an arrival at {}, before that of line {}",
+                "an arrival at {}, before the arrival of line {}",
                 row.at, self.last_line
             );
             return Err(self.refuse(row.line, found, "arrivals in order of time"));

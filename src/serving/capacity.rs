@@ -23,7 +23,7 @@ fn at_rate(
 ) -> Result<ServeReport, ServeError> {
     let Some(changed) = scenario.at_rate(rate) else {
         return Err(ServeError::Unfit(format!(
-            "scenario {:?}: its arrivals have no rate to change; found {}, expected poisson or periodic ones",
+            "scenario {:?}: the arrivals have no rate to change; found {}, expected poisson or periodic arrivals",
             scenario.name,
             super::report::describe::stream(&scenario.stream)
         )));
@@ -71,7 +71,7 @@ pub fn find_capacity(
         let report = at_rate(scenario, platform, options, rate_per_s)?;
         let Some(all) = report.all().filter(|all| all.attained.is_some()) else {
             return Err(ServeError::Unfit(format!(
-                "scenario {:?}: not all requests have a limit on their time\n  try: {}, or a `deadline` for each model",
+                "scenario {:?}: some requests have no time limit\n  try: {}, or a `deadline` for each model",
                 scenario.name,
                 SettingKey::Slo
             )));

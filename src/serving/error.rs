@@ -68,9 +68,8 @@ pub enum ServeError {
     },
     /// The name of a model was given instead of a scenario.
     #[error(
-        "{name} is no scenario, {}\n  \
-         try: a scenario, whose [[model]] tables have as `preset` one that `chakram model list` names, or a file like those \
-         that `chakram model show` prints",
+        "{name} is not a scenario, {}\n  try: a scenario, whose [[model]] tables have as `preset` one that `chakram \
+         model list` names, or a file like those that `chakram model show` prints",
         said_of_model(closest.as_deref(), *.is_preset)
     )]
     ModelForScenario {

@@ -131,8 +131,7 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
     };
     if compute.0.is_empty() || (!is_triton && total.0.is_empty() && datapath.0.is_empty()) {
         let found = format!("the columns {}", table.headings().join(", "));
-        let expected =
-            "those of Triton's performance analyzer, or compute_us and total_us (or _ns, _ms, _s)";
+        let expected = "the columns of Triton's performance analyzer, or compute_us and total_us (or _ns, _ms, _s)";
         return Err(ServeError::row(&file, 1, found, expected));
     }
     let [model, batch, concurrency, platform] =
@@ -162,7 +161,7 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
                     &file,
                     1,
                     "no column `model`",
-                    format!("one, or {} NAME", SettingKey::Model),
+                    format!("a column `model`, or {} NAME", SettingKey::Model),
                 ));
             }
         };
@@ -185,10 +184,10 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
                 Span(left.ok_or_else(|| {
                     table.refuse(
                         format_args!(
-                            "a total of {total}, less than queue and compute, {}",
+                            "a total of {total}, less than {} for queue and compute",
                             queue + compute
                         ),
-                        "a total that holds both",
+                        "a total that includes both",
                     )
                 })?)
             }
@@ -269,7 +268,7 @@ pub fn platform_file(
         if let Some(left) = one.left_over() {
             writeln!(
                 text,
-                "# {:.3} us of the total are none of these",
+                "# {:.3} us of the total belong to none of these parts",
                 left * 1e6
             )
             .expect(put);

@@ -127,13 +127,13 @@ fn check_policy(
     let refuse = |why: &str, hint: &str| Err(unfit(model, why, hint));
     if is_trace && policy.kind.most_together() > 1 {
         return refuse(
-            "batching needs the time of a batch, and its trace is of one request",
+            "batching needs the time of a batch, but the model's trace is of one request",
             "another policy, or `latencies` with a column `batch`",
         );
     }
     if is_trace && policy.preemption.is_some() {
         return refuse(
-            "a launch of its trace has no border of jobs at which it could be put back",
+            "a launch of the model's trace cannot be preempted, because it has no job borders",
             "a policy without `preemption`",
         );
     }
@@ -141,7 +141,7 @@ fn check_policy(
     let mut traces = traces.filter(|model| matches!(model.work, ModelWork::Trace(_)));
     if !is_trace && policy.slots != Some(1) && traces.next().is_some() {
         return refuse(
-            "a processor that serves traces beside it cannot share cores and lanes among them",
+            "a processor that also serves traces cannot share cores and lanes among both",
             "a policy that serves one request at a time, such as first-come",
         );
     }
@@ -161,11 +161,11 @@ impl<'s> PreparedModel<'s> {
         let layers = match &served.work {
             ModelWork::Vectors(graph) => {
                 let Some(platform) = platform else {
-                    let why = "its vector products need a platform".to_owned();
+                    let why = "the model's vector products need a platform".to_owned();
                     return Err(refuse(
                         why,
                         &format!(
-                            "{}, with a name of `chakram platform list`",
+                            "{} with a name of `chakram platform list`",
                             SettingKey::Machine
                         ),
                     ));
@@ -218,7 +218,10 @@ impl<'s> PreparedModel<'s> {
                 datapath = rows.first().map(|row| row.datapath);
                 if by_batch.is_none() {
                     let known = platform.measured_models();
-                    let why = format!("platform {:?} has no measurement of it", platform.name);
+                    let why = format!(
+                        "platform {:?} has no measurement of the model",
+                        platform.name
+                    );
                     let hint = if known.is_empty() {
                         "a platform with measurements: `chakram platform import`".to_owned()
                     } else {
@@ -232,7 +235,7 @@ impl<'s> PreparedModel<'s> {
                 let machine = platform.and_then(|platform| platform.machine.as_deref());
                 let Some(machine) = machine else {
                     let why = match platform {
-                        None => "its trace needs a machine".to_owned(),
+                        None => "the model's trace needs a machine".to_owned(),
                         Some(platform) => format!("platform {:?} has no machine", platform.name),
                     };
                     return Err(refuse(
@@ -261,7 +264,7 @@ impl<'s> PreparedModel<'s> {
                 }
                 (ModelWork::Latency { .. } | ModelWork::Drawn(_), _) => {
                     let why =
-                        "batching needs the time of a batch, and there is that of single requests"
+                        "batching needs the time of a batch, but only times of single requests are given"
                             .to_owned();
                     return Err(refuse(why, "`latencies` with a column `batch`"));
                 }

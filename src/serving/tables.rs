@@ -146,7 +146,7 @@ impl TableReader {
             let name = &self.headings[column];
             self.refuse(
                 format_args!("{} in column `{name}`", quoted(text)),
-                "a number that is not negative",
+                "a number of 0 or more",
             )
         })
     }
@@ -167,7 +167,7 @@ fn csv_error(file: &str, error: &csv::Error) -> ServeError {
         csv::ErrorKind::UnequalLengths {
             expected_len, len, ..
         } => format!("found {len} columns, expected {expected_len} as in the line of headings"),
-        csv::ErrorKind::Utf8 { .. } => "found bytes that are no text, expected UTF-8".to_owned(),
+        csv::ErrorKind::Utf8 { .. } => "found bytes that are not text, expected UTF-8".to_owned(),
         _ => error.to_string(),
     };
     ServeError::Row {

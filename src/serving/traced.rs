@@ -51,12 +51,12 @@ impl<'s> TracedModel<'s> {
         let processors = scenario.processors;
         if processors > 1 && ranks > 1 {
             return Err(format!(
-                "its trace has {ranks} ranks, and the scenario {processors} processors\n  try: one processor, which is the machine, or a trace of one rank, which goes to any NPU"
+                "the trace has {ranks} ranks, but the scenario has {processors} processors\n  try: one processor, which is the machine, or a trace of one rank, which goes to any NPU"
             ));
         }
         if processors > npus {
             return Err(format!(
-                "there are {processors} processors, and machine {:?} has {npus} NPUs\n  try: at most {npus} processors, or a larger machine",
+                "the scenario has {processors} processors, but machine {:?} has {npus} NPUs\n  try: at most {npus} processors, or a larger machine",
                 machine.name()
             ));
         }

@@ -263,7 +263,7 @@ fn shards_together_are_one_run_byte_for_byte() {
         );
         assert_eq!(output.status.code(), Some(2));
         assert!(
-            String::from_utf8_lossy(&output.stderr).contains("of the points have no answer yet")
+            String::from_utf8_lossy(&output.stderr).contains("of the points have no result yet")
         );
     }
 }
@@ -419,13 +419,15 @@ fn studies_with_errors_are_refused_before_anything_runs() {
     let study = Study::new(&wires(""));
     study.run("out", &[]);
     let output = chakram(study.dir.path(), &["sweep", "s.toml", "-o", "out"]);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("try: --resume to go on with it"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("try: --resume to resume the run"));
     std::fs::write(study.path("s.toml"), wires("strategy = \"coordinate\"")).unwrap();
     let output = chakram(
         study.dir.path(),
         &["sweep", "s.toml", "-o", "out", "--resume"],
     );
-    assert!(String::from_utf8_lossy(&output.stderr).contains("it is of another study"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("the journal is of a different study")
+    );
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl<'a> PlacedModel<'a> {
     ) -> Result<Self, ServeError> {
         if machine.classes().len() > 1 {
             return Err(ServeError::Unfit(format!(
-                "machine {} has NPUs of {} classes; engines are served on NPUs that are alike",
+                "machine {} has NPUs of {} classes; expected one class for all engines",
                 machine.name(),
                 machine.classes().len()
             )));
@@ -166,7 +166,7 @@ impl<'a> PlacedModel<'a> {
         let memory = class.memory.and_then(|memory| memory.capacity);
         let Some(memory) = memory else {
             return Err(ServeError::Unfit(format!(
-                "machine {}: its NPUs have no memory_capacity, which holds weights, keys and values",
+                "machine {}: the NPUs have no memory_capacity, which weights, keys and values need",
                 machine.name()
             )));
         };
@@ -227,8 +227,8 @@ impl<'a> PlacedModel<'a> {
         let npus = match tensor {
             Some(npus) if !self.sizes.divides(npus) => {
                 return Err(ServeError::Unfit(format!(
-                    "engine.tensor: found {npus}, expected a number of NPUs that {name} can be shared out to: {} heads, {} heads of \
-                     keys and values\n  try: {}",
+                    "engine.tensor: found {npus}, expected a number of NPUs among which {name} divides: {} \
+                     heads, {} heads of keys and values\n  try: {}",
                     self.sizes.heads,
                     self.sizes.kv_heads,
                     listed(&choices)
@@ -362,7 +362,7 @@ impl LlmDeployment {
                 };
                 if machine.is_some() {
                     return Err(ServeError::Unfit(
-                        "a machine has no effect on steps of given times\n  try: without it, or `model` in [engine]".to_owned(),
+                        "a machine has no effect, because [step] gives the times of steps\n  try: without a machine, or `model` in [engine]".to_owned(),
                     ));
                 }
                 Ok(Self {

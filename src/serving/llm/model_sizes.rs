@@ -77,7 +77,7 @@ impl LlmSizes {
         let model = &definition.model;
         let unfit = |why: &str| {
             ServeError::Unfit(format!(
-                "model {}: {why}; only decoders of alike blocks are served token by token\n  try: llama3-8b",
+                "model {}: {why}; only decoders with identical blocks are served token by token\n  try: llama3-8b",
                 model.name
             ))
         };
@@ -85,16 +85,18 @@ impl LlmSizes {
         let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
         if operators.any(|operator| shaped(&operator.work)) {
             return Err(unfit(
-                "its attention has latent vectors, windows or sinks, and what it keeps of tokens is not simulated",
+                "the attention has latent vectors, windows or sinks, whose memory per token is not simulated",
             ));
         }
         let mut blocks = model
             .layers
             .iter()
             .filter(|layer| layer.role == LayerRole::Block);
-        let block = blocks.next().ok_or_else(|| unfit("it has no blocks"))?;
+        let block = blocks
+            .next()
+            .ok_or_else(|| unfit("the model has no blocks"))?;
         if blocks.any(|other| other.operators != block.operators) {
-            return Err(unfit("its blocks differ"));
+            return Err(unfit("the blocks differ"));
         }
         let layers = model
             .layers
@@ -117,12 +119,12 @@ impl LlmSizes {
         let mut attentions = attentions;
         let (heads, kv_heads, head_width, causal, qk_norm) = attentions
             .next()
-            .ok_or_else(|| unfit("its blocks have no attention"))?;
+            .ok_or_else(|| unfit("the blocks have no attention"))?;
         if attentions.next().is_some() {
-            return Err(unfit("its blocks attend twice"));
+            return Err(unfit("the blocks have two attention operators"));
         }
         if !causal {
-            return Err(unfit("its tokens look ahead"));
+            return Err(unfit("the attention is not causal"));
         }
         let qkv = (heads + 2 * kv_heads) * head_width;
         let (mut products, mut experts, mut widest) = (Vec::new(), None, 0);
@@ -178,7 +180,7 @@ impl LlmSizes {
                 OperatorKind::Norm { .. } | OperatorKind::Attention { .. } => {}
                 _ if operator.parameters() > 0 => {
                     return Err(unfit(&format!(
-                        "its operator {} has weights, and its time in a step is not known",
+                        "operator {} has weights, but its time in a step is unknown",
                         operator.name
                     )));
                 }
@@ -187,7 +189,7 @@ impl LlmSizes {
         }
         if !products.first().is_some_and(|first| first.is_qkv) {
             return Err(unfit(
-                "its blocks have no product of queries, keys and values",
+                "the blocks have no matrix multiplication for queries, keys and values",
             ));
         }
         let hidden = products[0].inputs;
@@ -204,7 +206,7 @@ impl LlmSizes {
                 _ => None,
             })
             .next_back()
-            .ok_or_else(|| unfit("it has no logits"))?;
+            .ok_or_else(|| unfit("the model has no logits"))?;
         let count = layers.clone().count() as u64;
         let of_products: u64 = products
             .iter()

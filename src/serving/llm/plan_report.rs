@@ -55,7 +55,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
                 row.tensor
             )
         }
-        None => "no number of NPUs that was tried keeps the limits".to_owned(),
+        None => "none of the tried numbers of NPUs keeps the limits".to_owned(),
     };
     paragraph(out, &answer, "  answer    ", 12, style.heading)?;
     let table = TextTable::new([
@@ -88,8 +88,9 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
             ],
         )?;
     }
-    let text = "Of each number of NPUs an engine the fewest engines that keep the limits, or the last that were tried. \"met\" is \
-                where the 95 % interval of the share lies above what is asked for, as if requests were independent.";
+    let text = "One row per number of NPUs per engine: the fewest engines that keep the limits, or the last \
+                number tried. \"met\" means that the 95 % interval of the share is above the required share, as \
+                if requests were independent.";
     paragraph(out, text, "  ", 2, plain)
 }
 

@@ -254,8 +254,7 @@ impl CapacityPlanner<'_> {
     }
 }
 
-const NO_RATE: &str =
-    "its arrivals have no rate to change; found users or a file, expected poisson or constant ones";
+const NO_RATE: &str = "the arrivals have no rate to change; found users or a file, expected poisson or constant arrivals";
 
 /// Finds, for each possible number of NPUs per engine, the fewest NPUs of `machine`'s kind on which at least the
 /// fraction `attain` of the requests of `scenario` is within the limits.
@@ -331,8 +330,7 @@ pub fn find_rate(
 fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
     if scenario.limits == LlmLimits::default() {
         return Err(ServeError::Unfit(
-            "no limit says what has to be kept\n  try: limits such as ttft=500ms,tpot=30ms"
-                .to_owned(),
+            "the plan has no limits\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
         ));
     }
     match scenario.workload.rate() {

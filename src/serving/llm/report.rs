@@ -452,7 +452,7 @@ fn rule_values(rules: &EngineRules) -> Vec<RuleValue> {
 
 pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
     if matches!(workload.arrivals, super::workload::LlmArrivals::File { .. }) {
-        return vec!["prompts and answers as the file states".to_owned()];
+        return vec!["prompts and answers as in the file".to_owned()];
     }
     let each = workload.classes.iter().map(|class| {
         let mut text = format!(
@@ -502,8 +502,8 @@ fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
     let mut all = Vec::new();
     match report.rho {
         Some(rho) if rho >= 1.0 => all.push(format!(
-            "rho is {rho:.2}: more is asked for than engines can do, so times to first token grow with the length of the run and \
-             are no property of the system; judge it by tokens per second"
+            "rho is {rho:.2}: the load exceeds the capacity of the engines, so times to first token grow with the \
+             length of the run; judge the system by tokens per second"
         )),
         Some(rho) if rho >= NEAR => all.push(format!(
             "rho is {rho:.2}: near saturation an error of 2 % in the time of steps can double times to first token"
@@ -519,7 +519,7 @@ fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
         && mean(late) > 1e12
     {
         all.push(format!(
-            "times to first token grow: {} in the mean over the first third of requests, {} over the last",
+            "times to first token grow: the mean is {} over the first third of requests and {} over the last third",
             Span(mean(early) as u64),
             Span(mean(late) as u64)
         ));
@@ -547,7 +547,7 @@ fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
     }
     if report.preemptions > 0 {
         all.push(format!(
-            "requests were put back {} times for lack of blocks, which cost {} tokens that were computed again",
+            "requests were preempted {} times for lack of blocks, and {} tokens were computed again",
             thousands(report.preemptions),
             thousands(report.cache.recomputed_tokens)
         ));
@@ -561,7 +561,7 @@ fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
         let memory = place.memory;
         if memory.is_stated && u64::from(memory.blocks) * memory.kv_of_token > memory.left {
             all.push(format!(
-                "{} blocks are more than the memory of the machine holds",
+                "{} blocks do not fit in the memory of the machine",
                 thousands(memory.blocks.into())
             ));
         }

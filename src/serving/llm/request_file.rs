@@ -152,7 +152,7 @@ impl RequestFile {
                 [None, None] => None,
                 _ => {
                     return Err(missing(
-                        "prefixes with their tokens, both",
+                        "both columns of prefixes, or neither",
                         &["prefix", "prefix_toks"],
                     ));
                 }
@@ -186,7 +186,7 @@ impl RequestFile {
         let at = Time::ZERO + row.arrival.scaled(1.0 / self.speed);
         if at < self.last {
             let found = format!(
-                "an arrival at {}, before that of the row before",
+                "an arrival at {}, before the arrival of the previous row",
                 row.arrival
             );
             return Err(refuse(found, "arrivals in order of time"));

@@ -36,7 +36,7 @@ pub(super) const RULE_KEYS: &[&str] = &[
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     (
         "async_scheduling",
-        "steps that are composed before the one before them has ended",
+        "steps that are composed before the previous step has ended",
     ),
     ("speculative", "drafts of tokens that a step verifies"),
     (
@@ -45,23 +45,17 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ),
     (
         "kv_offload",
-        "keys and values that leave the memory of the NPU and come back",
+        "keys and values that are swapped out of the NPU's memory",
     ),
-    (
-        "prefill_pool",
-        "engines that only begin requests, and others that go on with them",
-    ),
-    (
-        "decode_pool",
-        "engines that only begin requests, and others that go on with them",
-    ),
+    ("prefill_pool", "separate engines for prefill and decode"),
+    ("decode_pool", "separate engines for prefill and decode"),
     ("pipeline", "stages of a pipeline"),
     ("pipeline_parallel", "stages of a pipeline"),
     ("data_parallel", "ranks of attention in lockstep"),
-    ("sliding_window", "layers that look back over a window"),
+    ("sliding_window", "layers with windowed attention"),
     (
         "max_num_partial_prefills",
-        "a limit on prompts that are in parts at once",
+        "a limit on the number of chunked prompts at once",
     ),
 ];
 
@@ -168,7 +162,10 @@ impl EngineRules {
         let root = document.root(&allowed)?;
         let mut rules = Self {
             name: root.need("name", "a name")?.line()?.to_owned(),
-            follows: root.need("follows", "what they follow")?.line()?.to_owned(),
+            follows: root
+                .need("follows", "the system that the rules follow")?
+                .line()?
+                .to_owned(),
             batching: root.choice("batching", BATCHINGS)?,
             max_num_batched_tokens: root.count("max_num_batched_tokens", MOST_TOKENS)?,
             max_num_seqs: root.count("max_num_seqs", MOST_SEQUENCES)?,
@@ -232,7 +229,7 @@ impl EngineRules {
         self.watermark = table.or("watermark", self.watermark, |field| {
             let given = field.raw().trim().parse::<f64>().ok();
             let share = given.filter(|share| (0.0..1.0).contains(share));
-            share.ok_or_else(|| field.refuse(field.raw(), "a share from 0, below 1"))
+            share.ok_or_else(|| field.refuse(field.raw(), "a share of at least 0 and below 1"))
         })?;
         self.reserve = table.or("reserve", self.reserve, |field| field.choice(RESERVES))?;
         Ok(())

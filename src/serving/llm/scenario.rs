@@ -268,17 +268,20 @@ impl LlmScenario {
         if model.is_none() {
             if given.is_none() && profile.is_none() {
                 return Err(root
-                    .missing("step", "times of steps, as [engine] names no model")
+                    .missing("step", "times of steps, because [engine] names no model")
                     .into());
             }
             if blocks.is_none() {
                 return Err(engine
-                    .missing("blocks", "the blocks of an engine, as there is no model")
+                    .missing(
+                        "blocks",
+                        "the blocks of an engine, because there is no model",
+                    )
                     .into());
             }
         }
         let requests = root
-            .need("requests", "when requests come")?
+            .need("requests", "the arrivals of requests")?
             .table(Some(REQUESTS))?;
         let arrivals = arrivals(&requests, folder)?;
         let is_file = matches!(arrivals, LlmArrivals::File { .. });
@@ -366,7 +369,9 @@ fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<Served
     let Some(field) = engine.get("model") else {
         for key in ["tensor", "weights", "kv", "memory_utilization"] {
             if let Some(field) = engine.get(key) {
-                return Err(field.refuse(field.raw(), "no such key, as [engine] names no model"));
+                return Err(
+                    field.refuse(field.raw(), "no such key, because [engine] names no model")
+                );
             }
         }
         return Ok(None);
@@ -406,11 +411,11 @@ fn step_of(
     };
     let profiled = table.get("profile").is_some();
     if given && !profiled && linear == LinearStep::default() {
-        return Err(table.refuse("steps that take no time", "a time above 0"));
+        return Err(table.refuse("steps of zero time", "a time above 0"));
     }
     let left_out = table.optional("leave_out", |field| {
         if given || !has_model || profiled {
-            return Err(field.refuse(field.raw(), "no such key, as steps have given times"));
+            return Err(field.refuse(field.raw(), "no such key, because steps have given times"));
         }
         let items = field.items("parts of the cost of a step")?;
         items
@@ -514,7 +519,10 @@ fn classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestClass>, C
         };
     };
     if is_file {
-        return Err(field.refuse("classes", "none, as the file states each request"));
+        return Err(field.refuse(
+            "classes",
+            "no such key, because the file states each request",
+        ));
     }
     let mut all: Vec<RequestClass> = Vec::new();
     for table in field.tables(CLASS)? {

@@ -334,7 +334,7 @@ impl<'s> LlmServer<'s> {
         }
         if step.shares.is_empty() {
             self.failure = Some(ServeError::Unfit(format!(
-                "engine {engine} has {} requests and can serve none of them: a fault of this program",
+                "internal error: engine {engine} has {} requests but can serve none of them",
                 of.scheduler.running() + of.scheduler.waiting()
             )));
             return false;

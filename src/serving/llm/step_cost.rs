@@ -224,8 +224,8 @@ impl StepCost {
             cost.price(gemm([1, 1, n, k], weights))
         {
             return Err(ServeError::Unfit(format!(
-                "machine {}: NPUs of class {} have no peak rate for {}, in which the model is served\n  try: another format of \
-                 weights, or a machine that states one",
+                "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
+                 model\n  try: another format of weights, or a machine that states one",
                 machine.name(),
                 cost.class.name,
                 name_of(weights)
@@ -524,7 +524,7 @@ impl StepCost {
                 "all-reduces among {}: {}",
                 self.npus,
                 match own {
-                    true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives behind that",
+                    true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives above 4 MiB",
                     false => "the machine's collectives",
                 }
             ));

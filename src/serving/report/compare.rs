@@ -222,7 +222,7 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
         .iter()
         .filter(|p| p.report.offered_load.is_some_and(|load| load >= 1.0));
     if over.count() > 0 {
-        let text = "where rho is 1 or more, times grow with the length of the run and are no property of the system";
+        let text = "where rho is 1 or more, times grow with the length of the run and do not characterize the system";
         paragraph(&mut out, text, "  ! ", 4, style.warning).expect(put);
     }
     out

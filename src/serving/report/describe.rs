@@ -104,7 +104,7 @@ pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) ->
     let mut warnings = Vec::new();
     if let Some(load) = report.offered_load.filter(|load| *load >= 1.0) {
         warnings.push(format!(
-            "rho is {load:.3}: more is asked for than can be served, so that times grow with the length of the run and are no property of the system"
+            "rho is {load:.3}: the load exceeds the capacity, so times grow with the length of the run and do not characterize the system"
         ));
     } else if report
         .all()
@@ -112,7 +112,7 @@ pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) ->
         .is_some_and(|mean| mean.plus_minus.is_none())
     {
         warnings.push(
-            "the run is too short to say how far its means are from those of a longer one: batches of requests are still correlated, or too few".to_owned(),
+            "the run is too short for confidence intervals: batches of requests are correlated, or too few".to_owned(),
         );
     }
     if let Some(stopped) = prepared
@@ -123,7 +123,7 @@ pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) ->
     {
         let left = report.arrived - report.completed;
         warnings.push(format!(
-            "the run ended when the first {} requests were complete; {} others in the system are not counted, and those that are finished early",
+            "the run ended when the first {} requests were complete; {} other requests in the system are not counted, which favours requests that finish early",
             thousands(stopped),
             thousands(left)
         ));
@@ -132,7 +132,7 @@ pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) ->
         let served = model.served;
         if matches!(served.work, ModelWork::Steps { .. }) {
             warnings.push(format!(
-                "model {:?}: there is no continuous batching yet: requests that begin together end with the longest answer, none joins between steps, and keys and values take no memory",
+                "model {:?}: continuous batching is not simulated: requests of a batch end with the longest answer, no request joins between steps, and keys and values take no memory",
                 served.name
             ));
         }

@@ -76,7 +76,7 @@ pub(super) fn scenario(
         if models.iter().any(|other| other.name == model.name) {
             let field = entry.need("name", "a name")?;
             return Err(field
-                .refuse(quoted(&model.name), "a name that no other model has")
+                .refuse(quoted(&model.name), "a different name for each model")
                 .into());
         }
         let by_bytes = matches!(
@@ -88,7 +88,7 @@ pub(super) fn scenario(
             return Err(entry
                 .missing(
                     "bytes",
-                    "the bytes of a request, as the stream has a bandwidth",
+                    "the bytes of a request, because the stream has a bandwidth",
                 )
                 .into());
         }
@@ -96,7 +96,7 @@ pub(super) fn scenario(
             return Err(entry
                 .missing(
                     "deadline",
-                    "a time such as \"10 ms\", as policy.kind is earliest-deadline",
+                    "a time such as \"10 ms\", because policy.kind is earliest-deadline",
                 )
                 .into());
         }
@@ -105,7 +105,7 @@ pub(super) fn scenario(
             return Err(entry
                 .missing(
                     "prompt",
-                    "the tokens of a prompt, as no file of arrivals states them",
+                    "the tokens of a prompt, because no file of arrivals states them",
                 )
                 .into());
         }
@@ -156,7 +156,7 @@ fn positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     if span == Span::ZERO {
         return Err(table
             .need(key, DURATION)?
-            .refuse("no time at all", "more than zero"));
+            .refuse("a time of 0", "more than zero"));
     }
     Ok(span)
 }

@@ -116,8 +116,8 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
     let others = SOURCES.iter().flat_map(|(_, keys)| keys.iter());
     for key in others.filter(|key| !used.contains(key)) {
         if let Some(field) = table.get(key) {
-            let found = format!("a key that does nothing beside `{source}`");
-            return Err(field.refuse(found, "a model without it"));
+            let found = format!("a key that has no effect with `{source}`");
+            return Err(field.refuse(found, "a model without this key"));
         }
     }
     Ok(())

@@ -37,7 +37,7 @@ impl std::fmt::Display for ReportCause {
                     value(&change.after)
                 )
             }
-            Self::Workload => f.write_str("workload: its files are others than at the baseline"),
+            Self::Workload => f.write_str("workload: the files differ from the baseline's"),
             Self::Version(before, after) => write!(f, "chakram: version {before} → {after}"),
             Self::Time(part, what, by) => {
                 let sign = if *by < 0 { "-" } else { "+" };

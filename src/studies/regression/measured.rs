@@ -62,7 +62,7 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
             .map_err(|error| format!("line {number}: {error}"))
     });
     let steps: Vec<u64> = steps.collect::<Result<_, _>>()?;
-    distribution(steps).ok_or_else(|| "there is no step time".to_owned())
+    distribution(steps).ok_or_else(|| "the measurement has no step time".to_owned())
 }
 
 /// Returns the distribution of `steps` in picoseconds; `None` for an empty list.

@@ -198,7 +198,7 @@ impl LanguageModel {
         }
         if !self.embedding.is_multiple_of(self.heads) {
             let found = format!("{} heads of a width of {}", self.heads, self.embedding);
-            return wrong(found, "heads that divide it");
+            return wrong(found, "a number of heads that divides the width");
         }
         let layers = (0..self.encoders)
             .map(|_| false)

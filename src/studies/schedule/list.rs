@@ -43,8 +43,8 @@ pub enum ScheduleError {
     NoChips,
     /// Algorithm 1 as printed assigns no further sub-layer.
     #[error(
-        "Algorithm 1 as printed gave {given} of {all} sub-layers to the chips and frees none of them for the others\n  \
-         try: the corrected form"
+        "Algorithm 1 as printed assigned {given} of {all} sub-layers to chips and never frees a chip for the \
+         others\n  try: the corrected form"
     )]
     Stuck {
         /// Number of assigned sub-layers.

@@ -59,7 +59,7 @@ impl LiteralReader<'_> {
 
     fn literal(&mut self, depth: usize) -> Result<Literal, LiteralError> {
         if depth > DEEPEST {
-            return Err(self.wrong(format!("found more than {DEEPEST} lists in one another")));
+            return Err(self.wrong(format!("found more than {DEEPEST} nested lists")));
         }
         match self.peek() {
             Some('[') => {
@@ -100,7 +100,7 @@ impl LiteralReader<'_> {
                     // Schedules have no escapes, so a backslash is rejected instead of misread.
                     .filter(|end| !inside[..*end].contains(['\\', '\n']));
                 let end = end.ok_or_else(|| {
-                    self.wrong(format!("found {quote} without an end on its line"))
+                    self.wrong(format!("found {quote} without a closing quote on its line"))
                 })?;
                 self.at += end + 2;
                 Ok(Literal::Text(inside[..end].to_owned()))

@@ -313,7 +313,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             return Err(wrong(
                 place,
                 &format!("piece {piece}"),
-                "one of the pieces of each output that it takes",
+                "one piece of each output that the sub-layer takes",
             ));
         }
         schedule.chips[one.chip][one.step] = Some(index);

@@ -169,7 +169,7 @@ pub enum StepError {
         "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = SettingKey::Interpolate)]
     NoRate(u32),
     /// The schedule uses more chips than the graph has.
-    #[error("the schedule has {found} chips, and the graph {chips}")]
+    #[error("the schedule has {found} chips, but the graph has {chips}")]
     Chips {
         /// Chips in the schedule.
         found: usize,
@@ -178,7 +178,7 @@ pub enum StepError {
     },
     /// A sub-layer does not fit on its chip.
     #[error(
-        "sub-layer {task} needs {needs} B on its chip at once, which holds {holds} B\n  try: a larger {}, or a larger {}",
+        "sub-layer {task} needs {needs} B on its chip at once, but the chip has {holds} B\n  try: a larger {}, or a larger {}",
         SettingKey::Tensor,
         SettingKey::Memory
     )]

@@ -108,8 +108,11 @@ fn schedule_files_with_errors_are_refused_with_their_place() {
         ("{}", "the file: found"),
         ("[1]", "chip 0: found"),
         ("[[]] x", "found 'x', expected the end"),
-        ("[[{'type': 'a\nb'}]]", "without an end on its line"),
-        (&"[".repeat(99), "more than 16 lists"),
+        (
+            "[[{'type': 'a\nb'}]]",
+            "without a closing quote on its line",
+        ),
+        (&"[".repeat(99), "more than 16 nested lists"),
     ] {
         let error = parse_schedule(text, "s").unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");

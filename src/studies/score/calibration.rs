@@ -61,9 +61,9 @@ fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.workload().map_err(|error| error.to_string())?;
-    workload.main_products().ok_or_else(|| {
-        "its model has no product of matrices, which a correction could name".to_owned()
-    })
+    workload
+        .main_products()
+        .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
 /// Returns the corrections for the steps of `table`, in ascending order of matrix products.

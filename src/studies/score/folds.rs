@@ -82,7 +82,7 @@ pub fn fit_in_folds(
     };
     let folds = fold_of.iter().max().map_or(0, |last| last + 1);
     if folds < 2 {
-        let why = "all runs are of one fold, and none is left to fit constants to";
+        let why = "all runs are in one fold, so no run is left to fit constants";
         return Err(refuse(format!(
             "{why}\n  try: other options in `folds` of the file of columns"
         )));
@@ -92,7 +92,7 @@ pub fn fit_in_folds(
         if let Some(run) = table.runs.iter().find(silent) {
             let (name, machine) = (constant.name(), run.machine.name());
             return Err(refuse(format!(
-                "`{name}` cannot be fitted: machine `{machine}` does not state it"
+                "`{name}` cannot be fitted, because machine `{machine}` does not state this key"
             )));
         }
     }

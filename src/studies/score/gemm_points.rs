@@ -84,7 +84,7 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
         *count += 1.0;
     }
     if sums.is_empty() {
-        return Err(table("there is no GEMM in it".to_owned()));
+        return Err(table("the table has no GEMM".to_owned()));
     }
     let mean = |(shape, (sum, count)): ([u64; 3], (f64, f64))| (shape, sum / count);
     let one = |(dtype, shapes): (usize, BTreeMap<_, _>)| {
@@ -141,7 +141,7 @@ mod tests {
         for (text, expected) in [
             ("m,n,k,us\n", "there is no column format"),
             ("format,m,n,k\n", "there is no column us, ms or s"),
-            ("format,m,n,k,us\n", "there is no GEMM"),
+            ("format,m,n,k,us\n", "the table has no GEMM"),
             (
                 "format,m,n,k,us\nint3,1,1,1,1\n",
                 "t.csv:2: \"format\" is \"int3\"",

@@ -39,7 +39,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     let (_, kind) = kind.ok_or_else(|| {
         let names = TESTS.map(|(name, _)| format!("{name}_perf"));
         refuse(format!(
-            "neither the log nor its name says which test it is of; expected one of {}",
+            "neither the log nor its name states the test; expected one of {}",
             names.join(", ")
         ))
     })?;
@@ -48,7 +48,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     let members = u32::try_from(members).ok().filter(|&members| members > 1);
     let members = members.ok_or_else(|| {
         refuse(
-            "there are no lines `# Rank` of two GPUs or more; expected a log of nccl-tests"
+            "the log has no `# Rank` lines of two or more GPUs; expected a log of nccl-tests"
                 .to_owned(),
         )
     })?;
@@ -58,7 +58,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
         time.filter(|_| words.first() == Some(&"size"))
     });
     let time = heading
-        .ok_or_else(|| refuse("there is no line of headings with `size` and `time`".to_owned()))?;
+        .ok_or_else(|| refuse("the log has no heading line with `size` and `time`".to_owned()))?;
     let mut points: Vec<(f64, f64)> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let words: Vec<_> = line.split_whitespace().collect();
@@ -75,7 +75,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
         let micros = micros.filter(|micros| micros.is_finite() && *micros > 0.0);
         let micros = micros.ok_or_else(|| {
             row(format!(
-                "its time is {}; expected microseconds above zero",
+                "the time is {}; expected microseconds above zero",
                 quoted(found)
             ))
         })?;
@@ -92,7 +92,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
         }
     }
     if points.is_empty() {
-        return Err(refuse("there is no size with a time".to_owned()));
+        return Err(refuse("the log has no size with a time".to_owned()));
     }
     Ok(CollectiveCurve {
         kind: *kind,
@@ -159,13 +159,13 @@ mod tests {
         let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();
         assert_eq!(other, curve);
         for (log, file, expected) in [
-            (older.as_str(), "log.txt", "which test it is of"),
-            ("", "all_reduce.txt", "no lines `# Rank`"),
-            (&LOG.replace("time", "busy"), "log.txt", "line of headings"),
+            (older.as_str(), "log.txt", "states the test"),
+            ("", "all_reduce.txt", "no `# Rank` lines"),
+            (&LOG.replace("time", "busy"), "log.txt", "heading line"),
             (
                 &LOG.replace("10.00", "N/A"),
                 "log.txt",
-                "log.txt:9: its time is \"N/A\"",
+                "log.txt:9: the time is \"N/A\"",
             ),
             (
                 &LOG.replace("2048  ", "1024  "),

@@ -146,7 +146,7 @@ impl PairTable {
                 ("pair", _) => {
                     let allowed = ["name", "job", "edits", "baseline", "measured", "noise"];
                     for table in field.tables(&allowed)? {
-                        let job = table.need("job", "the traces of the first side")?;
+                        let job = table.need("job", "the traces of the first job")?;
                         let job = folder.join(job.text("a path")?);
                         let items = table.need("edits", "a list of edits")?;
                         let edits = items.items("a list of edits")?;

@@ -183,7 +183,7 @@ impl RunTable {
             } else {
                 " that [only] picks"
             };
-            return Err(table(format!("there is no run in it{picked}")));
+            return Err(table(format!("the table has no run{picked}")));
         }
         Ok(Self {
             file: file.to_owned(),
@@ -340,7 +340,7 @@ fn seconds(
     let each_second = plan.ranks() as f64 * number;
     let flops = |again: bool| -> Result<f64, String> {
         let size = |key: &str| -> Result<f64, String> {
-            let needed = || format!("there is no `{key}`, from which FLOPs are found");
+            let needed = || format!("the table has no `{key}`, which the FLOPs need");
             options
                 .get(key)
                 .and_then(|text| text.parse().ok())
@@ -396,7 +396,7 @@ fn split_unevenly(
     if !stated && parts > 1 && parts <= blocks && !blocks.is_multiple_of(parts) {
         plan.split = SplitUnit::Multiplications;
         notes.push(format!(
-            "{blocks} blocks in {parts} parts of a pipeline: parts have about equally many multiplications"
+            "{blocks} blocks in {parts} parts of a pipeline, which have about equally many multiplications"
         ));
     }
 }
@@ -439,7 +439,7 @@ fn resolve(
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
-            "the plan is of {ranks} ranks (tensor x context x data x pipeline), but `{NPUS}` is {}",
+            "the plan has {ranks} ranks (tensor x context x data x pipeline), but `{NPUS}` is {}",
             quoted(npus)
         ));
     }
@@ -489,7 +489,7 @@ fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Mod
             if own != Some(asked) {
                 let own = own.map_or("none".to_owned(), |own| own.to_string());
                 return Err(format!(
-                    "`{key}` is {asked}, and model {} has {own}; expected its size, or no `{MODEL}`",
+                    "`{key}` is {asked}, but model {} has {own}; expected the model's size, or no `{MODEL}`",
                     quoted(name)
                 ));
             }
@@ -498,8 +498,9 @@ fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Mod
         return Ok(definition.map_err(|error| error.to_string())?.model);
     }
     let need = |key: &str| {
-        size(key)?
-            .ok_or_else(|| format!("there is neither `{MODEL}` nor `{key}`, one of its sizes"))
+        size(key)?.ok_or_else(|| {
+            format!("the table has neither `{MODEL}` nor `{key}`, a size of the model")
+        })
     };
     let [layers, hidden, heads, sequence] = [
         need("layers")?,

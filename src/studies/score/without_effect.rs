@@ -65,9 +65,9 @@ pub fn settings_without_effect(
             }
         }
         let reason = match &setting.option {
-            _ if is_default => "all runs are the same without it".to_owned(),
+            _ if is_default => "all runs are the same without the option".to_owned(),
             Some((key, _)) => first_reason(*key, table, options),
-            None => "all runs take as long without it".to_owned(),
+            None => "all runs take the same time without the option".to_owned(),
         };
         Some(SettingWithoutEffect {
             key: setting.key.clone(),

@@ -56,7 +56,7 @@ pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigErro
         let axis = axis(table)?;
         if axes.iter().any(|other| other.name == axis.name) {
             let found = format!("the axis {} twice", quoted(&axis.name));
-            return Err(table.refuse(found, "a name of its own for each axis"));
+            return Err(table.refuse(found, "a different name for each axis"));
         }
         let mut keys = axes.iter().flat_map(|other| &other.keys);
         if let Some(twice) = keys.find(|key| axis.keys.contains(key)) {
@@ -182,7 +182,7 @@ fn keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
             }
             Ok(all)
         }
-        (Some(_), Some(keys)) => Err(keys.refuse("`keys` beside `key`", "one of the two")),
+        (Some(_), Some(keys)) => Err(keys.refuse("both `keys` and `key`", "one of the two")),
         (None, None) => Err(table.missing(
             "key",
             "the key that the axis sets, or `plans`, a number of NPUs",
@@ -239,7 +239,7 @@ fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     if last < first {
         return Err(to.refuse(
             format_args!("{last}"),
-            format_args!("{first} or more, where it begins"),
+            format_args!("at least {first}, the first value"),
         ));
     }
     let (by, field, is_factor) = match (table.get("step"), table.get("factor")) {
@@ -255,10 +255,10 @@ fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
         }
         (None, Some(factor)) => (factor.positive(1e9)?, factor, true),
         (None, None) => {
-            return Err(table.missing("step", "the distance of two values, or `factor`"));
+            return Err(table.missing("step", "the distance between two values, or `factor`"));
         }
         (Some(_), Some(factor)) => {
-            return Err(factor.refuse("`factor` beside `step`", "one of the two"));
+            return Err(factor.refuse("both `factor` and `step`", "one of the two"));
         }
     };
     if by <= f64::from(u8::from(is_factor)) || (is_factor && first <= 0.0) {

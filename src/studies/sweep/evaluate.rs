@@ -121,7 +121,7 @@ impl<'s> PointEvaluator<'s> {
         }
         let Some(own) = point.capacity() else {
             let detail = format!(
-                "machine {} describes no NPU, so nothing is known of its memory",
+                "machine {} describes no NPU, so the memory of its NPUs is unknown",
                 point.machine.name()
             );
             return Err(PointRefusal::new("limits.fits", detail));

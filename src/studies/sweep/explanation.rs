@@ -46,7 +46,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
     let table = TextTable::new(columns);
     let mut text = table.headings(style);
     if beside.is_empty() {
-        text += "  no row that was replayed differs along one axis alone\n";
+        text += "  no replayed row differs along only one axis\n";
     }
     for (_, other, change) in beside.iter().take(20) {
         let Some(measures) = measures(&sweep.rows[*other]) else {

@@ -49,7 +49,7 @@ pub enum JournalError {
     /// The journal belongs to another study, or the study or a file that the study names has
     /// changed.
     #[error(
-        "{}: it is of another study, or the study or a file that it names has changed since\n  \
+        "{}: the journal is of a different study, or the study or one of its files has changed since\n  \
          try: another folder",
         .0.display()
     )]
@@ -65,13 +65,13 @@ pub enum JournalError {
         why: String,
     },
     /// The folder already has a journal.
-    #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), SettingKey::Resume)]
+    #[error("{}: the folder has results of an earlier run\n  try: {} to resume the run, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
     /// A file that the sweep would write exists without a journal, so it is not from a sweep.
-    #[error("{}: it is there, and no sweep wrote it: the folder has no journal\n  try: another folder", .0.display())]
+    #[error("{}: the folder exists but has no journal, so no sweep wrote it\n  try: another folder", .0.display())]
     Foreign(PathBuf),
     /// The folder has no journal.
-    #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]
+    #[error("{}: the folder has no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]
     Missing(PathBuf),
 }
 

@@ -34,7 +34,7 @@ pub enum SweepError {
     Interrupted(#[from] Interruption),
     /// Points have no answer, and replays are not allowed.
     #[error(
-        "{} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … {:#}`",
+        "{} of the points have no result yet\n  try: the missing shards, or `chakram sweep … {:#}`",
         .0,
         SettingKey::Resume
     )]

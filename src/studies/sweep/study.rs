@@ -106,7 +106,7 @@ impl Study {
         let root = document.root(ROOT)?;
         let base = match root.get("base") {
             Some(field) => base(&field)?,
-            None => return Err(root.missing("base", "a table of what all points have")),
+            None => return Err(root.missing("base", "a table with the settings of all points")),
         };
         let field = root.need("axis", "a table [[axis]] for each axis")?;
         let axes = axes(&field)?;
@@ -157,7 +157,7 @@ impl Study {
                     key.starts_with("plan.") || key.starts_with("model.") || *key == "stack"
                 }) {
                     let found = format!("{key} with a trace");
-                    return Err(base.refuse(found, "a model, which plans distribute"));
+                    return Err(base.refuse(found, "a model, because plans distribute models"));
                 }
             }
             (true, false) => {
@@ -165,7 +165,7 @@ impl Study {
                 if let Some(key) = all.find(|key| setting::is_of_traces(key)) {
                     return Err(base.refuse(
                         format_args!("{key} with a model"),
-                        "a trace, of whose files and ranks it speaks",
+                        "a trace, because this key describes the files or ranks of a trace",
                     ));
                 }
             }
@@ -176,7 +176,7 @@ impl Study {
                 .find(|key| matches!(*key, "plan.place" | "plan.tiles"))
         {
             return Err(base.refuse(
-                format_args!("map and {key}, which both say where ranks sit"),
+                format_args!("map and {key}, which both place ranks"),
                 "one of the two",
             ));
         }
@@ -199,8 +199,8 @@ impl Study {
         // Kernels of captured jobs may have no mapping.
         if all_mapped && sets("model") && sets("power.busy") {
             return Err(base.refuse(
-                "power.busy with kernels by loop nests, whose mappings have their energy",
-                "power.idle alone",
+                "power.busy with kernels by loop nests, whose mappings state their energy",
+                "only power.idle",
             ));
         }
         if self.limits.cost.is_some() && !sets(PRICE) {
@@ -219,7 +219,7 @@ impl Study {
         }
         if let (Some(field), 1) = (root.get("rounds"), self.layers.len()) {
             return Err(field.refuse(
-                "rounds of one layer, of which a second finds nothing new",
+                "several rounds of one layer, where a second round finds nothing new",
                 "two or more tables [[layer]]",
             ));
         }
@@ -233,8 +233,8 @@ impl Study {
             if layer.strategy == SearchStrategy::BranchAndBound {
                 if i < last && self.rounds.is_none() {
                     return Err(refuse(
-                        "branch-and-bound outside the last layer",
-                        "it in the last layer, whose points are replayed",
+                        "branch-and-bound in a layer other than the last",
+                        "branch-and-bound only in the last layer, whose points are replayed",
                     ));
                 }
                 if !self.objectives[0].is_bounded() {
@@ -245,14 +245,14 @@ impl Study {
                 }
                 if let Some(key) = UNBOUNDED.iter().find(|key| sets(key)) {
                     return Err(refuse(
-                        &format!("branch-and-bound beside {key}, which bounds leave out"),
+                        &format!("branch-and-bound with {key}, which bounds do not include"),
                         "another strategy",
                     ));
                 }
                 if !sets("model") {
                     return Err(refuse(
                         "branch-and-bound with a trace",
-                        "a model: bounds are those of plans",
+                        "a model, because bounds exist only for plans",
                     ));
                 }
             }

@@ -149,8 +149,8 @@ impl<'s> SweepTable<'s> {
         Some(match inside {
             0 => format!("row {number} leads by more than its interval (90 %: {interval})"),
             _ => format!(
-                "{} within the interval of row {number} (90 %: {interval}): measured, another may lead, \
-                 but errors that rows share do not change their order",
+                "{} within the interval of row {number} (90 %: {interval}): in measurements \
+                 another row may lead, but errors that rows share do not change their order",
                 match inside {
                     1 => "1 other row is".to_owned(),
                     _ => format!(
@@ -451,7 +451,7 @@ impl<'s> SweepTable<'s> {
         paragraph(&mut text, &self.counts(), "", 2, plain).expect("a string grows as needed");
         let ranked = self.ranked();
         if ranked.is_empty() {
-            text += "\nno point has an answer\n";
+            text += "\nno point has a result\n";
             return text;
         }
         text += &self.rounds(style);
@@ -469,7 +469,7 @@ impl<'s> SweepTable<'s> {
             );
         }
         if proved {
-            text += "  none that was not replayed is better by the model: no bound of theirs is below the best\n";
+            text += "  no unreplayed point is better by the model: all bounds of such points are above the best\n";
         }
         if let Some(lead) = self.lead(first, ranked[0]) {
             paragraph(&mut text, &lead, "  ", 2, plain).expect("a string grows as needed");

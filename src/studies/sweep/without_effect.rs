@@ -82,5 +82,5 @@ fn reason(
         Ok(SettingKind::Option(option)) => evaluator.option_reason(option.key, other),
         _ => None,
     };
-    found.unwrap_or_else(|| "rows that differ in it alone have the same results".to_owned())
+    found.unwrap_or_else(|| "rows that differ only in this key have the same results".to_owned())
 }

@@ -122,7 +122,7 @@ fn causes_are_named() {
     let (code, found) = check(&corpus, &[]);
     assert_eq!(code, 3);
     let found = causes(&found, 0);
-    assert!(found.contains("workload: its files are others"), "{found}");
+    assert!(found.contains("workload: the files differ"), "{found}");
     assert!(
         found.contains("compute: step0/layer2/")
             && found.contains("collectives: all-reduce, all 8 ranks"),

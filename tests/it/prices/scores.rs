@@ -177,7 +177,7 @@ fn tables_that_make_no_runs_are_refused() {
         (
             "width,tp,seconds\n",
             COLUMNS.to_owned(),
-            "there is no run in it",
+            "the table has no run",
         ),
         (
             "width,tp,seconds\n256,1,1\n",
@@ -311,8 +311,8 @@ fn settings_that_move_no_prediction_are_named() {
         let scores: Value = serde_json::from_str(&text).expect("it is JSON");
         scores
     };
-    let default = "all runs are the same without it";
-    let as_long = "all runs take as long without it";
+    let default = "all runs are the same without the option";
+    let as_long = "all runs take the same time without the option";
     for (option, reason) in [
         // These are the values in the file of columns, the default, and a preset of the size that the runs need.
         (["--set", "layers=2"], Some(default)),

@@ -190,6 +190,6 @@ fn tokens_come_with_a_word_on_batching() {
     let (report, _) = served(&scenario(&text), None);
     // 10 ms for the prompt and four further tokens of 2 ms.
     assert_eq!(alone(&report, "m"), 18_000_000_000);
-    let says = |warning: &String| warning.contains("there is no continuous batching yet");
+    let says = |warning: &String| warning.contains("continuous batching is not simulated");
     assert!(report.warnings.iter().any(says), "{:?}", report.warnings);
 }

@@ -212,7 +212,7 @@ fn measurements_become_a_platform() {
         "{text}"
     );
     assert!(
-        text.contains("# 1.000 us of the total are none of these"),
+        text.contains("# 1.000 us of the total belong to none of these parts"),
         "{text}"
     );
     // Any table, averaged: 580 and 620 us of compute for one request, 1500 us for four.

@@ -183,7 +183,7 @@ fn files_of_arrivals_are_held_line_by_line() {
     let error = |rows: &str| run(rows).unwrap_err().to_string();
     let text = error("arrival_us,model\n1,alpha\n5,beta\n4,alpha\n");
     assert!(
-        text.contains("arrivals.csv:4: found an arrival at 4.000 us, before that of line 3"),
+        text.contains("arrivals.csv:4: found an arrival at 4.000 us, before the arrival of line 3"),
         "{text}"
     );
     let text = error("arrival_us,model\n1,alpha\n5,bet\n");
@@ -193,7 +193,7 @@ fn files_of_arrivals_are_held_line_by_line() {
     );
     let text = error("arrival_us\n-1\n");
     assert!(
-        text.contains("arrivals.csv:2") && text.contains("not negative"),
+        text.contains("arrivals.csv:2") && text.contains("0 or more"),
         "{text}"
     );
     let text = error("time,model\n1,alpha\n");

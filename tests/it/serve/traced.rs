@@ -174,7 +174,7 @@ fn what_traces_cannot_do_is_refused() {
         ("[policy]\nkind = \"batching\"\nbatch = 2", "of one request"),
         (
             "[policy]\nkind = \"shortest-job-first\"\npreemption = \"1 us\"",
-            "no border of jobs",
+            "no job borders",
         ),
     ] {
         let error = fails(&policy(text), Some(&machine));

@@ -238,7 +238,9 @@ fn machines_and_models_of_other_tools_are_named() {
     );
     let error = refused(&["serve", "dlrm"]);
     assert!(
-        error.contains("model dlrm: its blocks differ; only decoders of alike blocks are served"),
+        error.contains(
+            "model dlrm: the blocks differ; only decoders with identical blocks are served"
+        ),
         "{error}"
     );
     let error = refused(&["serve", "none.toml"]);

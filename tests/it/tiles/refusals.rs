@@ -59,7 +59,7 @@ fn bad_plans_are_refused_with_the_number_that_does_not_fit() {
     refused(
         "wafer-5x4",
         &["--place", "line", "--map", "0-31"],
-        "both say where ranks sit",
+        "both place ranks",
     );
     refused(
         "wafer-5x4",

@@ -73,7 +73,7 @@ pub(super) fn layers(
         }]);
     };
     if let Some(strategy) = root.get("strategy") {
-        return Err(strategy.refuse("a strategy beside [[layer]]", "one in each layer"));
+        return Err(strategy.refuse("both a strategy and [[layer]]", "a strategy in each layer"));
     }
     let mut layers = Vec::new();
     let mut taken = vec![false; axes.len()];
@@ -104,7 +104,7 @@ pub(super) fn layers(
         });
     }
     if let Some(left) = taken.iter().position(|taken| !taken) {
-        let found = format!("no layer with the axis {}", quoted(&axes[left].name));
+        let found = format!("the axis {} in no layer", quoted(&axes[left].name));
         return Err(field.refuse(found, "each axis in one layer"));
     }
     Ok(layers)

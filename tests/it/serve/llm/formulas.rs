@@ -171,7 +171,7 @@ fn a_saturated_engine_serves_as_offline() {
     assert!(
         fast.warnings
             .iter()
-            .any(|warning| warning.contains("more is asked for")),
+            .any(|warning| warning.contains("the load exceeds the capacity")),
         "{:?}",
         fast.warnings
     );
