@@ -1,4 +1,5 @@
-//! Figures of the ASTRA-sim 2.0 paper, from the machine files under `traces/` and the presets.
+//! Compares results with figures of the ASTRA-sim 2.0 paper, from the machine files under `traces/`
+//! and the presets.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
@@ -6,7 +7,7 @@ use chakram::machine::Machine;
 use chakram::trace::CollectiveKind;
 use std::path::Path;
 
-/// Microseconds of an all-reduce of 10^9 bytes among all NPUs, by closed form.
+/// Returns the microseconds of an all-reduce of 10^9 bytes among all NPUs, by closed form.
 fn all_reduce(machine: &Machine) -> f64 {
     let npus = machine.topology().npus();
     let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1_000_000_000, npus);
@@ -39,7 +40,8 @@ fn within(found: f64, want: f64, part: f64) {
     );
 }
 
-/// The table's collective times in microseconds. Its 1024 MB at 2^30 bytes per GB take as long as 10^9 bytes at 10^9.
+/// The table's collective times in microseconds. Its 1024 MB at 2^30 bytes per GB take the same
+/// time as 10^9 bytes at 10^9 bytes per GB.
 #[test]
 fn table_4_to_0_3_percent() {
     let rows = [
@@ -56,11 +58,12 @@ fn table_4_to_0_3_percent() {
     }
 }
 
-/// Loads of an all-reduce of S bytes: 2 S (n-1)/n / B in the first dimension, 1/n of that size in the next. W-2D: 2 ·
-/// 31/32 · 1 GB / 250 GB/s = 7,750 us, then 15/16 of 1/32: 234 us. In ascending order the most loaded dimension
-/// determines the time; Conv-4D's first dimension adds the time of one of 64 chunks for filling and draining: 4,375 +
-/// 4,000/64. Themis distributes the sum of all loads: the paper says that W-2D, Conv-3D and Conv-4D take as long as
-/// one-dimensional wafers with the same total rate: 511/512 · 2 GB / rate.
+/// Loads of an all-reduce of S bytes: 2 S (n-1)/n / B in the first dimension, 1/n of that size in
+/// the next. W-2D: 2 · 31/32 · 1 GB / 250 GB/s = 7,750 us, then 15/16 of 1/32: 234 us. In ascending
+/// order the most loaded dimension determines the time; Conv-4D's first dimension adds the time of
+/// one of 64 chunks for filling and draining: 4,375 + 4,000/64. Themis distributes the sum of all
+/// loads: the paper says that W-2D, Conv-3D and Conv-4D take the same time as one-dimensional
+/// wafers with the same total rate: 511/512 · 2 GB / rate.
 #[test]
 fn figure_9a_to_1_percent_and_its_claims_to_3() {
     let wafer = |rate: f64| 2.0 * 511.0 / 512.0 / rate * 1e6;
@@ -77,7 +80,8 @@ fn figure_9a_to_1_percent_and_its_claims_to_3() {
             "one dimension leaves nothing to choose"
         );
     }
-    // Plain, under Themis by a greedy pipeline of 64 chunks, and the wafer of equal total rate.
+    // Each system is measured in ascending order, under Themis by a greedy pipeline of 64 chunks,
+    // and as the wafer of equal total rate.
     let systems = [
         ("w-2d", 7750.0, 4004.0, 500.0),
         ("conv-3d", 9375.0, 5801.0, 350.0),

@@ -1,5 +1,5 @@
-//! Arithmetic in a number format without a peak on the machine: an error that names the format, unless the duration
-//! follows from something else.
+//! Tests of arithmetic in a number format without a peak on the machine: an error that names the
+//! format, unless the duration follows from something else.
 
 use crate::commands::{chakram, code};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
@@ -79,8 +79,9 @@ fn arithmetic_in_a_format_without_a_peak_is_refused() {
     );
 }
 
-/// 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format have a price: 2,039 kB in 1 us. A recorded kernel without
-/// a price keeps its 5 us, and a kernel with neither takes no time; the report counts both.
+/// The machine has 312e12 FLOP/s of bf16 and 2039e9 B/s. Bytes of any format have a time: 2,039 kB
+/// take 1 us. A recorded kernel without another time keeps its 5 us, and a kernel with neither
+/// takes no time; the report counts both.
 #[test]
 fn what_has_bytes_or_a_duration_is_not_refused() {
     let bytes = [(0, 0, 2_039_000, FP8), (0, 0, 2_039_000, None)];
@@ -103,7 +104,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
     assert!(!ok(&[(5, 7, 0, FP8), (0, 7, 0, FP8)]));
 }
 
-/// A generated job in fp8: the error counts all such kernels of its graphs.
+/// The job is generated in fp8: the error counts all such kernels of its graphs.
 #[test]
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();

@@ -1,4 +1,4 @@
-//! Results of replays, against physics computed by other means.
+//! Compares results of replays with physics computed by other means.
 //!
 //! - `rig` and `lines`: short notations for machines and traces, and a log of an observer's
 //!   notifications;

@@ -1,5 +1,5 @@
-//! Plans that keep data in remote memory if it does not fit into NPUs, and the capacity that each kind of data counts
-//! against.
+//! Tests of plans that keep data in remote memory if it does not fit into NPUs, and of the capacity
+//! against which each kind of data counts.
 
 use super::commands::chakram;
 use chakram::machine::PRESETS;
@@ -108,7 +108,7 @@ fn a_pool_holds_what_npus_do_not() {
     let machine = machine(folder.path(), own, 1 << 40);
     let output = generate(&machine, &[]);
     assert_eq!(output.status.code(), Some(3));
-    // Notes state it, too.
+    // Notes also state it.
     let said = text(&output);
     let report = said.split("\n  !").next().unwrap_or_default();
     assert!(!report.contains("remote memory"), "{}", text(&output));
@@ -118,8 +118,8 @@ fn a_pool_holds_what_npus_do_not() {
     assert_eq!(dry(&[]).status.code(), Some(3));
 }
 
-/// No recomputation if the pool has room for the activations; without the pool everything is recomputed, and still does
-/// not fit.
+/// There is no recomputation if the activations fit into the pool; without the pool everything is
+/// recomputed, and still does not fit.
 #[test]
 fn recomputation_counts_the_pool() {
     let folder = TempDir::new().unwrap();
@@ -192,7 +192,7 @@ fn a_large_mixture_of_experts_fits_a_hierarchical_pool() {
     assert!(said.contains("fits: 180.3 GB of 1.1 TB on "), "{said}");
 }
 
-/// Output for that job, which must fit.
+/// Returns the output for that job, which must fit.
 fn generate_large(more: &[&str]) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/pool_residency/moe-1t.toml");
     let words = "--data 256 --expert 64 --zero 1 --batch 256 --machine hiermem --residency corrected --fit require";

@@ -1,5 +1,5 @@
-//! Makespans with changed kernels, collectives, ranks and machine keys, against sums by hand and against jobs and
-//! machines that have these values from the start.
+//! Compares makespans with changed kernels, collectives, ranks and machine keys with sums by hand
+//! and with jobs and machines that have these values from the start.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -31,7 +31,7 @@ fn kernels_last_as_they_are_told() {
         (&["--kernel", "*=2"][..], 42 * us),
         (&["--kernel", "*=0.5x"], 21 * us / 2),
         (&["--kernel", "*=1us"], 3 * us),
-        // Each change applies to the result of the one before: 7 us, halved, times 3.
+        // Each change applies to the result of the change before it: 7 us, halved, times 3.
         (&["--kernel", "*=0.5", "--kernel", "*=3"], 63 * us / 2),
         // The other rank ends after 21 us.
         (&["--slow", "1=1.5"], 63 * us / 2),
@@ -52,8 +52,8 @@ fn kernels_last_as_they_are_told() {
     assert_eq!(makespan(&slow), makespan(&chain(&["--kernel", "*=1.25"])));
 }
 
-/// Kernels of 7 us that are up to a tenth longer or shorter: a chain of three takes 18.9 to 23.1 us, and equal for the
-/// same seed.
+/// Kernels of 7 us become up to a tenth longer or shorter: a chain of three takes 18.9 to 23.1 us,
+/// and equal for the same seed.
 #[test]
 fn jitter_is_drawn_by_its_seed() {
     let draw = |words: &str| makespan(&chain(&["--jitter", words]));

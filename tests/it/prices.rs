@@ -1,4 +1,5 @@
-//! Prices of kernels, collectives and hosts against measurements, and scores of predictions.
+//! Compares times of kernels, collectives and hosts with measurements, and tests scores of
+//! predictions.
 //!
 //! Measurements are read from the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names; without it, tests
 //! that need them report that they are skipped.

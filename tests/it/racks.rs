@@ -1,4 +1,4 @@
-//! Large jobs that use only a part of each rack, and groups across domains.
+//! Tests of large jobs that use only a part of each rack, and of groups across domains.
 
 use super::commands::{chakram, code};
 use serde_json::Value;
@@ -15,8 +15,9 @@ fn json(args: &[&str]) -> Value {
     serde_json::from_str(&text).expect("it is JSON")
 }
 
-/// All-reduce over two racks without a ring: 65 ranks fit in a rack of 72. 73 do not, and rank 64 is the first of the
-/// second rack, NPU 72; 144 ranks need three racks of 64, or all NPUs of two.
+/// An all-reduce spans two racks without a ring: 65 ranks fit in a rack of 72. 73 ranks do not, and
+/// rank 64 is the first of the second rack, NPU 72; 144 ranks need three racks of 64, or all NPUs
+/// of two.
 #[test]
 fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
     let job = |ranks: &'static str, more: &[&'static str]| {

@@ -1,5 +1,5 @@
-//! Samples and tokens per second, and utilization of the peak, against their formulas; for jobs read back from disk,
-//! and for parts of jobs, whose rates are unknown.
+//! Compares samples and tokens per second, and utilization of the peak, with their formulas; also
+//! for jobs read back from disk, and for parts of jobs, whose rates are unknown.
 
 use super::commands::answer;
 use serde_json::Value;
@@ -28,7 +28,7 @@ fn rates_are_amounts_over_the_makespan() {
     let plan = self::report(&[&MODEL[..], &["--dry-run"]].concat());
     let rates = &report["throughput"];
     let seconds = report["makespan_ps"].as_f64().unwrap() / 1e12;
-    // Two steps of 8 samples of 1,024 tokens, on 4 NPUs.
+    // The job has two steps of 8 samples of 1,024 tokens, on 4 NPUs.
     assert_eq!(
         (&rates["samples"], &rates["tokens"]),
         (&16.into(), &16_384.into())
@@ -84,7 +84,7 @@ fn utilization_of_the_model_is_within_that_of_the_hardware() {
     }
 }
 
-/// If a trace states ten times as many model FLOPs as its kernels have, a warning says so.
+/// If a trace states ten times the model FLOPs that its kernels have, a warning says so.
 #[test]
 fn more_model_flops_than_kernels_carry_out_are_a_warning() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -1,4 +1,4 @@
-//! Machines written by `chakram machine new`.
+//! Tests of machines written by `chakram machine new`.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -32,7 +32,7 @@ fn step(machine: &str, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("it is JSON")
 }
 
-/// With equal rates, the interval equals the known machine's, too.
+/// With equal rates, the interval also equals that of the known machine.
 #[test]
 fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
     let folder = tempfile::tempdir().expect("there is room");

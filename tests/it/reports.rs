@@ -1,5 +1,5 @@
-//! A report is a single value: JSON and text show the same facts, and a report written and read again gives the same
-//! bytes.
+//! Tests that a report is a single value: JSON and text show the same facts, and a report written
+//! and read again gives the same bytes.
 
 use super::commands::answer;
 use chakram::report::json::{ReportDocument, write};
@@ -57,13 +57,13 @@ fn reports_read_back_say_the_same() {
         }
         let direct = replayed(asked, &[]);
         let read = report_text::render(&report, "title", "basis", TextStyle::default());
-        // The library's errors name settings by key, the program's by flag.
+        // The library's errors name settings by key, and the program's errors by flag.
         let read = ["details", "format", "table"]
             .iter()
             .fold(read, |text, key| {
                 text.replace(&format!("`{key}`"), &format!("--{key}"))
             });
-        // Everything but the title and the line about its basis.
+        // Returns everything except the title and the line about its basis.
         let tables = |text: &str| text.split_once("\n\n").map(|(_, tables)| tables.to_owned());
         assert_eq!(tables(&read), tables(&direct), "{asked:?}");
     }

@@ -1,4 +1,4 @@
-//! The compiled schema that the build reads, against `proto/et_def.proto`.
+//! Compares the compiled schema that the build reads with `proto/et_def.proto`.
 //!
 //! The compiler here knows the part of proto3 that the schema uses: messages with fields, `repeated`, one
 //! `oneof`, and enums. Anything else fails the test.
@@ -57,7 +57,7 @@ impl<'a> Tokens<'a> {
         assert_eq!(self.next(), token);
     }
 
-    /// `= number ;`
+    /// Reads `= number ;`.
     fn number(&mut self) -> i32 {
         self.expect("=");
         let number = self.next().parse().unwrap();
@@ -198,7 +198,7 @@ fn scalar(kind: &str) -> Option<Type> {
     })
 }
 
-/// `start_time_micros` in JSON: `startTimeMicros`.
+/// Returns the name in JSON: `startTimeMicros` for `start_time_micros`.
 fn camel_case(name: &str) -> String {
     let mut words = name.split('_');
     let first = words.next().unwrap_or_default().to_owned();

@@ -1,5 +1,6 @@
-//! Requests over time: LIGHTSPEED's numbers, queues against formulas, closed forms and policies against plain
-//! simulators that share no code with them, and rejected scenarios.
+//! Tests of requests over time: LIGHTSPEED's numbers, queues compared with formulas, closed forms
+//! and policies compared with plain simulators that share no code with them, and rejected
+//! scenarios.
 
 mod alone;
 mod lightspeed;

@@ -1,10 +1,12 @@
 //! Transfer of activations from one group of tiles to the next through adapters, by both strategies of PALM's Fig. 11.
 //!
-//! Strategy 1 (Eq. 7): all-reduce in the source group; then each of its `a` adapters sends all bytes to an adapter of
-//! the destination group, which broadcasts them among its share of the members. Strategy 2 (Eq. 8): each share of the
-//! source group reduces to its adapter, the adapters send, the destination's adapters all-reduce and then broadcast.
-//! The groups are two adjacent blocks of 3 x 4 cores, ordered as a ring of neighbours, or the same with a thirteenth
-//! core. With it no ring of neighbours exists, because a mesh is bipartite, so its cycles have even lengths.
+//! Strategy 1 (Eq. 7): all-reduce in the source group; then each of its `a` adapters sends all
+//! bytes to an adapter of the destination group, which broadcasts them among its share of the
+//! members. Strategy 2 (Eq. 8): each share of the source group reduces to its adapter, the adapters
+//! send, the destination's adapters all-reduce and then broadcast. The groups are two adjacent
+//! blocks of 3 x 4 cores, ordered as a ring of neighbours, or these blocks with a thirteenth core.
+//! With this core no ring of neighbours exists, because a mesh is bipartite, so its cycles have
+//! even lengths.
 
 use super::lines::{Line, call, receive, send};
 use super::rig::{replay_with, try_job};
@@ -180,11 +182,12 @@ fn a_handover_takes_the_sum_of_its_phases() {
     }
 }
 
-/// In the paper, strategy 1 is faster if the source is a ring of neighbours, and strategy 2 if it is not. With
-/// full-duplex links the second claim fails: a thirteenth core adds two links to one step, and the all-reduce takes 2.5
-/// % longer. If both directions share a link, messages in opposite directions contend, the all-reduce takes twice as
-/// long, and strategy 2 is faster. Its best number of adapters is six, where the time of the adapters' all-reduce and
-/// that of the shares balance.
+/// In the paper, strategy 1 is faster if the source is a ring of neighbours, and strategy 2 if it
+/// is not. With full-duplex links the second claim fails: a thirteenth core adds two links to one
+/// step, and the all-reduce takes 2.5 % longer. If both directions share a link, messages in
+/// opposite directions contend, the all-reduce takes twice the time, and strategy 2 is faster. Its
+/// best number of adapters is six, where the time of the adapters' all-reduce and that of the
+/// shares balance.
 #[test]
 fn which_strategy_is_ahead_depends_on_the_ring_and_on_duplex() {
     let counts = [1, 2, 3, 4, 6, 12];

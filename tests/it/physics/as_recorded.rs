@@ -1,4 +1,5 @@
-//! Communication timed as recorded or as captured: which ranks wait for which, and until when.
+//! Tests of communication timed as recorded or as captured: the ranks for which a rank waits, and
+//! the ends of the waits.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
@@ -95,9 +96,9 @@ fn without_a_root_everyone_waits_for_everyone() {
     }
 }
 
-/// The same starts with the root at rank 1: it waits for all and ends at 900 + 20; rank 0 waits only for the root and
-/// ends at 500 + 10; rank 2 comes after the root and does not wait: 900 + 30. Rank 0 waited 500 ns for the root, and
-/// the root waited 400 ns for rank 2.
+/// With the same starts and the root at rank 1, the root waits for all and ends at 900 + 20; rank 0
+/// waits only for the root and ends at 500 + 10; rank 2 comes after the root and does not wait: 900
+/// + 30. Rank 0 waited 500 ns for the root, and the root waited 400 ns for rank 2.
 #[test]
 fn with_a_root_the_others_wait_for_the_root() {
     for kind in WITH_ROOT {
@@ -148,7 +149,7 @@ fn an_eager_member_waits_for_nobody() {
     }
 }
 
-/// All members arrive at the same time, so none waits.
+/// All members arrive at the same time, so no member waits.
 #[test]
 fn members_that_come_together_wait_for_nobody() {
     let replay = recorded(&members(
@@ -178,8 +179,8 @@ fn who_is_eager_needs_no_turn() {
     assert_eq!(replay.end(1, 1), 910_000);
 }
 
-/// Two successive all-reduces on an eager rank; the other rank is ready for the second one first. Turns are counted for
-/// the eager rank too, so both collectives complete.
+/// An eager rank runs two successive all-reduces; the other rank is ready for the second one first.
+/// Turns are counted for the eager rank too, so both collectives complete.
 #[test]
 fn eager_members_are_counted_in_turns() {
     let node = |ns| call(K::AllReduce, 8).lasts(ns);
@@ -419,7 +420,7 @@ fn without_durations_there_is_nothing_to_replay() {
         let wanted = "2 communication nodes take no time: the trace has no duration for them";
         assert!(warnings.contains(&wanted.to_owned()), "{warnings:?}");
 
-        // A job without communication.
+        // The job has no communication.
         let workload = job(&vec![vec![kernel(10)]; 2], &[]);
         CompiledReplay::new(&workload, &machine, &priced(comm)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `auto` against the algorithms by name, in replays and in the report.
+//! Compares `auto` with the algorithms by name, in replays and in the report.
 
 use super::lines::{Line, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
@@ -64,7 +64,7 @@ fn no_name_is_much_faster() {
                     replay(&workload, &machine_of(&dims, choices, SwitchingMode::IDEAL)).ps()
                 });
                 let best = named.into_iter().min().unwrap();
-                // Rings of 4 and 8 NPUs.
+                // The rings have 4 and 8 NPUs.
                 let factor = if wired(&dims) { dims[0].size / 2 } else { 1 };
                 let most = best * u64::from(factor);
                 assert!(found <= most, "{kind} of {bytes} B: {found} and {best}");
@@ -73,9 +73,10 @@ fn no_name_is_much_faster() {
     }
 }
 
-/// In one group, all-gathers of 9 B and of 90 MB among 8 in a ring: the small one costs 4 links and 7 bytes' time with
-/// `direct` against 7 links with `ring`; the large one 32 times 11.25 MB against 7 times. If the machine names an
-/// algorithm, the report names it, too.
+/// In one group, all-gathers of 9 B and of 90 MB among 8 in a ring: the small one takes 4 links and
+/// 7 bytes' time with `direct` and 7 links with `ring`; the large one takes the time of 32 times
+/// 11.25 MB with `direct` and of 7 times with `ring`. If the machine names an algorithm, the report
+/// names it, too.
 #[test]
 fn the_report_says_what_was_used() {
     let dims = [dim(
@@ -110,8 +111,8 @@ fn the_report_says_what_was_used() {
     assert_eq!(said(&all_do(6, &[small]), &machine(&dims)), ["ring 6 (d0)"]);
 }
 
-/// Ring of 8 and 16 B: halving-doubling would take two stages of 3,500 ns and 0.56, recursive doubling one stage, and
-/// direct two of 2,000 and more.
+/// On a ring of 8 with 16 B, halving-doubling would take two stages of 3,500 ns and 0.56, recursive
+/// doubling one stage, and direct two of 2,000 and more.
 #[test]
 fn a_small_all_reduce_is_one_stage() {
     let dims = [dim(DimensionShape::Ring, 8, CollectiveAlgorithm::Ring)];

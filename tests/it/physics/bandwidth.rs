@@ -1,4 +1,4 @@
-//! The meaning of `bandwidth`, as laws over machines and messages, and by hand.
+//! Tests of the meaning of `bandwidth`, as laws over machines and messages, and by hand.
 
 use super::flows::{any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const ALL: [NetworkModel; 3] = [ContentionFree, Ports, Links];
 
-/// Up to three dimensions of any shape.
+/// Returns up to three dimensions of any shape.
 fn stack() -> impl Strategy<Value = Vec<Dim>> {
     prop::collection::vec(any_dim(5), 1..=3)
 }
@@ -49,7 +49,7 @@ proptest! {
         few in any::<bool>(),
     ) {
         let n = npus(&dims);
-        // To any NPU, or from all to one.
+        // Messages go to any NPU, or from all to one.
         let flows = drawn.into_iter().filter_map(|(ns, a, b, bytes)| {
             let (from, to) = (a % n, if few { n - 1 } else { b % n });
             (from != to).then_some(flow(ns, from, to, bytes))
@@ -67,7 +67,7 @@ proptest! {
     }
 }
 
-/// Up to two dimensions with any algorithms.
+/// Returns up to two dimensions with any algorithms.
 fn carried() -> impl Strategy<Value = Vec<Dim>> {
     let algorithm = prop::sample::select(CollectiveAlgorithm::ALL.map(|(a, _)| a).to_vec());
     let one = (any_dim(6), algorithm);
@@ -80,9 +80,9 @@ fn carried() -> impl Strategy<Value = Vec<Dim>> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The same in collectives of any algorithms, with concurrent messages. Without contention the law applies to the
-    /// bytes that an NPU sends and receives for the collective. Alone, the collective takes exactly as long as its
-    /// ports allow.
+    /// The same law applies to collectives of any algorithms, with concurrent messages. Without
+    /// contention the law applies to the bytes that an NPU sends and receives for the collective.
+    /// Alone, the collective takes exactly the time of its ports.
     #[test]
     fn no_collective_is_faster_than_its_servers(
         dims in carried(),

@@ -1,4 +1,4 @@
-//! Bytes sent equal bytes received: counted from the programs themselves.
+//! Tests that bytes sent equal bytes received, counted from the programs themselves.
 
 use super::rig::cases;
 use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition};
@@ -19,7 +19,7 @@ const PRIMITIVES: [CollectivePrimitive; 8] = [
 
 /// State of a line's members when no member can continue.
 struct Line {
-    /// Messages that reached each member; the next field has the expected numbers.
+    /// Number of messages that reached each member; the next field has the expected numbers.
     received: Vec<u32>,
     expected: Vec<u32>,
     /// Bytes sent and received by each member, times n, because shares are n-ths.

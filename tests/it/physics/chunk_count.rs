@@ -1,4 +1,5 @@
-//! The chosen number of chunks, if the machine gives none, against replays with every possible number.
+//! Compares the number of chunks that is chosen if the machine gives none with every possible
+//! number, in replays.
 
 use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
@@ -12,7 +13,8 @@ use chakram::workload::Workload;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
-/// Every number up to 6, and larger ones with steps of at most a third: enough for a regular test run.
+/// Every number up to 6, and larger numbers with steps of at most a third: enough for a regular
+/// test run.
 const SAMPLE: [u32; 16] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 21, 28, 37, 50, 75, 128];
 
 const UNSTATED: ChunkPipeline = ChunkPipeline {
@@ -103,7 +105,8 @@ proptest! {
     }
 }
 
-/// Against every number from 1 to 128: numbers between those of the sample are no better.
+/// Compares the chosen number with every number from 1 to 128: numbers between those of the sample
+/// are no better.
 fn every_number(cases_of: &[(Vec<Dim>, K, u64)]) {
     for (dims, kind, bytes) in cases_of {
         let job = job(*kind, *bytes, dims.iter().map(|dim| dim.size).product(), 0);

@@ -1,4 +1,4 @@
-//! Every collective with every algorithm on one dimension, against the closed forms.
+//! Compares every collective with every algorithm on one dimension with the closed forms.
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};

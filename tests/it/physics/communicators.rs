@@ -1,4 +1,5 @@
-//! Groups with the same members are different groups: names distinguish them, in replays and in `validate`.
+//! Tests that groups with the same members are different groups: names distinguish them, in replays
+//! and in `validate`.
 
 use super::lines::{Line, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
 
-/// Result of `validate` on the same traces.
+/// Returns the result of `validate` on the same traces.
 fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces = ranks
         .iter()
@@ -41,11 +42,12 @@ fn ways() -> Vec<ReplayOptions> {
     ways
 }
 
-/// Two NPUs on a fabric, 475,000 B at 20 ps/B and one link of 500 ns: a broadcast takes 9.5 + 0.5 = 10 us. Rank 1, the
-/// root, joins the first group's broadcast after 80 us; rank 0 joins at once, so it ends at 90. The second group's
-/// broadcast, from rank 0, is independent: it ends at 10 us, and the 100 us of compute after it at 110. If both groups
-/// were one, the second broadcast would be the group's second operation, and rank 1 would take it after the first,
-/// although its bytes have arrived: 80 + 100 = 180 us.
+/// Two NPUs on a fabric, 475,000 B at 20 ps/B and one link of 500 ns: a broadcast takes 9.5 + 0.5 =
+/// 10 us. Rank 1, the root, joins the first group's broadcast after 80 us; rank 0 joins at once, so
+/// the broadcast ends at 90. The second group's broadcast, from rank 0, is independent: it ends at
+/// 10 us, and the 100 us of compute after it at 110. If both groups were one, the second broadcast
+/// would be the group's second operation, and rank 1 would take it after the first, although its
+/// bytes have arrived: 80 + 100 = 180 us.
 #[test]
 fn one_group_does_not_wait_for_another_of_the_same_ranks() {
     let broadcast = |group: Option<&'static str>, root| {
@@ -180,8 +182,8 @@ fn any_plan() -> impl Strategy<Value = ParallelismPlan> {
 }
 
 impl ParallelismPlan {
-    /// The makespan with these members of groups `a` and `b`, in a job of `all` ranks. Group `c` has all ranks but the
-    /// last, or only the first.
+    /// Returns the makespan with these members of groups `a` and `b`, in a job of `all` ranks.
+    /// Group `c` has all ranks but the last, or only the first.
     fn time(
         &self,
         [a, b]: [&[u32]; 2],

@@ -1,4 +1,4 @@
-//! Collectives from scripts: one trace for each member of the group.
+//! Tests of collectives from scripts: one trace for each member of the group.
 //!
 //! On every network a byte takes 20 ps and a link 500 ns.
 

@@ -1,4 +1,5 @@
-//! Data that each member ends with: programs run on sets instead of bytes, with random message delays.
+//! Tests of the data that each member has at the end: programs run on sets instead of bytes, with
+//! random message delays.
 //!
 //! A buffer has a part for each member of a line, in an all-to-all one for each pair. For each part, a member stores
 //! the set of members whose data it has. This test states independently which parts a message should carry; the
@@ -73,7 +74,7 @@ impl Line {
         from % self.n * self.n + to % self.n
     }
 
-    /// Parts that the member `index` has at the beginning.
+    /// Returns the parts that the member `index` has at the beginning.
     fn start(&self, index: usize) -> Vec<u64> {
         use CollectivePrimitive as P;
         let own = 1 << index;
@@ -156,7 +157,8 @@ impl Line {
         }
     }
 
-    /// Parts that message `i` of `index` carries; a part that is reduced elsewhere leaves its sender.
+    /// Returns the parts that message `i` of `index` carries; a part that is reduced elsewhere
+    /// leaves its sender.
     fn load(&self, index: usize, i: u32, step: &SendStep, has: &mut [u64]) -> Load {
         let parts = self.parts_of(index, step.to as usize, i as usize);
         let shares = parts.len() as u64 * BYTES * step.amount.parts;
@@ -216,7 +218,7 @@ impl Line {
                 ..Member::default()
             })
             .collect();
-        // By time, then by order of creation.
+        // Events are ordered by time, then by order of creation.
         let mut events = BinaryHeap::new();
         let mut made = 0_u64;
         let mut plan = |events: &mut BinaryHeap<_>, at: u64, to: usize, event: Event| {
@@ -287,7 +289,7 @@ const BYTES: u64 = 1_000_003;
 struct Dice(u64);
 
 impl Dice {
-    /// Mostly short, sometimes longer than whole rounds.
+    /// Returns a delay that is mostly short, and sometimes longer than whole rounds.
     fn delay(&mut self) -> u64 {
         for (left, by) in [(true, 13), (false, 7), (true, 17)] {
             self.0 ^= if left { self.0 << by } else { self.0 >> by };

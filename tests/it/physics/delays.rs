@@ -1,4 +1,5 @@
-//! Delays: host time between the end of a node's dependencies and the node's becoming ready.
+//! Tests of delays: host time between the end of a node's dependencies and the time at which the
+//! node becomes ready.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
@@ -42,8 +43,8 @@ fn a_delayed_node_holds_no_place_on_its_lane() {
     assert_eq!((replay.end(0, 2), replay.end(0, 1)), (100_000, 110_000));
 }
 
-/// A kernel and a delay both end at 500 ns: the nodes after them become ready in the same round, and the lower id goes
-/// first, whichever of the two is delayed.
+/// A kernel and a delay both end at 500 ns: the nodes after them become ready in the same round,
+/// and the lower id goes first, even if it is the delayed node.
 #[test]
 fn the_end_of_a_delay_goes_by_content() {
     for flip in [false, true] {
@@ -119,7 +120,7 @@ fn delays_do_not_hide_what_a_stuck_replay_waits_for() {
     assert_eq!(why, [waits(1), waits(0)]);
 }
 
-/// Time is limited to 213 days, for delays too.
+/// Time is limited to 213 days, also with delays.
 #[test]
 fn absurd_delays_are_an_error() {
     let workload = job(&[vec![kernel(1).delayed(u64::MAX)]], &[]);

@@ -1,4 +1,4 @@
-//! The same input gives the same output, and unrelated work changes nothing.
+//! Tests that the same input gives the same output, and that unrelated work changes nothing.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};

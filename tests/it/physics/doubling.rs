@@ -7,7 +7,8 @@ use chakram::machine::Machine;
 use chakram::workload::Workload;
 use std::collections::BTreeSet;
 
-/// 4 NPUs. Each number format has its own rate, so a wrong format gives a wrong result.
+/// A machine of 4 NPUs. Each number format has its own rate, so a wrong format gives a wrong
+/// result.
 pub const MACHINE: &str = r#"name = "keys"
 [npu.a]
 memory_bandwidth = "1000 GB/s"

@@ -1,5 +1,6 @@
-//! Memories as endpoints of the network: attached to NPUs of any machine, several at different places, sharing links
-//! with one another, with messages, and with collectives in closed form.
+//! Tests of memories as endpoints of the network: attached to NPUs of any machine, several at
+//! different places, sharing links with one another, with messages, and with collectives in closed
+//! form.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::loads::{self, access, load};
@@ -81,7 +82,8 @@ fn memories_are_as_far_as_their_places() {
             }
         }
     }
-    // The nearest of several ports is used: NPU 2 is as far from the port at NPU 3 as NPU 1 from the port at NPU 0.
+    // The nearest of several ports is used: NPU 2 has the same distance from the port at NPU 3 as
+    // NPU 1 from the port at NPU 0.
     let machine = four("mesh", &[("remote_memory", "0,3")]);
     let ranks = vec![vec![load(40_000)]; 4];
     let found = run(&job(&ranks, &[]), &machine, NetworkModel::ContentionFree);
@@ -268,7 +270,7 @@ impl EventScheduler for NoEvents {
     }
 }
 
-/// Dimensions of a random network.
+/// Returns the dimensions of a random network.
 fn dimensions() -> impl Strategy<Value = Vec<Dim>> {
     let shape = prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec());
     let one = (shape, 1_u32..6, 1_u64..8, 0_u64..900);

@@ -1,5 +1,5 @@
-//! Delays and communication as recorded or captured, without events: start and end of every node follow from those of
-//! other nodes, and applying the rules repeatedly converges.
+//! Tests of delays and communication as recorded or captured, without events: start and end of
+//! every node follow from those of other nodes, and applying the rules repeatedly converges.
 //!
 //! Jobs are random, but every collective depends on the previous one of its group and every node has its own lane, so
 //! neither turns nor lanes have an effect.
@@ -111,7 +111,7 @@ fn lines(n: usize, items: &[Item]) -> Vec<Vec<Line>> {
 /// A node: its rank and its index in the rank's lines.
 type At = (usize, usize);
 
-/// Returns the nodes of the collective or message that `at` belongs to, itself included.
+/// Returns the nodes of the collective or message to which `at` belongs, including `at` itself.
 fn party(ranks: &[Vec<Line>], at: At) -> Vec<At> {
     let nodes = || {
         let ranks = ranks.iter().enumerate();

@@ -1,4 +1,4 @@
-//! Chunks of different sizes that balance the loads of dimensions.
+//! Tests of chunks of different sizes that balance the loads of dimensions.
 
 use super::folding::both;
 use super::lines::{call, kernel, receive, send};
@@ -39,7 +39,7 @@ proptest! {
     }
 }
 
-/// 4 and 2 NPUs at 10 and 40 ps/B, and a base of two equal chunks.
+/// Returns a machine of 4 and 2 NPUs at 10 and 40 ps/B, with a base of two equal chunks.
 fn two() -> Machine {
     let pipeline = pipeline(
         2,
@@ -50,11 +50,13 @@ fn two() -> Machine {
     machine(&[switch(4, 10), switch(2, 40)]).with_pipeline(pipeline)
 }
 
-/// Direct; 4,096 B in two equal chunks of 2,048 B. A chunk of s bytes loads dimension 0 with 3/4 s · 10 ps and
-/// dimension 1 with s/2 · 40 ps, in whichever it visits first. In units of 10 ps/B, chunk 0, ascending, adds loads of
-/// 3/4 and, with a quarter of its bytes, 1/2. Chunk 1 should add 1/4 to dimension 1, so its size is 1/8: dimension 1
-/// then has 3/4, and dimension 0 gets 3/4 · 1/16 = 3/64 more. To close this gap, chunk 2 would have 3/128, less than
-/// the minimum of 1/16, so it is ascending and has the remaining 7/8. The sizes are 2,048, 256 and 1,792 B.
+/// Direct; 4,096 B in two equal chunks of 2,048 B. A chunk of s bytes loads dimension 0 with 3/4 s
+/// · 10 ps if it visits this dimension first, and dimension 1 with s/2 · 40 ps if it visits that
+/// one first. In units of 10 ps/B, chunk 0, ascending, adds loads of 3/4 and, with a quarter of its
+/// bytes, 1/2. Chunk 1 should add 1/4 to dimension 1, so its size is 1/8: dimension 1 then has 3/4,
+/// and dimension 0 gets 3/4 · 1/16 = 3/64 more. To close this gap, chunk 2 would have 3/128, less
+/// than the minimum of 1/16, so it is ascending and has the remaining 7/8. The sizes are 2,048, 256
+/// and 1,792 B.
 ///
 /// Chunk 0 takes 15,360 ps in dimension 0, 10,240 ps for 512 B in dimension 1, and the same back. Chunk 1 takes 5,120
 /// ps in dimension 1, 960 ps for 128 B in dimension 0, and the same back. Chunk 2 takes 13,440 and 8,960 ps, and the
@@ -74,8 +76,9 @@ fn three_chunks_that_make_loads_equal_by_hand() {
     assert_eq!(stepped.outcome.messages, 8 * 3 * 8);
 }
 
-/// A hundred times as many bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0, forces the closed form
-/// to be simulated while it runs: the result equals that of messages, whatever chunk is in that dimension.
+/// A hundred times as many bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0,
+/// forces the closed form to be simulated while it runs: the result equals that of messages, with
+/// any chunk in that dimension.
 #[test]
 fn whatever_chunk_is_under_way_is_unfolded() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 /// A message from one NPU to another.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// Time at which it is sent, in ns.
+    /// Time at which the message is sent, in ns.
     pub ns: u64,
     pub from: u32,
     pub to: u32,
@@ -73,7 +73,7 @@ pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
     )
 }
 
-/// From 1 B to 4 MB, uniform in the number of digits.
+/// Returns sizes from 1 B to 4 MB, uniform in the number of digits.
 pub fn bytes() -> impl Strategy<Value = u64> {
     (0..23_u32)
         .prop_flat_map(|bits| 1_u64 << bits..=1 << (bits + 1))

@@ -1,5 +1,5 @@
-//! Closed forms with contending operations: used, replaced by a simulation when another operation touches them, and
-//! always with the same result as messages.
+//! Tests of closed forms with contending operations: used, replaced by a simulation when another
+//! operation touches them, and always with the same result as messages.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
@@ -18,7 +18,7 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// Completions and their times, in an order independent of the engine's.
+/// Returns completions and their times, in an order independent of the engine's.
 fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
     let mut events = replay.log.events.clone();
     events.sort_unstable();
@@ -193,7 +193,8 @@ impl Dice {
     }
 }
 
-/// Collectives of rows, columns and all, and messages between any two, at times that often coincide.
+/// Returns a job with collectives of rows, columns and all NPUs, and messages between any two NPUs,
+/// at times that often coincide.
 fn random(dice: &mut Dice) -> (Workload, Machine) {
     let shapes = [
         DimensionShape::Ring,

@@ -1,4 +1,4 @@
-//! A group's members determine which dimensions carry its collectives.
+//! Tests that a group's members determine the dimensions that carry its collectives.
 //!
 //! The tests use a 4 x 3 machine: a ring of 4 inside (10 ps/B on each link, 100 ns per link, algorithm ring), a switch
 //! of 3 outside (40 ps/B, 1,000 ns per link, algorithm direct). NPU n is at (n mod 4, n / 4).
@@ -19,7 +19,7 @@ pub fn four_by_three() -> [Dim; 2] {
     [inner.of_links(), outer]
 }
 
-/// 12 ranks; `members` run `node` as the group "g".
+/// Returns the lines of 12 ranks, of which `members` run `node` as the group "g", and the members.
 pub fn among(members: &[u32], node: &Line) -> (Vec<Vec<Line>>, Vec<u32>) {
     let mut ranks = vec![vec![kernel(0)]; 12];
     for &member in members {
@@ -131,7 +131,8 @@ fn a_mask_of_dimensions_cuts_the_group_into_rows_or_columns() {
     }
 }
 
-/// A mask for a group: columns 1 and 3 of rows 0 and 2, along rows only: 2 x (200 + 600) ns.
+/// With a mask, the group of columns 1 and 3 of rows 0 and 2 runs along rows only: 2 x (200 + 600)
+/// ns.
 #[test]
 fn a_mask_cuts_a_group_too() {
     let replay = run(&[1, 3, 9, 11], call(K::AllReduce, 120_000).dimensions(0b01));

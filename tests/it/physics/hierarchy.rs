@@ -1,4 +1,5 @@
-//! Collectives over several dimensions: the sum of their phases, whose buffers shrink.
+//! Tests of collectives over several dimensions: the time is the sum of their phases, whose buffers
+//! become smaller.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};

@@ -1,4 +1,5 @@
-//! Loads gathered by switches and stores reduced by switches, from traces: their times, and rejected jobs.
+//! Tests of loads gathered by switches and stores reduced by switches, from traces: their times,
+//! and rejected jobs.
 
 use super::lines::{Line, kernel, line};
 use super::rig::{job, replay};
@@ -6,7 +7,7 @@ use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::machine::Machine;
 use chakram::trace::{MemoryLocation, Op};
 
-/// 4 NPUs in 2 nodes, with this remote memory.
+/// Returns a machine of 4 NPUs in 2 nodes, with this remote memory.
 fn machine(remote: &str) -> Machine {
     let text = format!(
         r#"name = "four"
@@ -33,7 +34,8 @@ capacity = "1 GB"
     Machine::parse(&text, "four.toml").unwrap()
 }
 
-/// 2 memory groups of 10 GB/s behind 2 switches; nodes 40 and NPUs 8 GB/s; chunks of 20 kB.
+/// Returns a machine with 2 memory groups of 10 GB/s behind 2 switches; nodes 40 and NPUs 8 GB/s;
+/// chunks of 20 kB.
 fn pool() -> Machine {
     machine(
         r#"attachment = "hierarchical"

@@ -1,5 +1,5 @@
-//! Launches and feeds: repeated steps, jobs that share a machine, requests over time, and core arrays that choose the
-//! next job.
+//! Tests of launches and feeds: repeated steps, jobs that share a machine, requests over time, and
+//! core arrays that choose the next job.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
@@ -94,9 +94,9 @@ fn steps_overlap_where_their_dependencies_allow() {
     }
 }
 
-/// Every step ends with a collective of all ranks, so steps do not overlap: three take three times as long as one. A
-/// ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes, each 100 · 20 ps + 500 ns = 502 ns; with 10 ns before it
-/// 3022 ns.
+/// Every step ends with a collective of all ranks, so steps do not overlap: three steps take three
+/// times the time of one. A ring of 4 with 400 bytes takes 2 · 3 steps of 100 bytes, each 100 · 20
+/// ps + 500 ns = 502 ns; with 10 ns before it 3022 ns.
 #[test]
 fn steps_that_end_together_follow_one_another() {
     let call = call(CollectiveKind::AllReduce, 400).after(&[1]);
@@ -117,9 +117,9 @@ fn steps_that_end_together_follow_one_another() {
     }
 }
 
-/// Two jobs on the same two NPUs: each has its own lanes, and they contend at NPU 0's port. Each message has 1000
-/// bytes; the first leaves in 20 ns and the second in the 20 ns after; both have 500 ns of latency. Alone each takes
-/// 520 ns.
+/// Two jobs on the same two NPUs: each has its own lanes, and they contend at NPU 0's port. Each
+/// message has 1000 bytes; the first leaves in 20 ns and the second in the 20 ns after; both have
+/// 500 ns of latency. Alone, each message takes 520 ns.
 #[test]
 fn jobs_that_share_a_port_wait_for_one_another() {
     let workload = job(&[vec![send(1, 1000)], vec![receive(0, 1000)]], &[]);
@@ -140,13 +140,14 @@ fn jobs_that_share_a_port_wait_for_one_another() {
     }
 }
 
-/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2, over NPU 1, and job B 1000 bytes from NPU 1 to 2. A link has
-/// half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first byte reaches NPU 1 after 500 ns, long after B's
-/// message has left the link: neither waits, and both take as long as alone, 1040 and 540 ns. With 50,000 bytes, B
-/// occupies the link from 1 to 2 until 2000 ns and A reaches it at 500 ns: A's message crosses it from 2000 ns for
-/// another 2000, and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone. With fair sharing, each
-/// has half of that link, so both need twice as long to leave as alone, 80 and 4000 ns, and arrive 1000 and 500 ns
-/// later.
+/// On a ring of 4, job A sends 1000 bytes from NPU 0 to 2, over NPU 1, and job B 1000 bytes from
+/// NPU 1 to 2. A link has half of an NPU's rate, so it takes 40 ns for 1000 bytes. A's first byte
+/// reaches NPU 1 after 500 ns, long after B's message has left the link: neither waits, and both
+/// take the same time as alone, 1040 and 540 ns. With 50,000 bytes, B occupies the link from 1 to 2
+/// until 2000 ns and A reaches it at 500 ns: A's message crosses it from 2000 ns for another 2000,
+/// and arrives at 4500 instead of 3000 ns; B ends at 2500 ns as it does alone. With fair sharing,
+/// each has half of that link, so both leave in twice the time as alone, 80 and 4000 ns, and arrive
+/// 1000 and 500 ns later.
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
@@ -342,9 +343,10 @@ impl ProcessorModel for ShortestFirst {
     }
 }
 
-/// Launches of two jobs each, at 0, 1 and 2 us, with prices 5, 3 and 1 us by launch. The server is free at 0 and takes
-/// launch 0. At 5 its second job arrives, while launches 1 and 2 wait: the shortest goes first, twice launch 2 (5-6,
-/// 6-7), then twice launch 1 (7-10, 10-13), then launch 0 (13-18).
+/// Launches of two jobs each begin at 0, 1 and 2 us, with jobs of 5, 3 and 1 us by launch. The
+/// server is free at 0 and takes launch 0. At 5 its second job arrives, while launches 1 and 2
+/// wait: the shortest goes first, twice launch 2 (5-6, 6-7), then twice launch 1 (7-10, 10-13),
+/// then launch 0 (13-18).
 #[test]
 fn a_processor_chooses_at_the_borders_of_jobs() {
     let line: Vec<Line> = vec![kernel(1), kernel(1).after(&[1])];

@@ -1,8 +1,9 @@
-//! Laws of reports and networks, on random machines and jobs: the attribution of an NPU's time, against a sweep over an
-//! observer's notifications; and that no network model with contention is faster than the one without, unless a port
-//! serves messages of an operation in another order.
+//! Tests of laws of reports and networks, on random machines and jobs: the attribution of an NPU's
+//! time equals a sweep over an observer's notifications, and no network model with contention is
+//! faster than the model without contention, unless a port serves messages of an operation in
+//! another order.
 //!
-//! Ten thousand of each: `cargo test --release --test it physics::laws -- --ignored`.
+//! Ten thousand of each are tested by `cargo test --release --test it physics::laws -- --ignored`.
 //!
 //! # The law of contention
 //!
@@ -61,7 +62,7 @@ impl Draw {
         of[self.below(of.len())]
     }
 
-    /// `count` random members of `0..ranks`, sorted.
+    /// Returns `count` random members of `0..ranks`, sorted.
     fn members(&mut self, ranks: u32, count: usize) -> Vec<u32> {
         let mut all: Vec<u32> = (0..ranks).collect();
         while all.len() > count {
@@ -220,7 +221,7 @@ type PortSide = (Npu, usize, u32, bool);
 /// For each port, the order of each operation's messages.
 type PortOrder = BTreeMap<PortSide, BTreeSet<Vec<MessageName>>>;
 
-/// A network that records which message passes which port.
+/// A network that records the ports that each message passes.
 struct NotedNetwork<'a, N> {
     network: N,
     topology: &'a Topology,
@@ -351,16 +352,17 @@ fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (P
     }
 }
 
-/// Least makespan that the law allows under a model with contention, if it is `free` ps without. Shared rates are
-/// rounded to the picosecond at each change of rates. Where messages of several chunks or operations meet, ports may
-/// serve them in another order and end earlier: in 10,000 single operations and 10,000 jobs, by at most a third.
+/// Returns the least makespan that the law allows under a model with contention, if it is `free` ps
+/// without contention. Shared rates are rounded to the picosecond at each change of rates. Where
+/// messages of several chunks or operations meet, ports may serve them in another order and end
+/// earlier: in 10,000 single operations and 10,000 jobs, by at most a third.
 fn least(free: u64, found: &Replay, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
     least.saturating_sub(rounding)
 }
 
-/// Compares every network model with the contention-free one.
+/// Compares every network model with the contention-free model.
 fn check_models(
     (seed, alone): (u64, bool),
     machine: &Machine,
@@ -397,7 +399,7 @@ fn check_models(
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
         let is_faster = found.ps() < least(free.ps(), &found, false);
-        // Streams that share a port occupy it when they leave, whatever the latency of their paths.
+        // Streams that share a port occupy it when they leave, for any latency of their paths.
         let explained = || {
             // With ideal switching a message does not identify its chunk, so swapped chunks are not detected.
             if model == NetworkModel::FairSharing || chunks > 1 && ideal {
@@ -482,7 +484,7 @@ type Parts = [u64; 5];
 /// A rank and the index of one of its nodes.
 type RankNode = (u32, u32);
 
-/// Attribution of each rank's time, from the issue and end of its nodes alone.
+/// Returns the attribution of each rank's time, from the issue and end of its nodes alone.
 fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     let events = &replay.log.events;
     let mut times: BTreeMap<(u32, u32), [u64; 2]> = BTreeMap::new();

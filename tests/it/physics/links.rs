@@ -1,4 +1,5 @@
-//! Links shared by all operations: by hand, against packets, and without contention.
+//! Tests of links shared by all operations: compared with sums by hand, with packets, and with
+//! times without contention.
 
 use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
@@ -21,7 +22,7 @@ fn by(segment: Option<u64>) -> SwitchingMode {
     }
 }
 
-/// 20 ps per byte and 500 ns per link; 10,000 B take 200 ns.
+/// Returns a dimension with 20 ps per byte and 500 ns per link; 10,000 B take 200 ns.
 fn one(shape: DimensionShape, size: u32) -> Dim {
     dim(shape, size, Ring).of_links()
 }
@@ -49,7 +50,7 @@ fn who_passes_through_and_who_sends_take_turns() {
     }
 }
 
-/// A send completes when the message has passed its first link, wherever else it waits.
+/// A send completes when the message has passed its first link, even if the message waits later.
 #[test]
 fn a_send_is_over_when_its_first_link_is_free_of_it() {
     let machine = machine(&[one(DimensionShape::Ring, 6)]);
@@ -127,11 +128,12 @@ fn two_collectives_meet_on_a_member_s_link() {
 #[test]
 fn traffic_elsewhere_changes_nothing() {
     let machine = machine(&[one(DimensionShape::Switch, 8)]);
-    // Both reach 0 at the same time, or 0's downward link 500 ns later; message 1 is the first.
+    // Both messages reach 0 at the same time, or 0's downward link 500 ns later; message 1 is the
+    // first.
     let two = [flow(10_000, 2, 0, 20_000), flow(10_000, 1, 0, 10_000)];
     let expected = [11_600_000, 11_200_000];
     assert_eq!(arrivals(&machine, Links, &two), expected);
-    // These end earlier, one or the other last; then their ids are reused.
+    // These messages end earlier, in either order; then their ids are reused.
     for elsewhere in [[10, 10], [10, 1000], [1000, 10]] {
         let [one, other] = elsewhere;
         let flows = [flow(0, 4, 5, one), flow(0, 6, 7, other), two[0], two[1]];
@@ -142,7 +144,7 @@ fn traffic_elsewhere_changes_nothing() {
     }
 }
 
-/// Algorithms whose messages never share a link take as long as without contention.
+/// Algorithms whose messages never share a link take the same time as without contention.
 #[test]
 fn collectives_whose_members_keep_apart_take_as_long() {
     let rings = [
@@ -239,7 +241,7 @@ proptest! {
         prop_assert_eq!(&found[0], &found[2]);
     }
 
-    /// Messages that do not contend do, too.
+    /// Messages that do not contend also leave and arrive at the same picosecond under all models.
     #[test]
     fn permutations_that_do_not_meet_agree(
         dims in stack(), segment in segment(), pick in any::<(usize, u32)>(),
@@ -258,11 +260,11 @@ proptest! {
 /// Pattern of messages on a machine.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
-    /// Each NPU sends to one other and receives from one.
+    /// Each NPU sends to one other NPU and receives from one.
     Permutation,
     /// Most messages go to one NPU.
     Incast,
-    /// Random pairs.
+    /// Messages are between random pairs.
     Any,
 }
 
@@ -273,7 +275,7 @@ struct Traffic {
     flows: Vec<Flow>,
 }
 
-/// Traffic over these shapes.
+/// Returns traffic over these shapes.
 fn traffic(shapes: &'static [&'static [DimensionShape]]) -> impl Strategy<Value = Traffic> {
     let pattern = prop::sample::select(vec![Pattern::Permutation, Pattern::Incast, Pattern::Any]);
     let drawn = prop::collection::vec((0..3000_u64, any::<u32>(), any::<u32>(), bytes()), 1..40);
@@ -353,8 +355,8 @@ proptest! {
         prop_assert_eq!(arrivals(&machine, Links, flows), expected);
     }
 
-    /// Single messages of any size: a train may wait for a short last packet as long as for a full one, once on each
-    /// link that is faster than an earlier one.
+    /// Single messages of any size: a train may wait for a short last packet the time of a full
+    /// packet, once on each link that is faster than an earlier link.
     #[test]
     fn a_short_last_packet_costs_at_most_a_segment_on_each_link(traffic in traffic(SHAPES), odd in bytes()) {
         let Traffic { dims, segment, .. } = &traffic;

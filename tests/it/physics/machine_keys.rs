@@ -1,4 +1,5 @@
-//! Every number of a machine file, doubled: the result that changes, its change, and errors.
+//! Tests that double every number of a machine file: the result that changes, its change, and
+//! errors.
 
 use super::doubling::{Keys, MACHINE, doubled};
 use super::lines::{Line, call, kernel, line, receive, send};
@@ -25,7 +26,7 @@ fn alone(line: Line) -> Vec<Vec<Line>> {
     vec![vec![line]]
 }
 
-/// A peak of k TFLOP/s executes 1,000,000 k operations in 1 us; twice the peak in 0.5 us.
+/// A peak of k TFLOP/s executes 1,000,000 k operations in 1 us, and twice the peak in 0.5 us.
 fn peaks(keys: &mut Keys) {
     for (k, (dtype, name)) in (1..).zip(Dtype::ALL) {
         let entry = format!(

@@ -1,5 +1,5 @@
-//! Sends are eager: a send completes when its last byte has left, a receive when the last byte has
-//! arrived.
+//! Tests that sends are eager: a send completes when its last byte has left, and a receive when the
+//! last byte has arrived.
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
@@ -68,7 +68,7 @@ fn sends_to_one_peer_take_turns_and_operations_do_not_meet() {
     assert_eq!(to([1, 2]), [200_000, 200_000, 700_000, 1_200_000]);
 }
 
-/// Messages of a tag match in program order, whatever order they become ready in.
+/// Messages of a tag match in program order, even if they become ready in another order.
 #[test]
 fn the_kth_send_meets_the_kth_receive() {
     let ranks = [
@@ -93,8 +93,7 @@ fn a_ping_pong_takes_two_ways_a_round() {
     assert_eq!(ends, [4_200_000, 0, 0, 3_700_000]);
 }
 
-/// All ranks send and receive at the same time: a round is 500 + 200 ns, whatever the number of
-/// ranks.
+/// All ranks send and receive at the same time: a round is 500 + 200 ns, for any number of ranks.
 #[test]
 fn a_ring_shift_takes_one_way_a_round() {
     for ranks in [2, 5, 8] {

@@ -1,4 +1,4 @@
-//! Ranks without a trace: an absent member arrives with the last present member.
+//! Tests of ranks without a trace: an absent member arrives with the last present member.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::naive;

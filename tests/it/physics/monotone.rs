@@ -1,4 +1,4 @@
-//! Better hardware never makes a single collective slower.
+//! Tests that better hardware never makes a single collective slower.
 
 use super::rig::{Dim, cases, machine, replay};
 use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};

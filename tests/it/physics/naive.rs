@@ -17,7 +17,7 @@ use chakram::trace::CollectiveKind;
 /// Condition for sending a message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Needs {
-    /// This many receptions.
+    /// This number of receptions.
     Count(usize),
     /// Receptions from these members.
     From(Vec<u32>),
@@ -101,7 +101,7 @@ struct Message {
     /// The indices of the sender and the receiver in their line.
     index: u32,
     to_index: u32,
-    /// Its bytes, as a fraction of the buffer.
+    /// Bytes of the message, as a fraction of the buffer.
     bytes: (u64, u64),
     latency: u64,
     s: u64,

@@ -1,5 +1,6 @@
-//! Several memories outside the NPUs that traces name: each has its own channels, links and ports. Tested by hand and
-//! against machines with only one of them.
+//! Tests of several memories outside the NPUs that traces name: each has its own channels, links
+//! and ports. Results are compared with sums by hand and with machines that have only one of the
+//! memories.
 
 use super::lines::{Line, line, receive, send};
 use super::rig::{Replay, cases, job, released, replay, replay_with};
@@ -140,8 +141,8 @@ proptest! {
     }
 }
 
-/// A named memory shares ports with messages like an unnamed one: a message of 400 kB occupies the receiver's port for
-/// 4 us, and a load of 400 kB after it as long.
+/// A named memory shares ports with messages like an unnamed one: a message of 400 kB occupies the
+/// receiver's port for 4 us, and so does a load of 400 kB after it.
 #[test]
 fn named_memories_share_ports_of_the_network() {
     let memory = r#"attachment = "per_npu"

@@ -11,7 +11,7 @@ use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind;
 
-/// `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
+/// Returns the time of `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
 pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
     let (twice, parts) = (
         2 * u128::from(bytes) * u128::from(ps_per_byte),
@@ -21,13 +21,14 @@ pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {
 }
 
 impl Dim {
-    /// Latency in picoseconds between two NPUs of this dimension that are `k` positions apart.
+    /// Returns the latency in picoseconds between two NPUs of this dimension that are `k` positions
+    /// apart.
     pub fn latency(&self, k: u32) -> u64 {
         let links = match self.shape {
             DimensionShape::FullyConnected => 1,
-            // One link to the switch and one from it.
+            // There is one link to the switch and one from it.
             DimensionShape::Switch => 2,
-            // The shorter direction.
+            // Messages take the shorter direction.
             DimensionShape::Ring => u64::from(k.min(self.size - k)),
             DimensionShape::Mesh => {
                 unreachable!("where NPUs are decides, not only how far they are apart")
@@ -58,8 +59,8 @@ fn received_at(dim: &Dim, first_bytes: impl Iterator<Item = (u32, u64)>, s: u64)
     received(below, s).max(received(above, s))
 }
 
-/// Algorithm used for `primitive` among `n` members on a dimension with this algorithm: the same, or the documented
-/// substitute.
+/// Returns the algorithm used for `primitive` among `n` members on a dimension with this algorithm:
+/// this algorithm, or the documented substitute.
 pub fn used(
     algorithm: CollectiveAlgorithm,
     primitive: CollectivePrimitive,
@@ -102,8 +103,8 @@ pub fn phase(
     let (algorithm, primitive, bytes, parts) = stage;
     use CollectivePrimitive as P;
     let n = u64::from(dim.size);
-    // Rings send half in each direction, each over its own link, which takes as long as everything at the rate of both
-    // links.
+    // Rings send half in each direction, each half over its own link, which takes the time of
+    // everything at the rate of both links.
     let rate = match (algorithm, dim.shape) {
         (CollectiveAlgorithm::Ring, DimensionShape::Ring) => dim.ps_per_byte,
         _ => dim.link_ps(),

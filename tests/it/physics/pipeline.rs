@@ -1,4 +1,4 @@
-//! Collectives in chunks: closed form and messages, against a plain pipeline.
+//! Compares collectives in chunks, in closed form and with messages, with a plain pipeline.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -47,8 +47,8 @@ pub fn switch(size: u32, ps_per_byte: u64) -> Dim {
     }
 }
 
-/// Visits of a chunk of `bytes`: the dimension and the time in ps. Every share is a whole number of bytes. Ring: n - 1
-/// times latency and a share; direct: latency once.
+/// Returns the visits of a chunk of `bytes`: the dimension and the time in ps. Every share is a
+/// whole number of bytes. Ring: n - 1 times latency and a share; direct: latency once.
 fn visits(dims: &[Dim], kind: K, bytes: u64, order: &[usize]) -> Vec<(usize, u64)> {
     let stage = |d: usize, bytes: u64| {
         let Dim { size, .. } = dims[d];
@@ -230,8 +230,9 @@ const KINDS: [K; 6] = [
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// Equal starts: the closed form is used, and it and the messages agree with a plain pipeline. Chunks that balance
-    /// loads lead to near ties, so there all loads are exact in binary.
+    /// With equal starts, the closed form is used, and both it and the messages agree with a plain
+    /// pipeline. Chunks that balance loads lead to near ties, so there all loads are exact in
+    /// binary.
     #[test]
     fn chunks_are_a_pipeline(
         dims in dims(),
@@ -268,8 +269,8 @@ proptest! {
         prop_assert_eq!((closed.ps(), stepped.ps()), (want, want));
     }
 
-    /// Late members: no member waits for ever, none ends too early, and ring neighbours are never later than if all had
-    /// started with the last.
+    /// With late members, no member waits for ever, none ends too early, and ring neighbours are
+    /// never later than if all had started with the last.
     #[test]
     fn late_members_keep_to_the_order(
         dims in dims(),

@@ -1,4 +1,4 @@
-//! A map from ranks to NPUs moves groups and messages to other dimensions.
+//! Tests that a map from ranks to NPUs moves groups and messages to other dimensions.
 
 use super::groups::{among, four_by_three};
 use super::lines::{call, kernel, receive, send};
@@ -52,7 +52,8 @@ fn a_map_leaves_the_world_as_it_was() {
     }
 }
 
-/// 10,000 B from rank 0 to rank 1: one ring link at 10 ps/B, or two of the switch at 40 ps/B.
+/// 10,000 B from rank 0 to rank 1 cross one ring link at 10 ps/B, or two links of the switch at 40
+/// ps/B.
 #[test]
 fn a_map_moves_messages() {
     let mut ranks = vec![vec![kernel(0)]; 12];

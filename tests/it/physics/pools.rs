@@ -1,5 +1,5 @@
-//! Pools of memory shared by NPUs: loads at any time and of any size against a plain simulator, and every number of
-//! each design, doubled.
+//! Tests of pools of memory shared by NPUs: compares loads at any time and of any size with a plain
+//! simulator, and doubles every number of each design.
 
 use super::lines::{Line, line};
 use super::loads::{self, load};

@@ -1,4 +1,4 @@
-//! Ports shared by all operations, and the choice of a replay's network model.
+//! Tests of ports shared by all operations, and of the choice of a replay's network model.
 
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};
@@ -45,7 +45,7 @@ fn ports_see_where_dimensions_are_entered_and_left() {
     assert_eq!(arrivals(&machine, Ports, &flows), apart);
 }
 
-/// Inner ports have 20 ps/B, outer ones 80: 10,000 B take 200 and 800 ns.
+/// Inner ports have 20 ps/B, outer ports 80: 10,000 B take 200 and 800 ns.
 #[test]
 fn each_dimension_has_its_port_and_its_rate() {
     let mut outer = dim(DimensionShape::Switch, 2, Ring);
@@ -111,8 +111,9 @@ fn the_file_chooses_a_model_and_options_override_it() {
         });
         replay_with(&job(&ranks, &[]), &machine(model), &options).ps()
     };
-    // Two links and 1,600 ns. The message from 4 enters 5 from 400 to 1,600, and then the one from 3 until 2,800. The
-    // message from 1 occupies the link to 2 until 1,600, and then the one from 0 until 3,200, which arrives 400 later.
+    // Two links and 1,600 ns. The message from 4 enters 5 from 400 to 1,600, and then the message
+    // from 3 until 2,800. The message from 1 occupies the link to 2 until 1,600, and then the
+    // message from 0 until 3,200, which arrives 400 later.
     let [free, ports, links] = [2_400_000, 2_800_000, 3_600_000];
     for (own, other, expected) in [
         ("contention_free", None, free),
@@ -136,7 +137,7 @@ proptest! {
         let machine = machine(&[dim(DimensionShape::Switch, 12, Ring)]);
         let flows: Vec<_> = (1..).zip(&sizes).map(|(from, &bytes)| flow(0, from, 0, bytes)).collect();
         let mut found = arrivals(&machine, Ports, &flows);
-        // In the order of senders, each starts when the one before ends.
+        // In the order of senders, each message starts when the message before it ends.
         let mut end = 1_000_000;
         for (found, bytes) in found.iter().zip(&sizes) {
             end += bytes * 20;
@@ -150,9 +151,9 @@ proptest! {
     }
 }
 
-/// Rank 0 sends an empty message and then 5,000 B to rank 2, at the same time: the first arrives after 1,000 ns, and
-/// the second takes 100 ns more. Both reach rank 2's port at the same instant, and enter in the order in which they
-/// left, whatever ranks 1 and 3 did before.
+/// Rank 0 sends an empty message and then 5,000 B to rank 2, at the same time: the first arrives
+/// after 1,000 ns, and the second takes 100 ns more. Both reach rank 2's port at the same instant,
+/// and enter in the order in which they left, for any earlier actions of ranks 1 and 3.
 #[test]
 fn messages_of_one_sender_enter_in_the_order_in_which_they_left() {
     let switch = machine(&[dim(DimensionShape::Switch, 4, Ring)]);

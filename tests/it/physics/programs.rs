@@ -19,7 +19,7 @@ pub fn program(
             CollectiveAlgorithm::HalvingDoubling | CollectiveAlgorithm::RecursiveDoubling,
             P::ReduceScatter,
         ) => {
-            // Bits from the lowest: half of the buffer, a quarter, …
+            // The bits, from the lowest, have half of the buffer, a quarter, …
             let bits = 0..n.trailing_zeros();
             let rounds = bits.map(|bit| (flip(index, bit), (1, 2 << bit)));
             in_turn(rounds.collect())
@@ -58,7 +58,8 @@ fn flip(index: u32, bit: u32) -> u32 {
     }
 }
 
-/// Exchanges with one partner after another; each waits for the messages of all earlier partners.
+/// Returns exchanges with one partner after another; each exchange waits for the messages of all
+/// earlier partners.
 fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
     let partners: Vec<u32> = rounds.iter().map(|round| round.0).collect();
     let before = |i: usize| partners[..i].to_vec();
@@ -68,8 +69,8 @@ fn in_turn(rounds: Vec<(u32, (u64, u64))>) -> Vec<Post> {
         .collect()
 }
 
-/// Round k: send to the member k ahead, after the messages of earlier rounds; or, if members form pairs, exchange with
-/// index XOR k.
+/// Returns the messages of pairwise rounds. In round k a member sends to the member k ahead, after
+/// the messages of earlier rounds; or, if members form pairs, exchange with index XOR k.
 fn pairwise(n: u32, index: u32) -> Vec<Post> {
     let share = (1, u64::from(n));
     if n.count_ones() == 1 {

@@ -1,4 +1,5 @@
-//! Replays that cannot run are rejected before they start, with an error that names the nodes.
+//! Tests that replays that cannot run are rejected before they start, with an error that names the
+//! nodes.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};
@@ -45,7 +46,7 @@ fn messages_without_a_partner() {
             "only 0 such sends",
         ],
     );
-    // One more receive than sends.
+    // There is one more receive than sends.
     let twice = vec![receive(0, 8), receive(0, 8)];
     let text = why(&[vec![send(1, 8)], twice], &[]);
     says(

@@ -1,5 +1,5 @@
-//! Collectives replayed in isolation, with their answers reused: the same times as with messages, whatever happens in
-//! between.
+//! Tests of collectives replayed in isolation, with their results reused: times are the same as
+//! with messages, for any events in between.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
@@ -82,7 +82,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             for [what, size, after, which] in &plans[stage as usize] {
                 let tensor = ["t0", "t1", "t2", "t3"][(rank / 4) as usize];
                 let all = ["d0", "d1"][stage as usize];
-                // With separate lanes, members may be ready for one first, or for the other.
+                // With separate lanes, members may be ready for either of two collectives first.
                 let is_wide = which % 4 == 0;
                 let of = |kind, bytes| {
                     let (name, lane) = if is_wide { (all, 6) } else { (tensor, 4) };
@@ -105,7 +105,8 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
                     .on(7 + i64::from(which % 2 == 0)),
                     _ => kernel(1),
                 };
-                // After a kernel of their own, or, for loads and similar nodes, at any time in the pass.
+                // Nodes run after a kernel of their own, or, for loads and similar nodes, at any
+                // time in the pass.
                 let before = lines.len() as u64;
                 let begins = if before == first && before > 0 {
                     vec![before]
@@ -123,7 +124,7 @@ fn stages(random: &mut Random) -> Vec<Vec<Line>> {
             }
             if stage == 0 {
                 let last = lines.len() as u64;
-                // At the end of a pass, or at the beginning of every third one.
+                // They run at the end of a pass, or at the beginning of every third pass.
                 let begins = pass.is_multiple_of(3);
                 let after = if begins { first + 1 } else { last };
                 lines.push(send(rank + 8, 600).tag(pass as i32).on(9).after(&[after]));
@@ -174,7 +175,8 @@ fn random_jobs(seeds: std::ops::Range<u64>) -> [u64; 2] {
 fn answers_of_rehearsals_are_those_of_every_message() {
     let seeds = if is_whole() { 120 } else { 30 };
     let [answered, taken_back] = random_jobs(0..seeds);
-    // A seed in which a collective is withdrawn after another has reserved a link that the first had finished with.
+    // With this seed a collective is withdrawn after another collective has reserved a link that
+    // the first no longer used.
     random_jobs(1595..1596);
     // Both occur: answers that remain valid, and answers that other traffic invalidates.
     assert!(
@@ -189,9 +191,9 @@ fn answers_of_rehearsals_are_those_of_every_message_at_length() {
     random_jobs(1000..21_000);
 }
 
-/// Links of a line of four with five all-reduces, each after kernels during which all links become idle. The fourth
-/// member sends to the first over three links of 1 ns, so a ring of six steps of 400 B at 1000 GB/s has no closed form.
-/// Each link is busy for as long as with messages.
+/// Links of a line of four with five all-reduces, each after kernels during which all links become
+/// idle. The fourth member sends to the first over three links of 1 ns, so a ring of six steps of
+/// 400 B at 1000 GB/s has no closed form. Each link is busy for the same time as with messages.
 #[test]
 fn links_are_as_busy_as_message_by_message() {
     let line = machine("mesh", [1, 1], [4, 2], 8);
@@ -206,8 +208,9 @@ fn links_are_as_busy_as_message_by_message() {
         [false, true].map(|stepwise| run(&workload, &line, &[0, 1, 2, 3], stepwise));
     assert_eq!(busy, expected);
     assert_eq!(answered.makespan, stepwise.makespan);
-    // The first run shows that the collective repeats. At the end of the second, its pattern of arrivals is replayed in
-    // isolation; the later ones reuse this result and reserve their links until the last member arrives.
+    // The first run shows that the collective repeats. At the end of the second run, its pattern of
+    // arrivals is replayed in isolation; later runs reuse this result and reserve their links until
+    // the last member arrives.
     assert_eq!((answered.stepwise, answered.closed), (2, 3));
     assert_eq!(
         (answered.messages, stepwise.messages),

@@ -71,7 +71,7 @@ pub fn dim(shape: DimensionShape, size: u32, algorithm: CollectiveAlgorithm) -> 
     }
 }
 
-/// Settings for `count` random cases from a fixed seed.
+/// Returns settings for `count` random cases from a fixed seed.
 pub fn cases(count: u32) -> ProptestConfig {
     ProptestConfig {
         cases: count,
@@ -126,7 +126,7 @@ pub fn machine_of(
     machine.with_pipeline(ONE_CHUNK)
 }
 
-/// Collectives in one chunk, even if several would be faster.
+/// Collectives in one chunk, even if several chunks would be faster.
 pub const ONE_CHUNK: ChunkPipeline = ChunkPipeline {
     chunks: Some(NonZeroU32::MIN),
     active: NonZeroU32::MIN,
@@ -255,21 +255,21 @@ impl Replay {
         self.outcome.makespan.0
     }
 
-    /// Completion of node `id` of instance `instance`, in ps.
+    /// Returns the completion of node `id` of instance `instance`, in ps.
     pub fn end(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (true, instance, id - 1);
         events.find(wanted).expect("every node completes").0
     }
 
-    /// Issue of node `id` of instance `instance`, in ps.
+    /// Returns the issue of node `id` of instance `instance`, in ps.
     pub fn start(&self, instance: u32, id: u32) -> u64 {
         let mut events = self.log.events.iter();
         let wanted = |e: &&(u64, bool, u32, u32)| (e.1, e.2, e.3) == (false, instance, id - 1);
         events.find(wanted).expect("every node is issued").0
     }
 
-    /// Completion of each instance's last node, in ps.
+    /// Returns the completion of each instance's last node, in ps.
     pub fn ends(&self) -> Vec<u64> {
         let mut ends = Vec::new();
         for &(at, completed, instance, _) in &self.log.events {

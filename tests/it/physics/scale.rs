@@ -1,5 +1,6 @@
-//! The law of scale: with latencies doubled, bandwidths halved and kernels twice as long, everything takes exactly
-//! twice as long if prices are whole picoseconds; and choices of algorithms never change, even with rounding.
+//! Tests of the law of scale: with latencies doubled, bandwidths halved and kernel times doubled,
+//! everything takes exactly twice its time if all durations are whole picoseconds; and choices of
+//! algorithms never change, even with rounding.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
@@ -43,8 +44,9 @@ struct Case {
     groups: Vec<(&'static str, Vec<u32>)>,
 }
 
-/// All sizes are multiples of this: it is divisible by up to 8 members in one or two dimensions, by 4 chunks, and by
-/// the 256 grains of unequal chunks. So every message takes whole picoseconds with every algorithm.
+/// All sizes are multiples of this unit, which is divisible by up to 8 members in one or two
+/// dimensions, by 4 chunks, and by the 256 grains of unequal chunks. So every message takes whole
+/// picoseconds with every algorithm.
 const UNIT: u64 = 840 * 4 * 256;
 
 impl Case {
@@ -212,7 +214,7 @@ fn times_twice_as_long_take_twice_as_long() {
     }
 }
 
-/// The time of one segment at each device is a whole number of picoseconds, too.
+/// The time of one segment at each device is also a whole number of picoseconds.
 #[test]
 fn segments_scale() {
     for seed in 0..300 {

@@ -1,4 +1,5 @@
-//! Sends that complete when their last byte has left, or when it has arrived, as the machine file chooses.
+//! Tests of sends that complete when their last byte has left, or when it has arrived, as the
+//! machine file states.
 //!
 //! On every machine here a link takes 20 ps per byte and has a latency of 500 ns, and a switch puts two links between
 //! NPUs: the last of 10,000 B leaves after s = 200 ns and arrives after 1,000 + 200 ns.
@@ -55,14 +56,15 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
             "{model}"
         );
         assert_eq!((injected.end(1, 1), delivered.end(1, 1)), (there, there));
-        // 1,200 + 300 ns; and 300 ns after the last byte has left.
+        // The end is 1,200 + 300 ns, or 300 ns after the last byte has left.
         assert_eq!(delivered.ps(), 1_500_000);
         assert_eq!(injected.ps(), there.max(left + 300_000));
     }
 }
 
-/// Messages of two senders contend at their receiver: one after the other under `ports` and `links`, at half the rate
-/// under `fair_sharing`. A send waits for the end of its own message, however much other messages delay it.
+/// Messages of two senders contend at their receiver: one after the other under `ports` and
+/// `links`, at half the rate under `fair_sharing`. A send waits for the end of its own message,
+/// even if other messages delay this message.
 #[test]
 fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let of = |tag| vec![send(2, 10_000).tag(tag), kernel(1).after(&[1])];
@@ -75,7 +77,8 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
         // The second waits 200 ns at the receiver, but has left as early as the first.
         (NetworkModel::Ports, [200, 200], [1200, 1400]),
         (NetworkModel::Links, [200, 200], [1200, 1400]),
-        // Each gets half of the receiver's link: 400 ns, and arrival 1,000 ns later.
+        // Each message gets half of the receiver's link: it takes 400 ns, and arrives 1,000 ns
+        // later.
         (NetworkModel::FairSharing, [400, 400], [1400, 1400]),
         // All links of a path are occupied for 1,200 ns, the receiver's by one message after the other.
         (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
@@ -97,7 +100,7 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     }
 }
 
-/// A lane carries one send at a time, so a second one begins when the first has completed.
+/// A lane carries one send at a time, so a second send begins when the first has completed.
 #[test]
 fn a_send_holds_its_lane_until_it_is_complete() {
     let ranks = [
@@ -130,7 +133,7 @@ fn nobody_has_to_receive_for_a_send_to_be_complete() {
     assert_eq!((alone.end(0, 1), alone.ps()), (1_200_000, 1_500_000));
 }
 
-/// Across a Clos network of two levels: four links of 1 us, 1 MB at 1 GB/s in 1 ms.
+/// A Clos network of two levels has four links of 1 us, and 1 MB at 1 GB/s takes 1 ms.
 #[test]
 fn sends_across_a_clos_network_are_complete_four_links_later() {
     let file = r#"

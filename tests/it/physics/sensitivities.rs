@@ -1,5 +1,5 @@
-//! Slopes of the makespan and their ranges of validity, against replays with changed times: finite differences of
-//! random jobs.
+//! Compares slopes of the makespan and their ranges of validity with replays with changed times:
+//! finite differences of random jobs.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::job;
@@ -112,7 +112,7 @@ fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
             }
             let line = |factor: f64| makespan - row.slope_ps as f64 * (1.0 - factor);
             let tolerance = confirmed.path_nodes as f64;
-            // A finite difference at a random point in the range, and one at its end.
+            // There is a finite difference at a random point in the range, and another at its end.
             let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
             for factor in [inside, row.holds_to] {
                 let found = replayed(&workload, &machine, row, factor);

@@ -1,5 +1,5 @@
-//! The law for settings: an edited key of a machine file changes the results of a run, or the report names it as having
-//! no effect, with a reason; and a named key changes nothing.
+//! Tests of the law for settings: an edited key of a machine file changes the results of a run, or
+//! the report names the key as having no effect, with a reason; and a named key changes nothing.
 
 use super::lines::{Line, call, kernel, line, receive, send, shaped};
 use super::rig::job;
@@ -76,7 +76,8 @@ struct PlacedJob {
     name: &'static str,
     workload: Workload,
     options: ReplayOptions,
-    /// Prefix of the paths of keys that the job is for; costly or specialized jobs run for few keys.
+    /// Prefix of the paths of keys for which the job runs; slow or specialized jobs run for few
+    /// keys.
     keys: &'static str,
 }
 
@@ -135,8 +136,9 @@ fn edges(machine: &Machine) -> Vec<u32> {
     (0..topology.npus()).filter(outer).take(16).collect()
 }
 
-/// Jobs that together use every feature of machines: kernels, loads and stores in every format and size, collectives of
-/// every kind and size in every dimension, messages, and training steps with launches, memory and curves.
+/// Returns jobs that together use every feature of machines: kernels, loads and stores in every
+/// format and size, collectives of every kind and size in every dimension, messages, and training
+/// steps with launches, memory and curves.
 fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     let corners = corners(machine);
     let npus = machine.topology().npus().min(8);
@@ -261,8 +263,8 @@ fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
     })
 }
 
-/// On each rank: kernels in every format, bound by FLOPs and by bytes; loads and stores; 40 concurrent kernels; a
-/// message to the next rank, and one to the rank half of the job away.
+/// Returns, on each rank, kernels in every format, bound by FLOPs and by bytes; loads and stores;
+/// 40 concurrent kernels; a message to the next rank, and one to the rank half of the job away.
 fn nodes(ranks: u32) -> Workload {
     let of_rank = |rank: u32| {
         let mut lines = Vec::new();
@@ -296,7 +298,8 @@ fn nodes(ranks: u32) -> Workload {
     job(&(0..ranks).map(of_rank).collect::<Vec<_>>(), &[])
 }
 
-/// Collectives of every kind with these buffer sizes, among all ranks, the first two and the first four.
+/// Returns collectives of every kind with these buffer sizes, among all ranks, the first two and
+/// the first four ranks.
 fn collectives(ranks: u32, sizes: &[u64]) -> Workload {
     let names = ["two", "four"];
     let members: Vec<Vec<u32>> = [2, 4].map(|n: u32| (0..n.min(ranks)).collect()).to_vec();
@@ -376,7 +379,8 @@ fn results(report: &Report) -> Value {
     value
 }
 
-/// The value at each leaf of a document, by path; lists of numbers and quantities are leaves.
+/// Collects the value at each leaf of a document, by path; lists of numbers and quantities are
+/// leaves.
 fn leaves(value: &Toml, path: &str, found: &mut Vec<String>) {
     let below = |key: &str| match path {
         "" => key.to_owned(),
@@ -401,7 +405,8 @@ fn at<'v>(value: &'v mut Toml, path: &str) -> &'v mut Toml {
     })
 }
 
-/// Other values for a leaf: numbers doubled and halved, flags toggled, words replaced by others.
+/// Returns other values for a leaf: numbers doubled and halved, flags toggled, words replaced by
+/// others.
 fn others(value: &Toml) -> Vec<Toml> {
     let times = |factor: f64| scaled(value, factor);
     match value {
@@ -449,7 +454,7 @@ fn general(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Keys, and whether each changed a result of some job.
+/// Keys, each with true if it changed a result of some job.
 #[derive(Debug, Default)]
 struct Tried {
     keys: BTreeMap<String, bool>,
@@ -516,7 +521,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
                         assert!(has_reason, "{of}: {named:?}");
                         *acts |= !is_same;
                     }
-                    // A job that can run on only one of the two machines.
+                    // The job can run on only one of the two machines.
                     (None, Some(_)) | (Some(_), None) => *acts = true,
                     (None, None) => {}
                 }

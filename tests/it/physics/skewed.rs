@@ -1,4 +1,5 @@
-//! Members that start at different times: no closed form is used, and every member ends when the naive simulation does.
+//! Tests of members that start at different times: no closed form is used, and every member ends at
+//! the time of the naive simulation.
 
 use super::lines::{Line, call, kernel};
 use super::naive;
@@ -83,7 +84,7 @@ fn a_generated_skew_goes_message_by_message() {
             let want = by_hand(&dims, K::AllReduce, 5000, 0, &starts);
             let replay = replay(&workload, &machine(&dims));
             assert_eq!(replay.ends(), want);
-            // Members of a tree end one after another, so it has no closed form.
+            // Members of a tree end one after another, so the tree has no closed form.
             let tree = matches!(
                 algorithm,
                 CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree

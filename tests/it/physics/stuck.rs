@@ -1,4 +1,4 @@
-//! Replays that cannot continue: the waiting nodes, their reasons, and the cycle.
+//! Tests of replays that cannot continue: the waiting nodes, their reasons, and the cycle.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, dim, job, machine};
@@ -52,7 +52,7 @@ fn two_ranks_that_receive_before_they_send() {
     assert!(text.contains(circle), "{text}");
 }
 
-/// Three ranks, each waiting for the next, and a fourth rank that waits for the first.
+/// Each of three ranks waits for the next, and a fourth rank waits for the first.
 #[test]
 fn a_circle_of_three_and_one_that_waits_for_it() {
     let rank = |from, to| vec![receive(from, 8), send(to, 8).after(&[1])];
@@ -83,7 +83,7 @@ fn a_member_that_is_missing_where_members_gather() {
     );
 }
 
-/// A barrier after one side of a message whose other side waits for the barrier.
+/// A barrier follows one side of a message whose other side waits for the barrier.
 #[test]
 fn a_member_that_waits_for_a_message_from_behind_the_collective() {
     let ranks = [

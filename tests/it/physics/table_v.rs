@@ -1,8 +1,10 @@
-//! Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty HierMems.
+//! Tests of Table V of the ASTRA-sim 2.0 paper: ZeRO-Infinity, HierMem, and the best of forty
+//! HierMems.
 //!
-//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the share f of remote memory
-//! in the baseline's time: at the optimum this share becomes five times as fast (500 instead of 100 GB/s), and the rest
-//! does not change. So the speedup is 1 / (1 - f + f / 5); the paper's 4.6 corresponds to f = 0.978.
+//! The paper trains a mixture of experts whose trace is not public. Its claims follow from the
+//! share f of remote memory in the baseline's time: at the optimum this share takes a fifth of its
+//! time (500 instead of 100 GB/s), and the rest does not change. So the speedup is 1 / (1 - f + f /
+//! 5); the paper's 4.6 corresponds to f = 0.978.
 
 use super::rig::replay;
 use chakram::generate::{GeneratedJob, MemoryPattern, WorkloadPattern};
@@ -38,7 +40,7 @@ fn hiermem(in_node: u64, group: u64) -> Machine {
     Machine::parse(&text, "hiermem").unwrap()
 }
 
-/// Picoseconds that `bytes` take at `gb` GB/s, as a fraction.
+/// Returns the picoseconds that `bytes` take at `gb` GB/s, as a fraction.
 fn ps(bytes: u64, gb: u64) -> f64 {
     bytes as f64 * 1000.0 / gb as f64
 }
@@ -110,7 +112,7 @@ fn the_optimum_is_the_one_of_the_paper() {
 fn the_presets_are_points_of_the_sweep_and_zero_infinity_is_beside_them() {
     let workload = job(0);
     let preset = |name| replay(&workload, &Machine::preset(name).unwrap()).ps();
-    // 1 GB at 100 GB/s.
+    // The load is 1 GB at 100 GB/s.
     let alone = preset("zero-infinity");
     assert_eq!(alone, 10_000_000_000);
     assert_eq!(preset("hiermem"), formula(256, 100));

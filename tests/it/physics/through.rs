@@ -1,5 +1,6 @@
-//! Remote memory through the ports of the network: single accesses against the pipeline's formula; with messages and
-//! collectives, by hand; and random jobs against a simulator of successive servers (`random`).
+//! Tests of remote memory through the ports of the network: compares single accesses with the
+//! pipeline's formula, accesses with messages and collectives with sums by hand, and random jobs
+//! with a simulator of successive servers (`random`).
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::loads::{self, load};
@@ -59,7 +60,8 @@ fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     })
 }
 
-/// Completions in order of time; requires that they are the same with and without closed forms.
+/// Returns the completions in order of time, and requires that they are the same with and without
+/// closed forms.
 #[track_caller]
 fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let events = |replay: &Replay| {
@@ -274,11 +276,13 @@ fn what_switches_gather_comes_to_the_ports() {
     }
 }
 
-/// A channel of 20 ps/B and a port of 10, or of 40; chunks of 10 kB; a latency of 7 ns for the channel and 100 ns for
-/// the link. 35 kB are 3.5 chunks. The pipeline's formula gives 700 ns + 100 for a chunk in the port, or 1,400 + 200
-/// for one in the channel. With ports, the last, half chunk takes only its own time: 50 ns of the port after the
-/// channel. If the port is slower, this chunk waits there for the earlier chunks, so there is no gain; a store then
-/// takes 100 ns of the channel. A second access waits for the channel, which is occupied for 707 ns, or 1,407.
+/// The machine has a channel of 20 ps/B and a port of 10, or of 40; chunks of 10 kB; a latency of 7
+/// ns for the channel and 100 ns for the link. 35 kB are 3.5 chunks. The pipeline's formula gives
+/// 700 ns + 100 for a chunk in the port, or 1,400 + 200 for one in the channel. With ports, the
+/// last, half chunk takes only its own time: 50 ns of the port after the channel. If the port is
+/// slower, this chunk waits there for the earlier chunks, so there is no gain; a store then takes
+/// 100 ns of the channel. A second access waits for the channel, which is occupied for 707 ns, or
+/// 1,407.
 #[test]
 fn channels_come_through_ports_too() {
     for (ps, shared, formula, held) in [(10, [750, 750], 800, 707), (40, [1600, 1500], 1600, 1407)]
@@ -309,7 +313,8 @@ fn channels_come_through_ports_too() {
     }
 }
 
-/// If collectives last as recorded, they do not use the network, and loads take as long as alone.
+/// If collectives last as recorded, they do not use the network, and loads take the same time as
+/// alone.
 #[test]
 fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));

@@ -1,5 +1,5 @@
-//! Equal ranks, simulated once for all: the same answer as with each rank simulated, in fewer events while they stay
-//! together.
+//! Tests of equal ranks that are simulated once for all: the result is the same as with each rank
+//! simulated, in fewer events while the ranks stay together.
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
@@ -97,8 +97,8 @@ fn first_difference(a: &[LogEvent], b: &[LogEvent]) -> Option<(LogEvent, LogEven
         .find(|(a, b)| a != b)
 }
 
-/// Dies of cores with links of 1000 GB/s and 1 ns, a quarter of that rate between dies, and edge memory at the left of
-/// row 0 and the right of row 1 of each die.
+/// Returns a machine of dies of cores with links of 1000 GB/s and 1 ns, a quarter of that rate
+/// between dies, and edge memory at the left of row 0 and the right of row 1 of each die.
 pub fn machine(shape: &str, dies: [u32; 2], cores: [u32; 2], lanes: u32) -> Machine {
     let borders = if dies == [1, 1] {
         ""
@@ -153,9 +153,10 @@ const NAMES: [&str; 16] = [
 /// Lines of each rank, and the declared groups with their names.
 type StageJob = (Vec<Vec<Line>>, Vec<(&'static str, Vec<u32>)>);
 
-/// Stages of eight ranks in tensor groups and replicas, with random work: kernels, all-reduces over the tensor group,
-/// the replicas and all ranks, loads and stores, and messages to and from the neighbouring stages, on random lanes and
-/// after random nodes. Returns the ranks' lines and the groups.
+/// Returns the lines and the groups of stages of eight ranks in tensor groups and replicas, with
+/// random work: kernels, all-reduces over the tensor group, the replicas and all ranks, loads and
+/// stores, and messages to and from the neighbouring stages, on random lanes and after random
+/// nodes.
 fn stages(random: &mut Random) -> StageJob {
     const MEMBERS: u32 = 8;
     let count = 1 + random.below(3) as u32;
@@ -206,7 +207,7 @@ fn stages(random: &mut Random) -> StageJob {
                         _ => kernel(200).on(on),
                     };
                     let before = lines.len() as u64;
-                    // After the last node, an earlier one, or a received message.
+                    // The node follows the last node, an earlier node, or a received message.
                     let after = if before == 0 {
                         Vec::new()
                     } else if after % 3 == 0 {
@@ -240,8 +241,8 @@ fn on_of(pass: u64) -> i64 {
     (pass % 2) as i64
 }
 
-/// Random stages at random positions of meshes and tori, on three network models. Returns the number of groups, of
-/// groups that stayed together, and of rejoined parts.
+/// Tests random stages at random positions of meshes and tori, on three network models. Returns the
+/// number of groups, of groups that stayed together, and of rejoined parts.
 fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
     let mut all = [0; 3];
     for seed in seeds {
@@ -276,7 +277,8 @@ fn random_stages(seeds: std::ops::Range<u64>) -> [u64; 3] {
 fn one_rank_for_all_gives_the_answer_of_each_by_itself() {
     let seeds = if is_whole() { 150 } else { 50 };
     let [groups, together, rejoined] = random_stages(0..seeds);
-    // A seed in which a sum and a kernel wait for one lane, and each rank takes them in its own order.
+    // With this seed a sum and a kernel wait for one lane, and each rank runs them in its own
+    // order.
     random_stages(1592..1593);
     // All cases occur: groups that stay together, that split, and that are rejoined.
     assert!(0 < together && together < groups, "{together} of {groups}");
@@ -388,8 +390,8 @@ fn a_ring_brings_members_together_again() {
     assert_eq!(apart.together, 0);
 }
 
-/// Two ranks that have ended equally many nodes, but different ones: when a sum ends for both, each has received from
-/// another sender. Their states differ, so they are not joined.
+/// Two ranks have ended the same number of nodes, but different nodes: when a sum ends for both,
+/// each rank has received from another sender. Their states differ, so they are not joined.
 #[test]
 fn as_many_nodes_are_not_the_same_nodes() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -419,8 +421,9 @@ fn as_many_nodes_are_not_the_same_nodes() {
     }
 }
 
-/// Two ranks that have ended the same nodes, but began others in different orders: each replies first to the sender
-/// that it heard first, on one lane, and these replies of 1 us are in flight when a sum ends for both.
+/// Two ranks have ended the same nodes, but began other nodes in different orders: each replies
+/// first to the sender that it heard first, on one lane, and these replies of 1 us are in flight
+/// when a sum ends for both.
 #[test]
 fn the_same_nodes_in_another_order_are_another_state() {
     let ring = machine("torus", [1, 1], [4, 2], 8);
@@ -452,8 +455,9 @@ fn the_same_nodes_in_another_order_are_another_state() {
     }
 }
 
-/// A sum that shares its lane with kernels starts when the last member is ready, in the middle of a round's posts. If
-/// no other node requests the lane in that round, one rank still runs for all; a kernel that does splits the group.
+/// A sum that shares its lane with kernels starts when the last member is ready, in the middle of a
+/// round's posts. If no other node requests the lane in that round, one rank still runs for all; a
+/// kernel that requests it splits the group.
 #[test]
 fn sums_that_share_a_lane_disband_groups_only_where_turns_matter() {
     let ring = machine("torus", [1, 1], [4, 2], 8);

@@ -1,4 +1,4 @@
-//! Machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
+//! Tests of machines of tiles: the micro-benchmarks of PALM's own simulator, and faults.
 //!
 //! One die of 4 x 4 cores, links of 1024 GB/s and 1 ns, four memory ports of 256 GB/s; a MB is 10^6 bytes, and a byte
 //! takes 1/1.024 ps. Goldens are in ps, from runs of PALM's public code; its arithmetic is given with each.
@@ -68,7 +68,8 @@ fn run(
     replay_with(&workload, machine, &options)
 }
 
-/// `count` concurrent collectives, each on its own lane, of `bytes` among the ranks in the order `group`.
+/// Returns `count` concurrent collectives, each on its own lane, of `bytes` among the ranks in the
+/// order `group`.
 fn all_reduces(kind: K, count: u64, bytes: u64, group: &[u32]) -> (Vec<Vec<Line>>, Vec<u32>) {
     let lines: Vec<Line> = (0..count)
         .map(|lane| call(kind, bytes).group("g").on(lane as i64))
@@ -117,7 +118,7 @@ fn rings_take_what_they_take_in_the_paper_s_simulator() {
         run(&die, &ranks, &group, &line, Exclusive).ps(),
         23_461_500.0,
     );
-    // With `count` concurrent all-reduces, all take exactly `count` times as long.
+    // With `count` concurrent all-reduces, all take exactly `count` times the time of one.
     for (count, golden) in [(2, 23_473_500.0), (3, 35_210_250.0), (5, 58_683_750.0)] {
         let (ranks, group) = all_reduces(K::AllReduce, count, 8 * MB, &line);
         near(run(&die, &ranks, &group, &line, Exclusive).ps(), golden);
@@ -203,7 +204,7 @@ fn loads_hold_their_way_and_their_port() {
         run(&us, &ranks, &[], &all, ContentionFree).ps(),
         1_000_000.0 + 4.0 * T + 2000.0,
     );
-    // Stores take as long, in the other direction.
+    // Stores take the same time, in the other direction.
     let ranks = vec![vec![load(true, MB)]; 16];
     near(run(&us, &ranks, &[], &all, Exclusive).ps(), 19_629_000.0);
     let one = [vec![load(false, MB)]];
@@ -219,9 +220,9 @@ fn loads_hold_their_way_and_their_port() {
     }
 }
 
-/// Each core with its own DRAM instead of ports at the edge: 16 cores load 1 MB each concurrently, over no link, in 1
-/// ns and 10^6 B / 256 GB/s = 4 T, as long as a single core, and a concurrent message between two of them takes its T
-/// and 1 ns.
+/// Each core has its own DRAM instead of ports at the edge: 16 cores load 1 MB each concurrently,
+/// over no link, in 1 ns and 10^6 B / 256 GB/s = 4 T, the time of a single core, and a concurrent
+/// message between two of them takes its T and 1 ns.
 #[test]
 fn dram_of_every_core_takes_no_links() {
     let at_edges = ["left", "right"];

@@ -1,4 +1,4 @@
-//! Turns: lanes, collectives of one group, and collectives of several groups.
+//! Tests of turns: lanes, collectives of one group, and collectives of several groups.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
@@ -41,7 +41,8 @@ fn collectives_of_one_group_take_turns() {
     }
 }
 
-/// Groups that share a member overlap on it: with separate lanes and without contention between operations, none waits.
+/// Groups that share a member overlap on it: with separate lanes and without contention between
+/// operations, no collective waits.
 #[test]
 fn collectives_of_two_groups_overlap() {
     let (a, b) = (all_reduce().group("a"), all_reduce().group("b"));
@@ -105,8 +106,8 @@ fn program_order_holds_until_all_are_ready() {
     );
 }
 
-/// The same with rank 1 ready for the second at 500 ns, before the first: all members are ready, so the second goes
-/// first, on both ranks at 500 ns.
+/// Rank 1 is ready for the second collective at 500 ns, before the first: all members are ready, so
+/// the second goes first, on both ranks at 500 ns.
 #[test]
 fn one_that_all_are_ready_for_overtakes() {
     let ranks = [
@@ -181,8 +182,8 @@ fn any_trace(calls: usize) -> impl Strategy<Value = Vec<Line>> {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// If the collectives of a group can complete in program order, they complete with turns, whatever their
-    /// dependencies, even if they occupy lanes.
+    /// If the collectives of a group can complete in program order, they complete with turns, for
+    /// any dependencies, even if they occupy lanes.
     #[test]
     fn what_runs_in_program_order_is_never_stuck(
         ranks in (1_usize..6).prop_flat_map(|calls| prop::collection::vec(any_trace(calls), 3)),

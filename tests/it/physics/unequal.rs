@@ -1,4 +1,5 @@
-//! All-to-alls whose members exchange unequal parts, by hand, and equal parts given explicitly.
+//! Tests of all-to-alls whose members exchange unequal parts, by hand, and of equal parts given
+//! explicitly.
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
@@ -40,9 +41,9 @@ fn rows() -> Vec<Vec<u64>> {
     vec![vec![7, 1000, 3000], vec![500, 7, 1000], vec![1000, 0, 7]]
 }
 
-/// Direct: the second message leaves after the first, at 20 ns. The message from 0 to 2 takes 60 ns and arrives at 20 +
-/// 500 + 60 = 580; the one from 1 to 0 takes 10: 530. Member 1 gets no second message and ends when the first arrives,
-/// at 520.
+/// Direct: the second message leaves after the first, at 20 ns. The message from 0 to 2 takes 60 ns
+/// and arrives at 20 + 500 + 60 = 580; the message from 1 to 0 takes 10 ns and arrives at 530.
+/// Member 1 gets no second message and ends when the first arrives, at 520.
 #[test]
 fn direct_exchanges_end_when_the_longest_is_there() {
     for network in NETWORKS {
@@ -72,7 +73,7 @@ fn pairwise_exchanges_go_round_by_round() {
     }
 }
 
-/// All parts are empty, whatever the size of the buffer.
+/// All parts are empty, for any size of the buffer.
 #[test]
 fn nothing_takes_no_time() {
     let ranks = vec![vec![exchange(9000, &[0; 3], &[])]; 3];

@@ -1,5 +1,5 @@
-//! Waiting for messages, separate from their transfer, and the bubble of a pipeline, by hand. Random jobs are in
-//! `laws`.
+//! Tests of waiting for messages, separate from their transfer, and of the bubble of a pipeline, by
+//! hand. Random jobs are in `laws`.
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, machine, priced, traces};
@@ -29,14 +29,15 @@ fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) ->
     report::replay(&prepared, ()).unwrap().0
 }
 
-/// Compute, communication, bubble and the rest, in ns.
+/// Returns compute, communication, bubble and the rest, in ns.
 fn parts(report: &Report, rank: usize) -> [u64; 4] {
     let parts = report.rows[rank].time.parts.map(|part| part.0 / 1000);
     [parts[0], parts[1], parts[2], parts[3..].iter().sum()]
 }
 
-/// Rank 0 computes for 100 us and sends 50 kB: it takes 1 us to leave and 2 to arrive. Rank 1 posts its receive at once
-/// and computes for 30 us concurrently: 70 us of waiting are exposed, and 2 of transfer.
+/// Rank 0 computes for 100 us and sends 50 kB, which leave in 1 us and arrive in 2 us. Rank 1 posts
+/// its receive at once and computes for 30 us concurrently: 70 us of waiting are exposed, and 2 of
+/// transfer.
 #[test]
 fn a_receive_waits_until_its_send_is_issued() {
     let ranks = [
@@ -63,8 +64,9 @@ fn a_receive_waits_until_its_send_is_issued() {
     }
 }
 
-/// The same in a job of three ranks, two of which form a tensor group: messages between these two are not between
-/// stages, messages to the third are. If a pipeline group is declared, only its members are stages.
+/// In a job of three ranks, two ranks form a tensor group: messages between these two are not
+/// between stages, messages to the third are. If a pipeline group is declared, only its members are
+/// stages.
 #[test]
 fn roles_say_which_waiting_is_a_bubble() {
     let ranks = |peer: u32| {

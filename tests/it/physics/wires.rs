@@ -21,7 +21,7 @@ type Name = (usize, u32, &'static str);
 pub struct Busy(BTreeMap<Name, u128>);
 
 impl Busy {
-    /// Busy time of the busiest port or link, in ps.
+    /// Returns the busy time of the busiest port or link, in ps.
     pub fn most(&self) -> u64 {
         self.0.values().max().map_or(0, |&ps| ps as u64)
     }
@@ -68,8 +68,8 @@ impl Busy {
 }
 
 /// Returns the arrival of a message without contention, on devices that do not store it: the
-/// latency of every link, and its bytes at the slowest rate. Also the time at which its last byte
-/// has left.
+/// latency of every link, and its bytes at the slowest rate. Also returns the time at which its
+/// last byte has left.
 pub fn alone(dims: &[Dim], from: u32, to: u32, bytes: u64) -> [u64; 2] {
     let mut stride = 1;
     let (mut latency, mut slowest) = (0, 0);

@@ -1,4 +1,4 @@
-//! Curves of GEMMs, attention and collectives against measurements of single operations.
+//! Compares curves of GEMMs, attention and collectives with measurements of single operations.
 
 use super::{packed_rows, rows};
 use chakram::machine::{
@@ -26,7 +26,7 @@ fn gemm_curves_follow_their_formula() {
         let class = &machine.classes()[0];
         let mut curve = class.curves.gemm[Dtype::Bf16 as usize].expect("it has a curve");
         curve.efficiency = efficiency;
-        // The table excludes the slowdown of long products, too.
+        // The table also excludes the slowdown of long matrix products.
         curve.throttling = None;
         let number = |head: &str| row[head].parse::<f64>().expect("it is a number");
         let [m, n, k] = ["m", "n", "k"].map(|head| number(head) as u64);
@@ -60,7 +60,8 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
         (seconds * 1e6 - (33.554_432 + 32.768 + 1.0)).abs() < 1e-6,
         "{seconds}"
     );
-    // The half-way constant is ten times this product's time, and the slowdown a tenth: 1 + 0.1 x 1 / 11.
+    // The half-way constant is ten times this matrix product's time, and the slowdown a tenth: 1 +
+    // 0.1 x 1 / 11.
     let mut hot = curve;
     hot.throttling = Some(PowerThrottling {
         slower: 0.1,
@@ -68,7 +69,7 @@ fn a_gemm_of_one_tile_takes_its_loop_and_its_end() {
     });
     let slower = hot.seconds([1, 128, 128, 1024], 2.0, 1e12, memory);
     assert!((slower / seconds - (1.0 + 0.1 / 11.0)).abs() < 1e-12);
-    // Two products are two waves.
+    // Two matrix products are two waves.
     let two = curve.seconds([2, 128, 128, 1024], 2.0, 1e12, memory);
     assert!(
         (two * 1e6 - (2.0 * (33.554_432 + 32.768) + 1.0)).abs() < 1e-6,

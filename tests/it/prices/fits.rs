@@ -1,4 +1,4 @@
-//! Constants and corrections fitted to measured runs.
+//! Tests of constants and corrections fitted to measured runs.
 
 use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
@@ -70,8 +70,9 @@ fn constants_are_fitted_to_the_runs_of_other_folds() {
     assert_eq!(fitted["intervals"]["coverage"], 1.0);
 }
 
-/// Measured steps on a machine whose host is 1.5 times slower correct a machine file. The file then predicts deeper
-/// models of the same width; predictions of models without that product do not change.
+/// Measured steps on a machine whose host is 1.5 times slower correct a machine file. The file then
+/// predicts deeper models of the same width; predictions of models without that matrix product do
+/// not change.
 #[test]
 fn measured_steps_correct_the_prices_of_a_machine() {
     let folder = tempfile::tempdir().expect("there is room");

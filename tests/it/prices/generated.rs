@@ -1,4 +1,5 @@
-//! Prices of generated models: hosts that launch kernels, and the default prices by curves.
+//! Tests of the times of generated models: hosts that launch kernels, and the default kernel times
+//! by curves.
 
 use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
@@ -39,8 +40,9 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
     (makespan, report.get("interval").is_some())
 }
 
-/// Two hosts reach a collective with times that vary by `jitter`: the last is `jitter / sqrt(pi)` after the mean on
-/// average. This divided by the makespan, once per collective, is another part of the interval's variance.
+/// Two hosts reach a collective with times that vary by `jitter`: the last is `jitter / sqrt(pi)`
+/// after the mean on average. This time divided by the makespan, once per collective, is another
+/// part of the interval's variance.
 #[test]
 fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -76,7 +78,8 @@ fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     assert!((found / (late * late) - 1.0).abs() < 1e-6, "{found} {late}");
 }
 
-/// Stragglers lengthen jobs on more than one node: one job in twenty by more than 20 %, in addition to price errors.
+/// Stragglers lengthen jobs on more than one node: one job in twenty by more than 20 %, in addition
+/// to errors of kernel times.
 #[test]
 fn intervals_across_nodes_reach_further_up() {
     for (machine, data, upwards) in [("dgx-a100x2", "8", 0.0), ("dgx-a100x2", "16", 0.20)] {
@@ -98,9 +101,9 @@ fn intervals_across_nodes_reach_further_up() {
     }
 }
 
-/// By default a model's kernels are priced by curves, its host launches them, and collectives use measurements, whether
-/// it is replayed directly or from files; with an efficiency, or on machines without curves, the result is that of the
-/// roofline model.
+/// By default curves give the times of a model's kernels, its host launches them, and collectives
+/// use measurements, both in a direct replay and in a replay from files; with an efficiency, or on
+/// machines without curves, the result is that of the roofline model.
 #[test]
 fn generated_models_are_priced_by_curves_where_there_are_any() {
     let model = ["generate", "gpt2-small", "--tensor", "2", "--batch", "1"];
@@ -126,7 +129,7 @@ fn generated_models_are_priced_by_curves_where_there_are_any() {
         );
     }
     let (roofline, interval) = on("dgx-a100", &["--compute", "roofline"]);
-    // Prices without any measurement have the widest interval.
+    // Kernel times without any measurement have the widest interval.
     assert!(interval && roofline < by_default);
     assert_eq!(roofline, on("dgx-a100", &["--efficiency", "1"]).0);
     assert_eq!(on("mi300x", &[]), on("mi300x", &["--compute", "roofline"]));

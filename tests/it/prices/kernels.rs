@@ -1,4 +1,4 @@
-//! Kernels of captured jobs used as prices for other jobs.
+//! Tests of kernels of captured jobs whose times are used for other jobs.
 
 use crate::commands::chakram;
 use crate::corpus::{corpus, one_of_each};
@@ -22,7 +22,8 @@ fn makespan_ms(traces: &str, machine: &str, compute: &str) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e9
 }
 
-/// A captured job priced by its own kernels: sums are preserved, so the makespan hardly changes.
+/// A captured job is replayed with the mean times of its own kernels: sums are preserved, so the
+/// makespan hardly changes.
 #[test]
 fn kernels_of_a_captured_job_price_it() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -47,8 +48,8 @@ fn kernels_of_a_captured_job_price_it() {
         makespan_ms("traces/tp-mlp", measured, "recorded"),
     );
     assert!((own / recorded - 1.0).abs() < 0.05, "{own} {recorded}");
-    // According to the report, kernels are an eighth of the critical path and the host the rest. Kernels twice as long
-    // add this eighth.
+    // According to the report, kernels are an eighth of the critical path and the host the rest.
+    // Doubled kernel times add this eighth.
     let doubled: String = first
         .lines()
         .map(|line| match line.strip_suffix(" us\"],") {
@@ -138,8 +139,8 @@ fn jobs_without_kernels_calibrate_nothing() {
     assert!(few.contains("has 8 ranks"), "{few}");
 }
 
-/// One rank of this job takes a third longer for the same kernels, and the other waits for it. Priced by the means of
-/// both, neither keeps its time.
+/// One rank of this job takes a third longer for the same kernels, and the other waits for it. With
+/// the means of both, neither rank keeps its time.
 #[test]
 fn ranks_that_differ_are_measured_by_themselves() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -225,8 +226,9 @@ fn ranks_that_differ_are_measured_by_themselves() {
     }
 }
 
-/// Captured jobs, priced by their own kernels: within 5 % of the time with recorded kernels; 8 % in a pipeline, whose
-/// stages wait for each other's kernels that are slower than the mean of their size.
+/// Captured jobs with the mean times of their own kernels are within 5 % of the time with recorded
+/// kernels; within 8 % in a pipeline, whose stages wait for each other's kernels that are slower
+/// than the mean of their size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
     let Some(captures) = corpus("captures/pytorch") else {

@@ -1,4 +1,5 @@
-//! Measured collectives and kernels on links and NPUs with other rates than the measured ones.
+//! Tests of measured collectives and kernels on links and NPUs with other rates than in the
+//! measurement.
 
 use serde_json::Value;
 use std::path::Path;
@@ -34,8 +35,9 @@ fn report(folder: &Path, text: &str) -> Value {
     serde_json::from_str(&chakram(folder, &words)).unwrap()
 }
 
-/// The measured time of 512 MiB is 2111 us, that of 128 MiB 578.7: a byte takes 1532.3 us / 384 MiB, so 512 MiB take
-/// 1532.3 x 4/3 = 2043.0667 us, after a start-up of 67.9333. The start-up consists of 2 x 7 steps over two links.
+/// The measured time of 512 MiB is 2111 us, and of 128 MiB 578.7 us: a byte takes 1532.3 us / 384
+/// MiB, so 512 MiB take 1532.3 x 4/3 = 2043.0667 us, after a start-up of 67.9333. The start-up
+/// consists of 2 x 7 steps over two links.
 const TRANSFER: f64 = 1532.3 * 4.0 / 3.0;
 const START: f64 = 2111.0 - TRANSFER;
 

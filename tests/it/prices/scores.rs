@@ -1,4 +1,4 @@
-//! Scores of predictions, and tables without usable runs.
+//! Tests of scores of predictions, and of tables without usable runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
@@ -42,7 +42,8 @@ pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
     )
 }
 
-/// A machine file named in a file of columns is found in the same folder, wherever the command runs.
+/// A machine file named in a file of columns is found in the same folder, from any working
+/// directory.
 #[test]
 fn machines_are_found_beside_the_columns() {
     let folder = tempfile::tempdir().expect("there is room");
@@ -73,7 +74,7 @@ fn machines_are_found_beside_the_columns() {
     assert_eq!(seconds(&fixed), slow);
 }
 
-/// A run measured exactly as predicted has no error, whatever other columns the table has.
+/// A run measured exactly as predicted has no error, with any other columns in the table.
 #[test]
 fn scores_are_errors_of_predictions() {
     let first = score(
@@ -88,7 +89,7 @@ fn scores_are_errors_of_predictions() {
             .as_f64()
             .expect("it is a number")
     };
-    // Measured values: the prediction, and half of it.
+    // The measured values are the prediction, and half of it.
     let csv = format!(
         "width,tp,seconds\n256,1,{}\n256,2,{}\n",
         seconds(0),
@@ -227,7 +228,7 @@ fn a_model_has_as_many_layers_as_its_row_says() {
     let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
     // 32 layers are the model's own number.
     assert_eq!(all, own);
-    // All blocks take the same time: 28 more take seven times as long as four more.
+    // All blocks take the same time: 28 more blocks take seven times the time of four more.
     let ratio = (all - four) / (eight - four);
     assert!((ratio - 7.0).abs() < 0.1, "{ratio}");
 }
@@ -269,7 +270,7 @@ fn plans_of_published_tables_are_predicted() {
     );
 }
 
-/// Iterations measured by vTrain's authors, against predictions by curves.
+/// Compares iterations measured by vTrain's authors with predictions by curves.
 #[test]
 #[ignore = "minutes: 771 runs"]
 fn measured_iterations_are_predicted() {
@@ -287,7 +288,7 @@ fn measured_iterations_are_predicted() {
         let ours = &scores["scores"]["chakram"];
         let held = scores["intervals"]["coverage"].as_f64().expect("a number");
         println!("{table}: {ours}, intervals hold {held}");
-        // Some plans on many NPUs have runs that no price explains.
+        // Some plans on many NPUs have runs that no kernel time explains.
         assert!((if table == "single" { 0.88 } else { 0.8 }..0.95).contains(&held));
         assert!(
             ours["mean"].as_f64().expect("it is a number") < mean,
@@ -318,8 +319,8 @@ fn settings_that_move_no_prediction_are_named() {
         (["--set", "layers=2"], Some(default)),
         (["--set", "recompute=none"], Some(default)),
         (["--machine", "dgx-a100"], Some(default)),
-        // With one stage, the order of micro-batches does not matter; kernels priced by curves are launched one by one
-        // anyway.
+        // With one stage, the order of micro-batches does not matter; kernels with times from
+        // curves are launched one by one in any case.
         (["--set", "schedule=gpipe"], Some(as_long)),
         (
             ["--launch", "eager"],
@@ -351,7 +352,7 @@ fn settings_that_move_no_prediction_are_named() {
         text.contains("  ! `layers = 2` has no effect: all runs"),
         "{text}"
     );
-    // If a row is a usable run only with a setting, the setting has an effect, whatever the prediction.
+    // If a row is a usable run only with a setting, the setting has an effect, with any prediction.
     let (good, text) = score(
         "width,tp,seconds\n256,1,1\n256,16,1\n",
         COLUMNS,

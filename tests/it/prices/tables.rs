@@ -1,4 +1,4 @@
-//! Machines with prices from tables of GEMMs and logs of nccl-tests.
+//! Tests of machines with times from tables of GEMMs and logs of nccl-tests.
 
 use super::packed_rows;
 use crate::commands::chakram;
@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Output of `chakram calibrate` with these arguments; the machine file is written to `ours`.
+/// Returns the output of `chakram calibrate` with these arguments; the machine file is written to
+/// `ours`.
 fn calibrate(arguments: &[&str], machine: &str, ours: &Path) -> String {
     let ours = ours.to_str().expect("a plain name");
     let rest = ["--machine", machine, "-o", ours];
@@ -27,7 +28,7 @@ fn makespan_us(arguments: &[&str]) -> f64 {
     report["makespan_ps"].as_f64().expect("a number") / 1e6
 }
 
-/// GEMMs in bf16: rows, columns, size of the contracted dimension, and seconds.
+/// Returns GEMMs in bf16: rows, columns, size of the contracted dimension, and seconds.
 fn measured_gemms(gpu: &str) -> Option<Vec<([u64; 3], f64)>> {
     let rows = packed_rows(&format!("aic_gemm_{gpu}.csv.gz"))?;
     let gemms = rows.iter().filter(|row| row["gemm_dtype"] == "bfloat16");
@@ -110,7 +111,8 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
     }
 }
 
-/// A product takes its measured time multiplied by the slowdown of continuous load, also after a second calibration.
+/// A matrix product takes its measured time multiplied by the slowdown of continuous load, also
+/// after a second calibration.
 #[test]
 fn a_measured_gemm_takes_its_time() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -149,7 +151,7 @@ fn a_measured_gemm_takes_its_time() {
         peak,
         before.memory_bandwidth().unwrap(),
     ) * 1e6;
-    // Twelve blocks have that product twice, on a chain of kernels.
+    // Twelve blocks have that matrix product twice, on a chain of kernels.
     let longer = of(ours_name) - of("dgx-a100");
     assert!(
         (longer - 24.0 * (500.0 - time)).abs() < 0.01,
@@ -171,7 +173,8 @@ const LOG: &str = "\
         3072           768     float     sum      -1    90.00    0.10    0.05      0     9.00    0.10    0.05      0
 ";
 
-/// A collective takes the time in a log instead of the preset's curve; other numbers of members keep the preset's.
+/// A collective takes the time in a log instead of the preset's curve; other numbers of members
+/// keep the preset's curve.
 #[test]
 fn a_log_of_nccl_tests_takes_the_place_of_a_curve() {
     let folder = tempfile::tempdir().expect("a folder");

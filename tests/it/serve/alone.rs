@@ -1,4 +1,5 @@
-//! Time of a single request: one run of its jobs on free cores, and everything that follows from it.
+//! Tests of the time of a single request: one run of its jobs on free cores, and everything that
+//! follows from this time.
 
 use super::{picosecond_cores, scenario, served};
 use chakram::serve::{Platform, ServeOptions, ServeReport, compare, find_capacity, serve, sweep};
@@ -8,7 +9,7 @@ use chakram::units::Span;
 const BRANCHES: &str =
     "jobs = [{ tasks = 2, length = 1000, after = [] }, { tasks = 2, length = 1000, after = [] }]";
 
-/// 4 cores at 1 GHz: both jobs run concurrently, for 1000 cycles of 1 ns.
+/// Returns a platform of 4 cores at 1 GHz: both jobs run concurrently, for 1000 cycles of 1 ns.
 fn four_cores() -> Platform {
     let text = "name = \"p\"\nsource = \"x\"\ncores = 4\nclock = \"1 GHz\"";
     Platform::parse(text, "p.toml").unwrap()

@@ -1,4 +1,5 @@
-//! Results that follow from the printed parameters of LIGHTSPEED's thesis and of its successor.
+//! Tests of results that follow from the printed parameters of LIGHTSPEED's thesis and of its
+//! successor.
 
 use super::{scenario, served};
 use chakram::serve::{Platform, Scenario, ServeReport};
@@ -112,7 +113,7 @@ fn a_datapath_latency_adds_itself_on_an_idle_platform() {
         served(&scenario(text), Some(&platform)).1[0].finished.0
     };
     assert_eq!(at("344 ns") - at("0 ns"), 344_000);
-    // Two rounds of 9 cycles.
+    // The time is two rounds of 9 cycles.
     assert_eq!(at("0 ns"), 18_000);
 }
 

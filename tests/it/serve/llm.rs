@@ -1,4 +1,5 @@
-//! Engines of language models: each step against a plain simulator, results against formulas, and tables by hand.
+//! Tests of engines of language models: compares each step with a plain simulator, results with
+//! formulas, and tables with values by hand.
 
 use chakram::serve::llm::{
     CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, StepRecord, serve,
@@ -114,7 +115,7 @@ struct Seen {
     chunks: usize,
 }
 
-/// Requests of a random scenario as a file, and the same for the plain simulator.
+/// Returns requests of a random scenario as a file, and the same requests for the plain simulator.
 fn random_requests(numbers: &mut Numbers, length: u64) -> (String, Vec<PlainLlmRequest>) {
     let mut rows = "arrival_ps,input_toks,output_toks,priority,prefix,prefix_toks\n".to_owned();
     let mut all = Vec::new();
@@ -221,8 +222,8 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
     text
 }
 
-/// A random scenario against the plain simulator: every step's requests, tokens, times and free blocks, and every
-/// request's times.
+/// Compares a random scenario with the plain simulator: every step's requests, tokens, times and
+/// free blocks, and every request's times.
 fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let mut numbers = Numbers(case);
     (0..4).for_each(|_| _ = numbers.below(2));
@@ -302,8 +303,8 @@ fn every_step_is_that_of_a_plain_simulator_at_length() {
     compare_cases(1000, 3000);
 }
 
-/// Several engines, routers, users who wait for answers, and conversations: whichever engine ends first, simulating runs of equal
-/// steps together gives the result of single steps.
+/// With several engines, routers, users who wait for answers, and conversations: for any order in
+/// which engines end, simulating runs of equal steps together gives the result of single steps.
 #[test]
 fn engines_that_run_ahead_answer_as_step_by_step() {
     let mut steps = 0;

@@ -1,4 +1,4 @@
-//! Closed forms against single tasks, and policies against plain simulators, for every request.
+//! Compares closed forms with single tasks, and policies with plain simulators, for every request.
 
 use super::{picosecond_cores, scenario, served};
 use chakram::serve::CompletedRequest;
@@ -115,8 +115,8 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
     assert!(jobs_seen as u64 > cases(250) * 3 && overlapped as u64 > cases(250) / 4);
 }
 
-/// Random scenarios of a policy on one to three processors, with datapath latencies, requests that arrive together, and
-/// jobs at whose boundaries requests may be preempted.
+/// Tests random scenarios of a policy on one to three processors, with datapath latencies, requests
+/// that arrive together, and jobs at whose boundaries requests may be preempted.
 fn hold_policy(seed: u64, policy: impl Fn(&mut Numbers) -> (PlainPolicy, String), preempts: bool) {
     let folder = tempfile::tempdir().unwrap();
     let mut numbers = Numbers(seed);
@@ -281,7 +281,7 @@ fn nobody_starves_beyond_the_bound() {
         found[1].started.0
     };
     assert_eq!(starts(&text), 199 * 50 + 50, "without aging it is the last");
-    // The request that arrives at 290 overtakes it, from 300 to 350; the one at 340 does not.
+    // The request that arrives at 290 overtakes it, from 300 to 350; the request at 340 does not.
     assert_eq!(starts(&format!("{text}\naging = \"100 ps\"")), 350);
 }
 

@@ -1,4 +1,4 @@
-//! `chakram serve` and `chakram platform` as users see them.
+//! Tests of `chakram serve` and `chakram platform` as users see them.
 
 use crate::commands::chakram;
 use serde_json::Value;

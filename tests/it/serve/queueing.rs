@@ -1,10 +1,10 @@
-//! Queues against formulas, with the confidence interval in the report.
+//! Compares queues with formulas, with the confidence interval in the report.
 
 use super::{picosecond_cores, scenario, served};
 use chakram::serve::ServeReport;
 use testkit::serving::lindley;
 
-/// Poisson arrivals at `rate` per second at `processors`, first come, first served.
+/// Serves Poisson arrivals at `rate` per second at `processors`, first come, first served.
 fn queue(models: &str, rate: f64, processors: u32, requests: u64, seed: u64) -> ServeReport {
     let text = format!(
         "name = \"queue\"\nseed = {seed}\nprocessors = {processors}\n{models}\n\
@@ -52,9 +52,9 @@ fn means_are_those_of_the_formulas() {
     );
 }
 
-/// The same with enough requests for one per cent, also at higher loads and with several processors. The mean over five
-/// seeds is within one per cent of the formula, and the formula is inside the intervals of the runs: on average in 43
-/// of forty-five intervals of 95 %.
+/// The test above runs with enough requests for one per cent, also at higher loads and with several
+/// processors. The mean over five seeds is within one per cent of the formula, and the formula is
+/// inside the intervals of the runs: on average in 43 of forty-five intervals of 95 %.
 #[test]
 #[ignore = "two minutes: cargo test --release --test it serve::queueing::means_are_within -- --ignored --nocapture"]
 fn means_are_within_one_per_cent() {

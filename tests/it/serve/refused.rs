@@ -1,5 +1,5 @@
-//! Rejected scenarios and files of arrivals: errors name the place, what was found and what was
-//! expected.
+//! Tests of rejected scenarios and files of arrivals: errors name the place, what was found and
+//! what was expected.
 
 use super::{scenario, served};
 use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};

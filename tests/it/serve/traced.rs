@@ -1,4 +1,5 @@
-//! Models given as traces: launches of jobs on a machine, against recurrences stated here.
+//! Tests of models given as traces: compares launches of jobs on a machine with recurrences stated
+//! here.
 
 use super::{scenario, served};
 use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
@@ -20,7 +21,7 @@ fn kernel(id: u32, after: &str, us: u64) -> String {
     )
 }
 
-/// Half of a message of 64 kB, which takes 1 us at 64 GB/s.
+/// Returns half of a message of 64 kB, which takes 1 us at 64 GB/s.
 fn message(id: u32, after: &str, kind: &str, end: &str, peer: u32) -> String {
     format!(
         "{{\"id\":{id},\"name\":\"activations\",\"type\":\"COMM_{kind}_NODE\",\"data_deps\":[{after}],\

@@ -1,4 +1,4 @@
-//! Figures 5-1 and 5-2 of the thesis, and an hour of Azure's requests.
+//! Tests of figures 5-1 and 5-2 of the thesis, and of an hour of Azure's requests.
 
 use super::served;
 use chakram::report::text::TextStyle;
@@ -46,8 +46,8 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
         );
         // The A100X is the best digital platform, as in the thesis, and better than Lightning, unlike in the thesis.
         assert!((1..5).all(|i| all(&reports[0]) < all(&reports[i])));
-        // Without load Lightning is slower for models with many products, and faster for models with few, long
-        // products.
+        // Without load Lightning is slower for models with many inner products, and faster for
+        // models with few, long inner products.
         let alone = |i: usize, model: &str| reports[i].model(model).unwrap().alone.unwrap();
         for model in ["vgg-16", "vgg-19"] {
             assert!(alone(4, model) > alone(0, model).times(3), "{model}");
@@ -59,8 +59,9 @@ fn figures_5_1_and_5_2_as_far_as_they_follow() {
     assert_eq!(found, expected);
 }
 
-/// Follows from the table without any queue: Lightning has a quarter of the A100X's multiplications per second, so it
-/// is slower if there are enough products for all cores, and faster if they are few and long.
+/// This result follows from the table without any queue: Lightning has a quarter of the A100X's
+/// multiplications per second, so it is slower if there are enough inner products for all cores,
+/// and faster if they are few and long.
 #[test]
 fn lightning_wins_where_products_are_few() {
     let peak = |name: &str| {

@@ -1,4 +1,4 @@
-//! The list of sources, and `convert auto`.
+//! Tests of the list of sources, and of `convert auto`.
 
 use super::{Folder, done, refused};
 
@@ -37,11 +37,11 @@ fn contents_choose_the_converter() {
         let [text, auto] = ["text", "auto"].map(|name| folder.read(&format!("{name}.{rank}.et")));
         assert_eq!(text, auto);
     }
-    // The same result as without a name.
+    // The result is the same as without a name.
     let unnamed = folder.path("unnamed");
     done(&["convert", &workload, "-o", &unnamed, "--", "--npus", "2"]);
     assert_eq!(folder.read("unnamed.1.et"), folder.read("auto.1.et"));
-    // A trace, a prefix, and a folder of captures.
+    // The inputs are a trace, a prefix, and a folder of captures.
     let trace = folder.path("text.0.et");
     done(&["convert", "auto", &trace, "-o", &folder.path("one.jsonl")]);
     assert!(

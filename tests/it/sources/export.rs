@@ -1,5 +1,5 @@
-//! Operator graphs of models from `export_graph.py`: their FLOPs and bytes equal those of a run (`export/make.py`)
-//! exactly.
+//! Tests that in operator graphs of models from `export_graph.py`, FLOPs and bytes equal those of a
+//! run (`export/make.py`) exactly.
 
 use super::{Folder, done};
 use crate::convert::rig::{attribute, on_host, try_convert};
@@ -56,7 +56,7 @@ fn exported_models_cost_what_their_run_did() {
     }
 }
 
-/// End to end: a graph is a job of one rank, whose kernels a machine prices.
+/// A graph is a job of one rank, for whose kernels a machine gives times.
 #[test]
 fn an_exported_model_replays() {
     let folder = Folder::new();

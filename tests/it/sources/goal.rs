@@ -1,5 +1,5 @@
-//! Schedules in GOAL, against the formula of LogGP: a message of `s` bytes takes `s` G to leave its sender, and arrives
-//! L after that; overheads and gaps are zero.
+//! Compares schedules in GOAL with the formula of LogGP: a message of `s` bytes takes `s` G to
+//! leave its sender, and arrives L after that; overheads and gaps are zero.
 
 use super::{Folder, done, refused};
 
@@ -41,7 +41,7 @@ fn makespan(folder: &Folder, schedule: &str) -> u64 {
         report["makespan_ps"].as_u64().unwrap()
     };
     let ends = replayed(&job);
-    // Written and read back, the schedule takes as long.
+    // Written and read back, the schedule takes the same time.
     let (written, again) = (folder.path("again.goal"), folder.path("again"));
     done(&["convert", "goal", &job, "-o", &written]);
     done(&["convert", "goal", &written, "-o", &again]);

@@ -1,10 +1,10 @@
-//! MSCCL algorithms against the machine's own.
+//! Compares MSCCL algorithms with the machine's own.
 
 use super::{Folder, done, refused};
 use std::fmt::Write;
 
-/// MSCCL rings among `gpus`: in each channel, chunks go around the ring. Channel 0 runs upwards and channel 1, if there
-/// is one, downwards. Chunk `c` of channel `k` is `k * gpus + c`.
+/// Returns MSCCL rings among `gpus`: in each channel, chunks go around the ring. Channel 0 runs
+/// upwards and channel 1, if there is one, downwards. Chunk `c` of channel `k` is `k * gpus + c`.
 fn ring(coll: &str, gpus: u32, channels: u32, reduce: bool) -> String {
     let chunks = gpus * channels;
     let mut text = format!(
@@ -210,7 +210,7 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
     done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
 }
 
-/// Steps that only wait do not count as kernels without a price, however many there are: eight of ten here.
+/// Any number of steps that only wait do not count as kernels without a time: eight of ten here.
 #[test]
 fn steps_that_only_wait_take_no_time() {
     let folder = Folder::new();

@@ -1,5 +1,6 @@
-//! Exports of Nsight Systems written by SQLite itself (`nsys/make.py`), with the smallest and the largest pages, trees
-//! of several levels, long names on overflow pages, free pages, and texts in two encodings.
+//! Tests of exports of Nsight Systems written by SQLite itself (`nsys/make.py`), with the smallest
+//! and the largest pages, trees of several levels, long names on overflow pages, free pages, and
+//! texts in two encodings.
 
 use super::{Folder, done, refused};
 use serde_json::Value;

@@ -1,5 +1,5 @@
-//! Inputs of other tools, given to commands that do not read them: the error names the format and the command that
-//! reads it.
+//! Tests of inputs of other tools, given to commands that do not read them: the error names the
+//! format and the command that reads it.
 
 use super::{Folder, done, refused, run};
 

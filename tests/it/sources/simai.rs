@@ -1,4 +1,5 @@
-//! Text workloads of SimAI: the nodes of a pass, its volumes by group and its time, derived by hand.
+//! Tests of text workloads of SimAI: the nodes of a pass, its volumes by group and its time,
+//! derived by hand.
 
 use super::{Folder, done, refused};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Random loads and stores through ports, alone and with messages and collectives.
+//! Tests of random loads and stores through ports, alone and with messages and collectives.
 
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::num::NonZeroU32;
 use testkit::port_chunks::{self, Access, Job, Message};
 
-/// Rates in ps per byte that correspond to whole bytes per second.
+/// Returns rates in ps per byte that correspond to whole bytes per second.
 fn rates() -> impl Strategy<Value = u64> {
     prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10, 16, 20, 25, 32, 40, 50])
 }
@@ -157,8 +157,8 @@ proptest! {
     }
 }
 
-/// Collectives, messages, loads and stores at times that often coincide: all ends are the same with and without closed
-/// forms, and closed forms are both used and invalidated.
+/// With collectives, messages, loads and stores at times that often coincide, all ends are the same
+/// with and without closed forms, and closed forms are both used and invalidated.
 #[test]
 fn folding_changes_nothing_beside_loads() {
     let mut dice = Dice(11);

@@ -1,4 +1,4 @@
-//! Tables by hand, and queues against formulas.
+//! Compares tables with values by hand, and queues with formulas.
 
 use super::{StepLog, llm_served};
 
@@ -12,8 +12,8 @@ fn tokens_of_steps(log: &StepLog) -> Vec<usize> {
         .collect()
 }
 
-/// A hundred requests whose answers last longer than the run, and a later prompt of 5,000 tokens, with a budget of
-/// 2,048: its chunks are 1,948, 1,948 and 1,104 tokens.
+/// There are a hundred requests whose answers last longer than the run, and a later prompt of 5,000
+/// tokens, with a budget of 2,048: the prompt's chunks are 1,948, 1,948 and 1,104 tokens.
 #[test]
 fn a_long_prompt_takes_what_answers_leave() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Runs of vLLM, with operations measured on the same GPU.
+//! Compares results with runs of vLLM, with operations measured on the same GPU.
 
 use super::{LlmReport, StepLog, llm_scenario};
 use chakram::serve::llm::{TimeSummary, serve};
