@@ -74,12 +74,13 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
         (None, Some(path)) => read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];
-            getrandom::fill(&mut key).map_err(|e| format!("no random key can be had here: {e}"))?;
+            getrandom::fill(&mut key)
+                .map_err(|e| format!("the system provides no random key: {e}"))?;
             key
         }
     };
     if secret.is_empty() {
-        Err("the key is empty, so everybody knows it".into())
+        Err("the key is empty, so everybody can compute the hashes".into())
     } else {
         Ok(secret)
     }

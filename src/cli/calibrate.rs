@@ -106,7 +106,11 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             }
             measure(args, &machine::source(machine)?)?
         }
-        _ => return Err("neither steps nor what was measured\n  try: --help".into()),
+        _ => {
+            return Err(
+                "neither measured steps nor other measurements are given\n  try: --help".into(),
+            );
+        }
     };
     // This checks that the new text is a valid machine file.
     Machine::parse(&text, &path)?;
@@ -161,8 +165,8 @@ fn correct(
     let options = args.compute.options()?;
     if !first.has_curves() || !options.compute.prefers_curves() {
         return Err(format!(
-            "steps correct prices by curves, and kernels on machine `{}` are not priced so\n  try: a machine with curves, and \
-             neither --compute nor --efficiency",
+            "steps correct kernel times from curves, but kernels on machine `{}` have no such times\n  try: a \
+             machine with curves, and neither --compute nor --efficiency",
             first.name()
         )
         .into());

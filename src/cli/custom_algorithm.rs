@@ -43,7 +43,7 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
     };
     let idle = all.iter().filter(|custom| !fits(custom)).map(|custom| {
         format!(
-            "--custom {}={} is of no use here: no {0} of the job has {} members",
+            "--custom {}={} has no effect: no {0} of the job has {} members",
             custom.kind,
             custom.name,
             custom.scripts.positions()

@@ -105,7 +105,7 @@ const SHOWN_IN_TEXT: usize = 10;
 fn percent(text: &str) -> Result<f64, String> {
     parse_percent(text).ok_or_else(|| match text.strip_suffix('%') {
         None => "expected percent, for example 1%".to_owned(),
-        Some(number) => format!("`{number}` is no percentage; write for example 0.5%"),
+        Some(number) => format!("`{number}` is not a percentage; write for example 0.5%"),
     })
 }
 
@@ -122,7 +122,7 @@ fn show(text: &str) -> Result<LineLimit, String> {
         "all" => Ok(LineLimit(None)),
         _ => match text.parse() {
             Ok(lines) => Ok(LineLimit(Some(lines))),
-            Err(_) => Err(format!("`{text}` is no number of lines, nor `all`")),
+            Err(_) => Err(format!("`{text}` is neither a number of lines nor `all`")),
         },
     }
 }
@@ -166,11 +166,11 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     }
     let paths = [&args.before, &args.after];
     if paths.iter().all(|path| path.as_os_str() == "-") {
-        return Err("standard input is one document, and here are two\n  try: A and -".into());
+        return Err("standard input can be only one of the two documents\n  try: A and -".into());
     }
     let texts = [report(paths[0])?, report(paths[1])?];
     if args.step.step.is_some() && texts.iter().any(Option::is_some) {
-        return Err("--step is for traces, and here is a report\n  try: compare reports of `chakram replay --step`".into());
+        return Err("--step is for traces, but the input is a report\n  try: compare reports of `chakram replay --step`".into());
     }
     let mut outputs = OutputSet::default();
     let ranks = match texts {
@@ -179,8 +179,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     };
     paths.iter().for_each(|path| outputs.reads(path));
     if args.html.is_some() && texts.iter().all(Option::is_none) {
-        return Err("--html shows reports, and these are traces\n  \
-             try: compare what `chakram replay --format json` wrote of each"
+        return Err("--html shows reports, but the inputs are traces\n  \
+             try: compare the outputs of `chakram replay --format json`"
             .into());
     }
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
@@ -260,15 +260,15 @@ fn of_reports(
 ) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
     if args.tolerance != TimeTolerance::Absolute(Span::ZERO) {
         return Err(
-            "--tolerance is for the nodes of traces, and these are reports\n  try: --threshold"
+            "--tolerance is for the nodes of traces, but the inputs are reports\n  try: --threshold"
                 .into(),
         );
     }
     if args.threads.is_some() {
-        return Err("--threads is for the ranks of traces, and these are reports".into());
+        return Err("--threads is for the ranks of traces, but the inputs are reports".into());
     }
     if args.salvage {
-        return Err("--salvage is for traces, and these are reports".into());
+        return Err("--salvage is for traces, but the inputs are reports".into());
     }
     let read = |which: usize| -> Result<_, String> {
         reports::read(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))

@@ -138,7 +138,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             // This check is after the resolution of the model, so that an error about a misspelled model comes first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
-                    "{}: nothing says what to do with it\n  try: --dry-run, --machine MACHINE to replay it, \
+                    "{}: no action is given\n  try: --dry-run, --machine MACHINE to replay it, \
                      or -o PREFIX to write its traces",
                     asked.name
                 )

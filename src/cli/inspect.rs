@@ -197,7 +197,7 @@ fn warn(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
         count => terminal::warning(format_args!(
-            "{}; what could be read is shown",
+            "{}; the readable part is shown",
             counted(count, "fault")
         )),
     }
@@ -218,7 +218,7 @@ impl InspectArgs {
         }
         match (self.format, self.node.is_some()) {
             (InspectFormatArg::Dot, false) => {
-                Err("--format dot draws what is near a node\n  try: --node ID".to_owned())
+                Err("--format dot draws the neighbourhood of a node\n  try: --node ID".to_owned())
             }
             (InspectFormatArg::Csv, true) => {
                 Err("--node has no table\n  try: --format json".to_owned())
@@ -230,7 +230,7 @@ impl InspectArgs {
     fn no_rank(&self, found: usize) -> String {
         let ranks = self.rank.as_ref().map(ToString::to_string);
         format!(
-            "--rank {}: none of the {found} files is of such a rank\n  try: without it, for a line of each rank",
+            "--rank {}: none of the {found} files is of this rank\n  try: without --rank, for one line per rank",
             ranks.unwrap_or_default()
         )
     }
@@ -303,7 +303,7 @@ impl InspectArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         let [file] = files else {
             return Err(format!(
-                "--node {id}: every rank has ids of its own, and here are {} ranks\n  try: --rank {}",
+                "--node {id}: ids are unique only within a rank, but there are {} ranks\n  try: --rank {}",
                 files.len(),
                 files[0].rank
             )

@@ -217,7 +217,7 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     match twice {
         None => Ok(()),
         Some(pair) => Err(format!(
-            "NPU {} has ranks of two jobs, each of which would have all of it\n  \
+            "NPU {} has ranks of two jobs, but jobs cannot share an NPU\n  \
              try: other NPUs for --on, or --map for the traces",
             pair[0].0
         )),
@@ -246,7 +246,7 @@ fn read_starts(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
     }
     if starts.is_empty() {
         return Err(format!(
-            "{shown}: there is no time in it\n  try: one a line, such as 0 s, 10 ms"
+            "{shown}: the file has no start time\n  try: one time per line, such as 0 s, 10 ms"
         )
         .into());
     }

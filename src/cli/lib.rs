@@ -394,7 +394,8 @@ fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let trace = of_job.or_else(|| error.downcast_ref::<TraceError>());
     let io = match trace.map(TraceError::fault) {
         Some(TraceFault::Malformed { .. }) => {
-            let hint = "write or copy the file again; `chakram validate` says what of it is whole";
+            let hint =
+                "write or copy the file again; `chakram validate` shows which part is intact";
             return Some(hint.to_owned());
         }
         Some(TraceFault::Io { source, .. }) => Some(source),
@@ -407,7 +408,7 @@ fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let folder = env::current_dir().ok().filter(|_| is_missing)?;
     let name = folder.file_name()?.to_string_lossy().into_owned();
     Some(format!(
-        "a path that is there; names without a folder are looked for in this one, {name}"
+        "an existing path; names without a folder are relative to the current folder, {name}"
     ))
 }
 

@@ -70,8 +70,8 @@ impl JobArgs {
         match other.filter(|_| job.absent == MissingRankPolicy::Mirror && job.ranks.is_none()) {
             None => Ok(first),
             Some(other) => Err(format!(
-                "--absent mirror: a job as large as the machine is not one job on {first} and on \
-                 {other} NPUs\n  try: --ranks {}",
+                "--absent mirror: the job takes the machine's size, but the machines differ \
+                 ({first} and {other} NPUs)\n  try: --ranks {}",
                 first.min(other)
             )),
         }

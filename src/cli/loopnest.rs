@@ -74,7 +74,7 @@ fn parse_layer(text: &str) -> Result<LayerShape, String> {
             ("dilation", _) => &mut dilation,
             _ => {
                 return Err(format!(
-                    "`{name}` is no loop; expected N, K, C, P, Q, R, S, stride or dilation"
+                    "`{name}` is not a loop; expected N, K, C, P, Q, R, S, stride or dilation"
                 ));
             }
         };
@@ -102,10 +102,10 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         set.map_err(|why| format!("--mappings: {why}"))?;
     }
     model.seed = args.seed.unwrap_or(model.seed);
-    let layer = args.product.or(args.layer).ok_or("there is no layer")?;
+    let layer = args.product.or(args.layer).ok_or("no layer is given")?;
     let accelerator = model.gemmini.accelerator(1);
     let found = search_mapping(&accelerator, &layer, model.mappings, model.seed);
-    let found = found.ok_or("no mapping that was drawn can be\n  try: more --mappings")?;
+    let found = found.ok_or("none of the drawn mappings is valid\n  try: more --mappings")?;
     match args.format {
         LoopnestFormat::Text => text(&model, &accelerator, &layer, &found, out)?,
         LoopnestFormat::Json => {

@@ -161,21 +161,21 @@ impl RunArgs {
         }
         if self.timeline.path().is_some() && several {
             return Err(
-                "--timeline draws one replay, and there are several machines\n  \
+                "--timeline draws one replay, but there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
         }
         if self.sensitivities && several {
             return Err(
-                "--sensitivities are of one replay, and there are several machines\n  \
+                "--sensitivities is for one replay, but there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
         }
         if self.tile_map.is_some() && several {
             return Err(
-                "--tile-map shows one replay, and there are several machines\n  \
+                "--tile-map shows one replay, but there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
@@ -185,7 +185,7 @@ impl RunArgs {
         }
         if self.wants_nodes() && several {
             return Err(
-                "--table nodes shows one replay, and there are several machines\n  \
+                "--table nodes shows one replay, but there are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
@@ -193,7 +193,7 @@ impl RunArgs {
         match self.table {
             Some(ReportTableArg::Nodes) if self.format == ReportFormatArg::Json => {
                 return Err(
-                    "--table nodes is CSV, or Parquet with -o FILE.parquet, and no JSON\n  \
+                    "--table nodes is CSV, or Parquet with -o FILE.parquet, not JSON\n  \
                      try: without --format"
                         .to_owned(),
                 );
@@ -229,13 +229,13 @@ impl RunArgs {
         ];
         if let Some((_, option)) = given.iter().find(|(given, _)| *given) {
             return Err(format!(
-                "{option} shows one launch of one job, and there are several\n  \
+                "{option} shows one launch of one job, but there are several\n  \
                  try: without --repeat, --starts and --with"
             ));
         }
         if beside && self.format == ReportFormatArg::Csv {
             return Err(
-                "--format csv prints tables of one job, and with --with there are several\n  \
+                "--format csv prints tables of one job, but with --with there are several\n  \
                  try: --format json"
                     .to_owned(),
             );
@@ -385,7 +385,7 @@ impl RunArgs {
             report.settings.without_effect.push(SettingWithoutEffect {
                 key: "total_tokens".to_owned(),
                 value: tokens.to_string(),
-                reason: "the job does not state the tokens that it takes".to_owned(),
+                reason: "the job does not state its number of tokens".to_owned(),
             });
         }
     }
@@ -437,7 +437,7 @@ impl RunArgs {
         let silent = graphs.iter().all(|graph| graph.memory_changes().is_empty());
         if self.fit == OnMemoryOverflow::Require && silent {
             return Err(
-                "--fit require: no node says what it allocates, so nothing is known of memory\n  \
+                "--fit require: no node states its allocations, so the memory is unknown\n  \
                  try: traces with `allocates.…` attributes, as `chakram generate` writes for models"
                     .to_owned(),
             );

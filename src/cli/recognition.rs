@@ -55,8 +55,8 @@ pub fn explained(
     {
         let each = list.split(',').map(|name| format!(" --machine {name}"));
         return Some(format!(
-            "{list}: these are several machines, and an option names one\n  try: chakram replay TRACES{}, which compares them; other \
-             commands take one at a time",
+            "{list}: these are several machines, but the option takes one name\n  try: chakram replay TRACES{}, \
+             which compares them; other commands take one at a time",
             each.collect::<String>()
         ));
     }
@@ -94,7 +94,7 @@ fn address(word: &OsStr) -> Option<String> {
         _ => "a copy on this computer".to_owned(),
     };
     Some(format!(
-        "{word}: this is an address, and files are read from this computer only\n  try: {fetch}"
+        "{word}: this is an address, but only files on this computer can be read\n  try: {fetch}"
     ))
 }
 

@@ -366,7 +366,7 @@ fn makespan(
 fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String> {
     let machine = job::machine_of(paths, found);
     machine.ok_or_else(|| format!(
-        "which machine? there is no {CASE_MACHINE} beside the traces\n  try: --machine NAME, one of {}, \
+        "no machine is given, and the folder of the traces has no {CASE_MACHINE}\n  try: --machine NAME, one of {}, \
          or a file",
         chakram_hardware::machine::PRESETS
             .iter()

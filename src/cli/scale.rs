@@ -73,11 +73,11 @@ fn machine_for(name: &str, ranks: u32) -> io::Result<String> {
     match sized.as_deref() {
         Some(sized) if sized == name => {}
         Some(sized) => terminal::note(format_args!(
-            "the machine of the job is {sized} now, which holds {}",
+            "the machine of the job is now {sized}, which has enough NPUs for {}",
             counted(ranks.into(), "rank")
         ))?,
         None => terminal::note(format_args!(
-            "the machine of the job, {name}, does not hold {}, or is not there: replay it with --machine",
+            "the machine of the job, {name}, is too small for {}, or does not exist: replay the job with --machine",
             counted(ranks.into(), "rank")
         ))?,
     }
@@ -104,7 +104,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if !fits {
         let ranks: Vec<u32> = traces.files().iter().map(|file| file.rank).collect();
         return Err(format!(
-            "--grid {} has ranks 0 to {}, and the traces are of ranks {}\n  try: a --grid of all ranks, \
+            "--grid {} has ranks 0 to {}, but the traces are of ranks {}\n  try: a --grid of all ranks, \
              outermost dimension first",
             args.grid,
             along.ranks() - 1,
@@ -131,9 +131,9 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if !scaling.exchanges_along() && !args.side_by_side {
         let along = scaling.along();
         return Err(format!(
-            "no collective and no message goes along `{name}`: its {size} ranks would repeat the job side by side and exchange \
-             nothing, so what it costs to keep them together, as gradients of replicas, would not be in the scaled job\n  \
-             try: chakram edit --edit data={size}, which inserts the reductions of gradients, or --side-by-side for \
+            "no collective and no message goes along `{name}`: its {size} ranks would repeat the job and exchange \
+             nothing, so the scaled job would lack, for example, the reduction of gradients among replicas\n  try: \
+             chakram edit --edit data={size}, which inserts the reductions of gradients, or --side-by-side for \
              independent copies",
             name = along.name(),
             size = along.new_size()

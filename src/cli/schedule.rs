@@ -97,7 +97,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let only = |what: &str| match &rows[..] {
         [row] => Ok(row),
         _ => Err(format!(
-            "{what} is of one topology, and there are {}",
+            "{what} is for one topology, but there are {}",
             rows.len()
         )),
     };

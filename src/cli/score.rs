@@ -126,8 +126,8 @@ impl ScoreFiles {
         let [tables, columns] = [args.runs.len(), args.columns.len()];
         if tables != columns {
             return Err(format!(
-                "there are {tables} tables and {columns} files of columns\n  try: --columns FILE.toml once for each table, in their \
-                 order"
+                "the command has {tables} tables, but {columns} files of columns\n  try: --columns FILE.toml once \
+                 for each table, in their order"
             ));
         }
         let pairs = args.runs.iter().zip(&args.columns);
@@ -158,7 +158,7 @@ impl ScoreFiles {
                 Some(all) => all.append(table),
             }
         }
-        Ok(tables.ok_or("there is no table")?)
+        Ok(tables.ok_or("no table is given")?)
     }
 
     /// Returns the settings of `args`, each with the runs without that setting. A setting is omitted if no run is
@@ -416,7 +416,7 @@ fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> st
     }
     writeln!(
         out,
-        "  sign right in {right} of {pairs} pairs whose change exceeds the noise"
+        "  correct sign in {right} of {pairs} pairs whose change exceeds the noise"
     )?;
     writeln!(
         out,

@@ -193,20 +193,20 @@ impl ServeArgs {
         let requests = self.table == Some(ServeTable::Requests);
         if self.table == Some(ServeTable::Levels) && sweeps {
             return Err(
-                "--table levels shows runs, and rates are compared\n  try: --rate, for one of them"
+                "--table levels shows a single run, but several rates are compared\n  try: --rate, for one of the rates"
                     .to_owned(),
             );
         }
         if (requests || self.timeline.is_some()) && (several || sweeps) {
             return Err(
-                "--table requests and --timeline show one run, and there are several\n  \
+                "--table requests and --timeline show one run, but there are several\n  \
                         try: one --machine, without --rates and --find-capacity"
                     .to_owned(),
             );
         }
         if self.html.as_deref() == Some(Path::new("-")) {
             return Err(
-                "--html - : the page would be printed among the lines of the report\n  \
+                "--html - : the page would be mixed with the lines of the report\n  \
                         try: --html FILE.html"
                     .to_owned(),
             );
@@ -225,7 +225,7 @@ impl ServeArgs {
         }
         if let Some(rate) = self.rate {
             let changed = scenario.at_rate(rate);
-            scenario = changed.ok_or("--rate: the scenario's arrivals have none; found neither Poisson nor periodic ones")?;
+            scenario = changed.ok_or("--rate: the scenario's arrivals have no rate; expected Poisson or periodic arrivals")?;
         }
         Ok(scenario)
     }
@@ -258,7 +258,7 @@ fn seed_without_effect(
     repeated.seed = seed;
     repeated.warnings.clone_from(&report.warnings);
     let is_same = repeated == *report;
-    Ok(is_same.then(|| without_effect("--seed", "nothing in this run is drawn")))
+    Ok(is_same.then(|| without_effect("--seed", "this run uses no random numbers")))
 }
 
 /// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have an effect.
@@ -267,7 +267,9 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
         let why = match own.stop.requests == Some(requests) {
             true => SAME,
-            false if report.arrived < fewest => "the run ends before as many arrive",
+            false if report.arrived < fewest => {
+                "the run ends before this number of requests arrives"
+            }
             false => return None,
         };
         Some(without_effect("--requests", why))
@@ -279,7 +281,7 @@ fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -
 }
 
 /// Reason for a setting whose value the scenario already has.
-const SAME: &str = "the scenario says the same";
+const SAME: &str = "the scenario states the same value";
 
 fn without_effect(option: &str, why: &str) -> String {
     format!("{option} has no effect: {why}")

@@ -87,7 +87,7 @@ mod unix {
         };
         say(b"error: ");
         say(name.to_bytes());
-        say(b": it became shorter, or could not be read, while it was being read\n  try: once more, when nobody writes it\n");
+        say(b": the file became shorter, or could not be read, during reading\n  try: the command again, when no program writes the file\n");
         // SAFETY: POSIX allows this function in a handler.
         unsafe { libc::_exit(2) };
     }

@@ -115,8 +115,8 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let unmatched = matches.unmatched();
     if unmatched.count > 0 && args.unmatched == UnmatchedArg::Refuse {
         return Err(format!(
-            "the slice separates {} from partners outside it:\n{unmatched}\n  try: --unmatched cut, which removes \
-             them on all ranks, or another slice",
+            "the slice separates {} from partners outside the slice:\n{unmatched}\n  try: \
+             --unmatched cut, which removes them on all ranks, or another slice",
             match unmatched.count {
                 1 => "1 collective or message".to_owned(),
                 n => format!("{} collectives and messages", thousands(n)),
@@ -210,7 +210,7 @@ fn text(
     }
     writeln!(
         out,
-        "  rewired: nodes that depend on others than before, as these were removed; times: of each rank"
+        "  rewired: nodes with new dependencies in place of removed nodes; times: of each rank"
     )?;
     if unmatched > 0 {
         writeln!(

@@ -159,7 +159,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let found = table.rows.iter().position(|row| row.number == number);
         let index = found.ok_or_else(|| {
             format!(
-                "--explain {number}: the study has rows 0 to {}",
+                "--explain {number}: the study has only rows 0 to {}",
                 table.rows.len().saturating_sub(1)
             )
         })?;

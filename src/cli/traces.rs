@@ -71,7 +71,7 @@ pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
         return Ok(JobTraces::find(&args.traces, args.verify.policy())?);
     }
     if args.traces.len() > 1 {
-        return Err("- is one trace from standard input, and other files are given too\n  try: - alone, or files only".into());
+        return Err("- is one trace from standard input, but other files are given too\n  try: - alone, or files only".into());
     }
     Ok(JobTraces::from_pipe(io::stdin().lock(), PIPE)?)
 }
@@ -105,7 +105,7 @@ impl<'o> TraceTarget<'o> {
             return match ranks {
                 1 => Ok(Self::Pipe(args)),
                 _ => Err(format!(
-                    "-o - writes one trace, and these are {ranks}\n  try: -o PREFIX, or the file of one rank"
+                    "-o - writes one trace, but there are {ranks}\n  try: -o PREFIX, or the file of one rank"
                 )
                 .into()),
             };
@@ -170,7 +170,7 @@ impl<'o> TraceTarget<'o> {
     ) -> Result<Option<PathBuf>, Box<dyn Error>> {
         match self {
             Self::Pipe(_) if asked => {
-                Err("--groups writes a file beside the traces; -o - has no place for it".into())
+                Err("--groups writes a second file, which is not possible with -o -".into())
             }
             Self::Files(outputs) if asked || !declared.is_empty() => {
                 Ok(Some(outputs.groups(declared)?))
@@ -209,7 +209,7 @@ pub fn note_others(prefix: &Path, others: &[PathBuf]) -> io::Result<()> {
     match others.len() {
         0 => Ok(()),
         count => terminal::note(format_args!(
-            "{} ({count} files) of earlier jobs stay there; {}{} does not name them, so they are not read with it",
+            "{} ({count} files) of earlier jobs stay in the folder; {}{} does not name these files, so they are not read with the new job",
             first_to_last(others),
             prefix.display(),
             ENDING

@@ -97,7 +97,7 @@ fn the_command_writes_comma_separated_values_or_parquet() {
     assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
     for (wrong, expected) in [
         (&["-o", &path("x.parquet")][..], "only the table of nodes"),
-        (&["--table", "nodes", "--format", "json"], "no JSON"),
+        (&["--table", "nodes", "--format", "json"], "not JSON"),
         (
             &["--table", "nodes", "-m", "dgx-h100", "-m", "dgx-a100"],
             "one replay",

@@ -544,7 +544,7 @@ fn pages_carry_commands_that_give_the_same_answer() {
             "99",
         ],
     );
-    assert!(String::from_utf8_lossy(&output.stderr).contains("the study has rows 0 to 19"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the study has only rows 0 to 19"));
 }
 
 /// DEAP's two flows: memory, then plans, then chips, or memory, then chips, then plans; the accelerator inside both.

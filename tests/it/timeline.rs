@@ -458,7 +458,7 @@ fn parts_that_are_none_are_refused() {
         ),
         (
             ["--timeline-ranks", "3-1"],
-            "`3-1` is no rank and no range of ranks",
+            "`3-1` is neither a rank nor a range of ranks",
         ),
         (
             ["--timeline-from=3ms", "--timeline-to=1ms"],

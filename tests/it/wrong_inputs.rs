@@ -388,7 +388,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
         ),
         (
             &["diff", "-", "-"],
-            &["standard input is one document", "try: A and -"],
+            &["standard input can be only one", "try: A and -"],
         ),
     ]);
 }

@@ -108,7 +108,7 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
         .collect();
     if pairs.is_empty() {
-        return Err("no workload is left, so there is nothing to predict".into());
+        return Err("no workload is selected, so there is nothing to predict".into());
     }
     let drafts = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         let (entry, machine) = pairs[at];
@@ -225,7 +225,8 @@ pub struct CheckArgs {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    parse_percent(text).ok_or_else(|| format!("`{text}` is no percentage; write for example 0.5%"))
+    parse_percent(text)
+        .ok_or_else(|| format!("`{text}` is not a percentage; write for example 0.5%"))
 }
 
 fn replacement(text: &str) -> Result<(String, String), String> {
@@ -271,12 +272,12 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
     if pairs.is_empty() {
         return Err(
-            "no workload that is asked for has a baseline\n  try: chakram archive baseline".into(),
+            "none of the selected workloads has a baseline\n  try: chakram archive baseline".into(),
         );
     }
     for (machine, _) in &args.machine {
         if !pairs.iter().any(|(_, record)| record.machine == *machine) {
-            return Err(format!("--machine {machine}=…: no baseline is on this machine").into());
+            return Err(format!("--machine {machine}=…: no baseline is for this machine").into());
         }
     }
     let mut outcome = CheckOutcome {

@@ -276,7 +276,9 @@ fn range(text: &str) -> Result<NumberRange, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(NumberRange { first, last }),
-        _ => Err(format!("`{text}` is no range; write for example 3, or 0-7")),
+        _ => Err(format!(
+            "`{text}` is not a range; write for example 3, or 0-7"
+        )),
     }
 }
 
@@ -294,7 +296,7 @@ pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     drop(progress);
     if files.is_empty() {
         return Err(format!(
-            "the workload has ranks 0 to {}, and none of these",
+            "the workload has ranks 0 to {}, but none in this range",
             entry.ranks().saturating_sub(1)
         )
         .into());

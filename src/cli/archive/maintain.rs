@@ -58,7 +58,7 @@ pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     if !verdict.is_sound() {
         return Ok(ExitCode::from(2));
     }
-    writeln!(out, "all that was committed is whole")?;
+    writeln!(out, "all committed data is intact")?;
     Ok(ExitCode::from(u8::from(verdict.is_unfinished())))
 }
 

@@ -86,7 +86,7 @@ fn key_value(text: &str) -> Result<(String, MetadataValue), String> {
         || !key.chars().all(word)
         || matches!(key, "name" | "ranks" | "and" | "or" | "not")
     {
-        return Err(format!("`{}` is no key", escape(key)));
+        return Err(format!("`{}` is not a key", escape(key)));
     }
     let value = MetadataValue::parse(key, value).map_err(|error| error.to_string())?;
     Ok((key.to_owned(), value))
@@ -189,7 +189,7 @@ fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, Pa
     match files.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         None => Ok(files),
         Some(pair) => Err(format!(
-            "{} and {} would both be kept as `{}`\n  expected: files of different names\n  try: --with a folder that holds one of them",
+            "{} and {} would both be stored as `{}`\n  expected: files of different names\n  try: --with a folder that holds one of them",
             pair[0].1.display(),
             pair[1].1.display(),
             escape(&pair[0].0)
@@ -200,7 +200,8 @@ fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, Pa
 /// Adds the file `path`, or all files in the folder `path`. The stored names begin with the last part of `path`.
 fn beside(path: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<(), Box<dyn Error>> {
     let own = path.file_name().and_then(|name| name.to_str());
-    let own = own.ok_or_else(|| format!("{}: it has no name that can be kept", path.display()))?;
+    let own =
+        own.ok_or_else(|| format!("{}: the path has no file name to store", path.display()))?;
     let mut waiting = vec![(own.to_owned(), path.to_owned())];
     while let Some((name, path)) = waiting.pop() {
         if !path.is_dir() {

@@ -201,8 +201,8 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     match early.next() {
         None => Ok(()),
         Some(first) => terminal::note(format_args!(
-            "rank {rank}: {count} tensors are read before they are written, the first of them \
-             `{}`: they count as there from the start, where the original aborts",
+            "rank {rank}: {count} tensors are read before they are written, the first is `{}`: \
+             these tensors count as present from the start, where the original aborts",
             chakram_trace::format::escape(first)
         )),
     }

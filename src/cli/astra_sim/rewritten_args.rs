@@ -103,7 +103,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
 fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
-            "ignored, as in the original: {flag} has its value behind `=`, and is on without one"
+            "ignored, as in the original: the value of {flag} must follow `=`; without a value the flag is on"
         );
         return InputNote::flag(argument, why);
     }
@@ -213,8 +213,8 @@ mod tests {
         let unknown = |word: &str| format!("`{word}`: ignored, because it is unknown");
         let mut expected: Vec<String> = ["--what=5", "x", "--foo", "bar", "-z"].map(unknown).into();
         expected.push(
-            "`false`: ignored, as in the original: --rendezvous-protocol has its value behind `=`, and \
-             is on without one"
+            "`false`: ignored, as in the original: the value of --rendezvous-protocol must follow \
+             `=`; without a value the flag is on"
                 .to_owned(),
         );
         expected.extend(["--", "-"].map(unknown));

@@ -34,7 +34,7 @@ pub(super) fn measure(
         };
         if let Some((_, other)) = curves.iter().find(alike) {
             return Err(format!(
-                "{file} and {other} are both of {} among {}; expected one of each",
+                "{file} and {other} both have {} among {} members; expected one file for each kind and number",
                 curve.kind, curve.members
             )
             .into());
@@ -53,7 +53,7 @@ pub(super) fn measure(
         let fits = dimensions.iter().find(|one| one.size >= curve.members);
         let Some(dimension) = fits else {
             return Err(format!(
-                "{file} has {} members, and no dimension of machine `{}` has as many NPUs\n  try: a machine of that size",
+                "{file} has {} members, but no dimension of machine `{}` has this number of NPUs\n  try: a machine of that size",
                 curve.members,
                 machine.name()
             )

@@ -41,7 +41,7 @@ pub(super) fn measure(
     let (ranks, npus) = (job.workload().ranks(), machine.topology().npus());
     if ranks > npus {
         return Err(format!(
-            "{} has {ranks} ranks, and machine `{}` {npus} NPUs\n  try: the machine that it was captured on",
+            "{} has {ranks} ranks, but machine `{}` has {npus} NPUs\n  try: the machine on which the job was captured",
             job.name(),
             machine.name()
         )

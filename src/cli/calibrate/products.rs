@@ -27,7 +27,7 @@ pub(super) fn measure(
     let found = gemm_points(&read, &file)?;
     let [class] = machine.classes() else {
         return Err(format!(
-            "machine `{}` has {} classes of NPU, and a table of GEMMs is of one\n  try: a machine of the class that was measured",
+            "machine `{}` has {} classes of NPU, but a table of GEMMs is for one\n  try: a machine of the class that was measured",
             machine.name(),
             machine.classes().len()
         )
@@ -51,7 +51,7 @@ pub(super) fn measure(
         let rates = (class.peaks.get(*dtype)).zip(class.memory_bandwidth());
         let (Some(curve), Some((peak, memory))) = (curve, rates) else {
             return Err(format!(
-                "{file} has GEMMs of {dtype}, of which class `{}` of machine `{}` has no curve that they could correct\n  \
+                "{file} has GEMMs of {dtype}, but class `{}` of machine `{}` has no curve for {dtype} to correct\n  \
                  try: a table [[npu.{}.gemm]] in the machine file, or rows of other formats",
                 class.name,
                 machine.name(),

@@ -39,8 +39,8 @@ pub struct ConvertAutoArgs {
 pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.inputs.iter().any(|path| path == Path::new(PIPE)) {
         return Err(
-            "-: the source of standard input has to be named, since it is read once\n  try: chakram convert pytorch -, \
-             or chakram convert trace -"
+            "-: the source of standard input must be named, because standard input can be read only \
+             once\n  try: chakram convert pytorch -, or chakram convert trace -"
                 .into(),
         );
     }
@@ -77,8 +77,8 @@ pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error
     }
     let sources: Vec<_> = TraceSource::ALL.iter().map(|source| source.word).collect();
     Err(format!(
-        "'{first}' is neither a file nor a source; the sources are {}\n  try: chakram convert --list, which tells the \
-         files of each",
+        "'{first}' is neither a file nor a source; the sources are {}\n  try: chakram convert --list, which \
+         describes the files of each source",
         sources.join(", ")
     )
     .into())

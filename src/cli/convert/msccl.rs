@@ -52,8 +52,8 @@ pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         && !(least..=most).contains(&buffer)
     {
         return Err(format!(
-            "{}: the algorithm is for {least} to {most} bytes, and the buffer has {buffer}\n  try: --size within that, \
-             or other minBytes and maxBytes in the file",
+            "{}: the algorithm is for {least} to {most} bytes, but the buffer has {buffer}\n  try: --size \
+             within that range, or other minBytes and maxBytes in the file",
             args.input.display()
         )
         .into());

@@ -65,7 +65,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     let workload = SimaiWorkload::open(&args.input)?;
     let input = args.input.display();
     let Some(npus) = args.npus.or(workload.npus) else {
-        return Err(format!("{input}: it has no all_gpus\n  try: --npus N").into());
+        return Err(format!("{input}: the file has no all_gpus\n  try: --npus N").into());
     };
     let grid = RankGrid::new(&workload, npus)
         .map_err(|error| format!("{input}: {error}\n  try: --npus, or other degrees in line 1"))?;

@@ -39,7 +39,7 @@ pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> i
     } else if summary.host_computes {
         writeln!(
             out,
-            "nothing ran on a device: operators on the host are what computes"
+            "nothing ran on a device: operators on the host do the compute"
         )?;
     }
     linked(ranks, out)?;
@@ -436,7 +436,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let unclocked: Vec<u32> = unclocked.map(|rank| rank.rank).collect();
     if !unclocked.is_empty() {
         notes.push(format!(
-            "{}: nothing says how their clocks go; taken as they are",
+            "{}: the relation of their clocks is unknown; times are used unchanged",
             ranks_of(&unclocked)
         ));
     }

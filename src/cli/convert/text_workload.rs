@@ -63,7 +63,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     let nodes = nodes.filter(|nodes| nodes.checked_mul(args.npus.into()).is_some());
     let Some(nodes) = nodes else {
         return Err(
-            "--npus and --passes ask for more nodes than ids can tell apart\n  try: fewer passes"
+            "--npus and --passes make more nodes than 32-bit ids can address\n  try: fewer passes"
                 .into(),
         );
     };

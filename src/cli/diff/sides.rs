@@ -196,10 +196,10 @@ impl DiffSide {
             format!("{place}: {bytes} bytes are lost: {}", lost.why)
         }));
         said.extend(report.repaired.iter().map(|(record, offset)| {
-            format!("{file}, record {record}, byte {offset}: its length was damaged; it is kept")
+            format!("{file}, record {record}, byte {offset}: the record's length was damaged; the record is kept")
         }));
         said.extend(report.duplicate_ids.iter().map(|(record, id)| {
-            format!("{file}, record {record}: left out, for an earlier one has the id {id}")
+            format!("{file}, record {record}: left out, because an earlier record has the id {id}")
         }));
         let count = said.len();
         let text = said.into_iter().next()?;

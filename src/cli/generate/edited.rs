@@ -43,7 +43,7 @@ pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
             let name = text.split('=').next().unwrap_or_default();
             if let Some((_, option)) = PLAN_OPTIONS.iter().find(|(known, _)| *known == name) {
                 return Err(format!(
-                    "--edit {text}: an option of the plan says that of a job that is generated\n  try: {option}"
+                    "--edit {text}: a generated job needs an option of the plan instead of this edit\n  try: {option}"
                 ));
             }
             edits.push(edit);

@@ -28,15 +28,17 @@ pub fn run(
             None => {
                 let files =
                     "a network file in YAML, and perhaps a system and a memory file in JSON";
-                return Err(
-                    format!("{file}: this is no input of ASTRA-sim\n  try: {files}").into(),
-                );
+                return Err(format!(
+                    "{file}: this is not an input file of ASTRA-sim\n  try: {files}"
+                )
+                .into());
             }
         };
         if let Some((_, first)) = place.replace((text, file.clone())) {
-            return Err(
-                format!("{first} and {file} are of one kind: expected one file of each").into(),
-            );
+            return Err(format!(
+                "{first} and {file} are of the same kind: expected one file of each kind"
+            )
+            .into());
         }
     }
     let [network, system, memory] = &inputs;

@@ -59,7 +59,7 @@ impl<'a> ReportDestination<'a> {
             (false, _) => Ok(path.to_owned()),
             (true, Some(_)) => Ok(PathBuf::from("/dev/stdout")),
             (true, None) => Err(format!(
-                "{option} - : it would be printed among the lines of the report\n  \
+                "{option} - : the output would be mixed with the lines of the report\n  \
                  try: {option} FILE, or -o FILE for the report"
             )),
         }

@@ -48,7 +48,7 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
         removed: 0,
         notes: vec![match before {
             Some(before) => format!("was {before}"),
-            None => "the file does not say it".to_owned(),
+            None => "the file does not state this".to_owned(),
         }],
     }
 }
@@ -162,7 +162,7 @@ fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
     Ok(match chakram_archive::read_path(Path::new(name))? {
         Some(text) => MachineFile {
             text: String::from_utf8(text)
-                .map_err(|_| format!("{name}: this machine is not UTF-8"))?,
+                .map_err(|_| format!("{name}: the name of the machine is not UTF-8"))?,
             file: name.to_owned(),
             is_named: false,
         },

@@ -39,7 +39,7 @@ struct RankRanges(Vec<RangeInclusive<u32>>);
 fn parse_ranks(text: &str) -> Result<RankRanges, String> {
     let range = |part: &str| {
         let wrong =
-            || format!("`{part}` is no rank and no range of ranks; write for example 0-3,8");
+            || format!("`{part}` is neither a rank nor a range of ranks; write for example 0-3,8");
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
         let range = number(first)?..=number(last)?;

@@ -169,8 +169,8 @@ impl LlmArgs {
         ];
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(format!(
-                "{option} is for language models, and the scenario has none\n  try: the name of a model in place of the scenario, \
-                 such as llama3-8b"
+                "{option} is for language models, but the scenario has none\n  try: the name of a model in place \
+                 of the scenario, such as llama3-8b"
             )),
             None => Ok(()),
         }
@@ -278,8 +278,8 @@ fn scenario_text(
             ),
             _ => {
                 return Err(format!(
-                    "{model} is a language model: nothing says when requests come\n  try: --rate 4 --input 1024 --output 256, or \
-                     --users 16, or --arrivals FILE"
+                    "{model} is a language model: the arrivals of requests are not given\n  try: --rate 4 \
+                     --input 1024 --output 256, or --users 16, or --arrivals FILE"
                 ));
             }
         }
@@ -289,7 +289,7 @@ fn scenario_text(
         );
         let (Some(input), Some(answer)) = (own.input, answer) else {
             return Err(format!(
-                "{model} is a language model: nothing says how long prompts and answers are\n  try: --input 1024 --output 256"
+                "{model} is a language model: the lengths of prompts and answers are not given\n  try: --input 1024 --output 256"
             ));
         };
         write(
@@ -318,7 +318,7 @@ pub fn split_outputs(
         };
         if twice {
             return Err(format!(
-                "--output {} is the second of its kind, expected one",
+                "--output {} is the second length of answers, expected one",
                 value.display()
             ));
         }
@@ -352,7 +352,7 @@ fn scenario_of(
             if let Some(rate) = args.rate {
                 let changed = scenario.workload.at_rate(rate);
                 scenario.workload = changed
-                    .ok_or("--rate: the scenario's arrivals have none; found neither poisson nor constant ones")?;
+                    .ok_or("--rate: the scenario's arrivals have no rate; expected poisson or constant arrivals")?;
             }
             scenario
         }
@@ -361,7 +361,7 @@ fn scenario_of(
         None => {}
         Some(SloOption::Tokens(limits)) => scenario.limits = limits,
         Some(SloOption::Serve(_)) => {
-            return Err("--slo: found one time, expected which it limits\n  try: --slo ttft=500ms,tpot=30ms".into());
+            return Err("--slo: found a time without a name, expected the limited time\n  try: --slo ttft=500ms,tpot=30ms".into());
         }
     }
     Ok(scenario)
@@ -372,17 +372,17 @@ fn check(args: &ServeArgs) -> Result<(), String> {
         return Err("--timeline draws no language models\n  try: --html FILE.html, or --format csv --table requests".to_owned());
     }
     if args.table == Some(ServeTable::Levels) {
-        return Err("--table levels: language models have models and requests\n  try: --format json, which has levels".to_owned());
+        return Err("--table levels: for language models only the tables models and requests exist\n  try: --format json, which has levels".to_owned());
     }
     if !args.rates.is_empty() {
         return Err(
-            "--rates is not for language models\n  try: --rate, once for each, or --find-capacity"
+            "--rates is not for language models\n  try: --rate, one run per rate, or --find-capacity"
                 .to_owned(),
         );
     }
     if args.llm.plan && args.find_capacity {
         return Err(
-            "--plan and --find-capacity answer two questions\n  try: --plan, whose answer has the highest rate of its engines"
+            "--plan and --find-capacity are different analyses\n  try: --plan, whose result includes the highest rate of its engines"
                 .to_owned(),
         );
     }
@@ -397,13 +397,13 @@ fn check(args: &ServeArgs) -> Result<(), String> {
     }
     if args.table == Some(ServeTable::Requests) && (args.llm.plan || args.find_capacity) {
         return Err(
-            "--table requests shows one run, and here are several\n  try: --rate, without --plan and --find-capacity"
+            "--table requests shows one run, but there are several\n  try: --rate, without --plan and --find-capacity"
                 .to_owned(),
         );
     }
     if args.platforms.len() > 1 {
         return Err(
-            "--machine: a language model is served on one\n  try: one --machine".to_owned(),
+            "--machine: a language model is served on one machine\n  try: one --machine".to_owned(),
         );
     }
     Ok(())
@@ -501,8 +501,8 @@ fn planned(
         });
     }
     let Some(row) = find_rate(scenario, machine, args.attain)? else {
-        return Err("no rate keeps the limits: requests that are served alone are too slow, or too few to tell\n  try: longer limits, \
-                    or --requests for a longer run".into());
+        return Err("no rate keeps the limits: requests are too slow even when served alone, or too few for a \
+                    decision\n  try: longer limits, or --requests for a longer run".into());
     };
     Ok(match args.format {
         ServeFormat::Json => VersionedDocument::new(
@@ -540,5 +540,5 @@ fn seed_without_effect(
     let mut repeated = serve(&other, machine, &mut NoLlmObserver)?;
     repeated.seed = report.seed;
     Ok((repeated == *report)
-        .then(|| super::without_effect("--seed", "nothing in this run is drawn")))
+        .then(|| super::without_effect("--seed", "this run uses no random numbers")))
 }

@@ -185,7 +185,7 @@ fn a_file_that_is_named_twice_is_kept_once_and_two_of_a_name_are_refused() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
-        error.contains("would both be kept as `machine.toml`"),
+        error.contains("would both be stored as `machine.toml`"),
         "{error}"
     );
     assert_eq!(super::names(&corpus.at("a.etz")), ["data-parallel-8"]);

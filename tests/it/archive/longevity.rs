@@ -66,10 +66,7 @@ fn archives_of_every_version_are_read() {
         let expected = &captured[usize::from(!golden.contains('3'))..];
         assert_eq!(names(&path), expected, "{golden}");
         let text = corpus.ok(&["archive", "verify", golden]);
-        assert!(
-            text.ends_with("all that was committed is whole\n"),
-            "{text}"
-        );
+        assert!(text.ends_with("all committed data is intact\n"), "{text}");
         // Four ranks of 28 nodes and of 5 nodes, as they were generated when the format was
         // introduced.
         for (name, nodes) in [("default", 112), ("plain", 20)] {

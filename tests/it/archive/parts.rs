@@ -99,7 +99,7 @@ fn parts_that_are_not_there_are_refused() {
     for wrong in ["3-1", "a", "-", "1-2-3"] {
         let option = format!("--nodes={wrong}");
         assert!(
-            extract("@a.etz::x", &[&option]).contains("is no range"),
+            extract("@a.etz::x", &[&option]).contains("is not a range"),
             "{wrong}"
         );
     }

@@ -166,7 +166,7 @@ fn baselines_survive_collections_and_merges() {
 
     for archive in ["@a.etz", "@b.etz"] {
         let told = corpus.ok(&["archive", "verify", archive]);
-        assert!(told.contains("all that was committed is whole"), "{told}");
+        assert!(told.contains("all committed data is intact"), "{told}");
     }
 }
 
@@ -181,7 +181,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
     assert!(
         corpus
             .fails(2, &["archive", "check", "@a.etz"])
-            .contains("no workload that is asked for has a baseline")
+            .contains("none of the selected workloads has a baseline")
     );
     corpus.ok(&[
         "archive", "baseline", "@a.etz", "-m", "dgx-h100", "--reason", "first",
@@ -193,7 +193,7 @@ fn a_prediction_that_cannot_be_made_is_told() {
         2,
         &["archive", "check", "@a.etz", "--machine", "tpu=@wrong.toml"],
     );
-    assert!(error.contains("no baseline is on this machine"), "{error}");
+    assert!(error.contains("no baseline is for this machine"), "{error}");
     // Measured steps take 10 us, far from the predicted 3 us.
     std::fs::write(corpus.at("steps"), "10us\n10.1us\n9.9us\n").unwrap();
     corpus.ok(&[

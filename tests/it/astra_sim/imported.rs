@@ -213,5 +213,8 @@ fn files_are_told_apart_and_each_is_given_once() {
     let error = refused(&["machine", "import", network, network]);
     assert!(error.contains("expected one file of each"), "{error}");
     let error = refused(&["machine", "import", "traces/tp-mlp/machine.toml"]);
-    assert!(error.contains("this is no input of ASTRA-sim"), "{error}");
+    assert!(
+        error.contains("this is not an input file of ASTRA-sim"),
+        "{error}"
+    );
 }

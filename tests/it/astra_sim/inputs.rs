@@ -165,7 +165,7 @@ fn unknown_flags_and_words_are_left_out() {
         ),
         (
             &["--rendezvous-protocol", "false"],
-            "--rendezvous-protocol has its value behind `=`, and is on without one",
+            "--rendezvous-protocol must follow `=`; without a value the flag is on",
         ),
         (
             &["--rendezvous-protocol", "--what=5"],

@@ -91,7 +91,7 @@ fn pipes_without_a_capture_are_refused() {
         (
             ["auto", "-", "-o", &out],
             b"{}",
-            &["has to be named", "try: chakram convert pytorch -"],
+            &["must be named", "try: chakram convert pytorch -"],
         ),
     ] {
         let output = convert(&args, piped);

@@ -218,7 +218,7 @@ fn bad_input_is_refused() {
         (&["diff", CASE, "no/such/job"][..], "no/such"),
         (&["diff", CASE, report], "reports with reports"),
         (&["diff", report, wrong], "chakram.report.9"),
-        (&["diff", "-", "-"], "standard input is one document"),
+        (&["diff", "-", "-"], "standard input can be only one"),
         (
             &["diff", report, report, "--tolerance", "1%"],
             "--tolerance is for the nodes",
@@ -235,7 +235,10 @@ fn bad_input_is_refused() {
             &["diff", CASE, CASE, "--threshold", "1"],
             "expected percent",
         ),
-        (&["diff", CASE, CASE, "--show", "few"], "no number of lines"),
+        (
+            &["diff", CASE, CASE, "--show", "few"],
+            "neither a number of lines",
+        ),
     ] {
         let output = chakram(args);
         let error = String::from_utf8(output.stderr).unwrap();

@@ -197,7 +197,7 @@ fn slices_go_through_pipes() {
     assert_eq!(run(&["audit", "--leaks", "-"], &from_pipe).0, 0);
     let error = refused(&["slice", "traces/data-parallel-8", "--to", "9", "-o", "-"]);
     assert!(
-        error.contains("-o - writes one trace, and these are 8"),
+        error.contains("-o - writes one trace, but there are 8"),
         "{error}"
     );
 }

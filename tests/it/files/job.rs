@@ -89,7 +89,7 @@ fn ranks_of_an_earlier_job_are_not_read() {
     assert_ne!(four, eight);
     let output = folder.run(&["generate", "data-parallel", "--ranks", "4", "-o", "s/job"]);
     let note = text(&output.stderr);
-    let expected = "note: s/job.4.et to s/job.7.et (4 files) of earlier jobs stay there";
+    let expected = "note: s/job.4.et to s/job.7.et (4 files) of earlier jobs stay in the folder";
     assert!(note.starts_with(expected), "{note}");
     assert!(folder.at("s/job.7.et").exists());
     for job in ["s", "s/job"] {
@@ -160,7 +160,10 @@ fn traces_that_were_changed_are_refused_by_name() {
     folder.ok(&[&replay[..], &["--no-verify"]].concat());
     std::fs::remove_file(folder.at("job.2.et")).unwrap();
     let error = folder.refused(&replay);
-    assert!(error.contains("job.2.et: it is not there"), "{error}");
+    assert!(
+        error.contains("job.2.et: the file does not exist"),
+        "{error}"
+    );
     folder.write("job.2.et", &trace);
     assert_eq!(makespan(&folder, &replay), sound);
     // An unreadable job file is an error, unless it is not needed.

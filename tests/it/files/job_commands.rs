@@ -155,7 +155,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     (own[at], own[at + 2]) = ("my.toml", "d/job");
     folder.ok(&own);
     let said = larger("d", "e/");
-    assert!(said.contains("does not hold 64 ranks"), "{said}");
+    assert!(said.contains("is too small for 64 ranks"), "{said}");
     assert_eq!(read(&folder, "e/job.job.json")["machine"], "../my.toml");
 }
 

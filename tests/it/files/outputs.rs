@@ -328,7 +328,7 @@ fn timelines_and_pages_go_to_standard_output_where_the_report_does_not() {
         assert_eq!(mixed.status.code(), Some(2));
         assert!(mixed.stdout.is_empty());
         let error = text(&mixed.stderr);
-        assert!(error.contains("among the lines of the report"), "{error}");
+        assert!(error.contains("with the lines of the report"), "{error}");
     }
 }
 

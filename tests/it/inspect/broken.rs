@@ -52,7 +52,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
     let (code, text, warning) = answer(&[path]);
     assert_eq!(code, 0, "{warning}");
     // The faults: rank 2; the broken send; the truncation; node 1; node 99; and three nodes without times.
-    assert_eq!(warning, "warning: 8 faults; what could be read is shown\n");
+    assert_eq!(warning, "warning: 8 faults; the readable part is shown\n");
     let place = |what: &str| {
         text.find(what)
             .unwrap_or_else(|| panic!("{what:?} in\n{text}"))
@@ -139,10 +139,7 @@ fn where_nothing_can_be_read_the_exit_code_says_so() {
 fn options_that_do_not_go_together_are_refused() {
     let job = "traces/data-parallel-8";
     for (args, told) in [
-        (
-            &["--rank", "9"][..],
-            "none of the 8 files is of such a rank",
-        ),
+        (&["--rank", "9"][..], "none of the 8 files is of this rank"),
         (&["--rank", "x"], "`x` is not a rank"),
         (&["--type", "kernel"], "there is no type `kernel`"),
         (&["--from", "soon"], "--from"),

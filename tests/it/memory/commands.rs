@@ -46,7 +46,7 @@ fn what_does_not_fit_is_loud_and_exits_with_3_where_it_must() {
     let silent = chakram(&["replay", "traces/data-parallel-8", "--fit", "require"]);
     assert_eq!(silent.status.code(), Some(2));
     let error = String::from_utf8(silent.stderr).unwrap();
-    assert!(error.contains("no node says what it allocates"), "{error}");
+    assert!(error.contains("no node states its allocations"), "{error}");
 }
 
 #[test]

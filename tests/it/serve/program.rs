@@ -54,7 +54,7 @@ fn settings_without_effect_are_named() {
         }
         for args in [["--seed", "2"], ["--requests", "4000"], ["--rate", "300"]] {
             let said = warnings(scenario, &args);
-            let expected = format!("{} {none}: the scenario says the same", args[0]);
+            let expected = format!("{} {none}: the scenario states the same value", args[0]);
             assert!(said.contains(&expected), "{args:?}: {said}");
         }
         // One model at equal intervals for a tenth of a second: 10 requests, at most a millisecond apart.
@@ -65,12 +65,14 @@ fn settings_without_effect_are_named() {
         let fixed = fixed.to_str().unwrap();
         let seed = warnings(fixed, &["--seed", "7"]);
         assert!(
-            seed.contains("--seed has no effect: nothing in this run is drawn"),
+            seed.contains("--seed has no effect: this run uses no random numbers"),
             "{seed}"
         );
         let requests = warnings(fixed, &["--requests", "1000"]);
         assert!(
-            requests.contains("--requests has no effect: the run ends before as many arrive"),
+            requests.contains(
+                "--requests has no effect: the run ends before this number of requests arrives"
+            ),
             "{requests}"
         );
     });

@@ -233,7 +233,7 @@ fn machines_and_models_of_other_tools_are_named() {
     assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
     let error = refused(&["serve", "llama3-8b"]);
     assert!(
-        error.contains("llama3-8b is a language model: nothing says when requests come"),
+        error.contains("llama3-8b is a language model: the arrivals of requests are not given"),
         "{error}"
     );
     let error = refused(&["serve", "dlrm"]);

@@ -178,7 +178,7 @@ fn a_map_that_does_not_fit_the_machine_is_refused() {
                 "--machine",
                 &pairs,
             ],
-            "--map and place both say where ranks sit",
+            "--map and place both place ranks",
         ),
         (&["--map", "3,2,1,0", "--dry-run"], "--map is for a machine"),
         (

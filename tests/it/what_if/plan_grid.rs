@@ -485,7 +485,8 @@ fn generated_jobs_are_edited_as_their_files_are() {
         ("bucket=4MiB", "--bucket"),
     ] {
         let found = super::refused(&["generate", "gpt2-small", "-m", "dgx-h100", "--edit", edit]);
-        let says = found.contains(option) && found.contains("an option of the plan says that");
+        let says =
+            found.contains(option) && found.contains("a generated job needs an option of the plan");
         assert!(says, "{edit}: {found}");
     }
 }

@@ -106,7 +106,10 @@ pub(super) fn plan(
         });
     }
     if output.as_os_str() == "-" {
-        return Err("several traces do not fit into standard output\n  try: one file".into());
+        return Err(
+            "standard output can take only one trace, but there are several\n  try: one file"
+                .into(),
+        );
     }
     let mut ranks: BTreeMap<u32, RankFile> = BTreeMap::new();
     for (file, rank) in sources {
@@ -115,7 +118,7 @@ pub(super) fn plan(
         };
         let Some(rank) = rank else {
             return Err(format!(
-                "{}: the name tells no rank\n  try: names PREFIX.RANK.et, or one file at a time",
+                "{}: the name does not state the rank\n  try: names PREFIX.RANK.et, or one file at a time",
                 file.path.display()
             )
             .into());
@@ -178,7 +181,7 @@ fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String
             })
         }
         (None, None) => Err(format!(
-            "{name}: what is to be written?\n  try: a name that ends with .et or .jsonl (and .gz or .zst), or --to"
+            "{name}: the output format is unknown\n  try: a name that ends with .et or .jsonl (and .gz or .zst), or --to"
         )),
     }
 }
@@ -226,14 +229,19 @@ mod tests {
             [out("new/job.1.et", et, "")]
         );
         for (inputs, output, to, part) in [
-            (&[at("a")][..], "x", None, "what is to be written?"),
+            (&[at("a")][..], "x", None, "the output format is unknown"),
             (
                 &[at("a")],
                 "x.et",
                 Some(OutputFormArg::Jsonl),
                 "contradicts",
             ),
-            (&[at("a"), at("other.json")], "x.et", None, "tells no rank"),
+            (
+                &[at("a"), at("other.json")],
+                "x.et",
+                None,
+                "does not state the rank",
+            ),
             (&[at("nothing")], "x.et", None, "no such file or folder"),
         ] {
             let error = named(inputs, output, to).unwrap_err();
@@ -246,6 +254,6 @@ mod tests {
             VerifyLevel::Lengths,
         )
         .unwrap_err();
-        assert!(piped.to_string().contains("several traces"), "{piped}");
+        assert!(piped.to_string().contains("only one trace"), "{piped}");
     }
 }

@@ -75,7 +75,7 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
         );
     }
     if report.is_whole() {
-        say(out, "  nothing of what was read is lost".to_owned());
+        say(out, "  all read data was kept".to_owned());
         return;
     }
     if report.metadata_lost {
@@ -96,7 +96,7 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
         say(
             out,
             format!(
-                "  kept in spite of damaged lengths: {} records",
+                "  kept despite damaged lengths: {} records",
                 report.repaired.len()
             ),
         );
@@ -108,7 +108,7 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
         let count = report.duplicate_ids.len();
         say(
             out,
-            format!("  left out because an earlier node has the id: {count} records"),
+            format!("  left out because an earlier node has the same id: {count} records"),
         );
         each(out, &report.duplicate_ids, |(record, id)| {
             format!("record {record}, node {id}")
@@ -123,7 +123,7 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
         let count = thousands(report.dangling.len() as u64);
         say(
             out,
-            format!("  {count} dependencies on nodes that are not there, {what}"),
+            format!("  {count} dependencies on missing nodes, {what}"),
         );
         each(out, &report.dangling, |(node, on, data)| {
             let kind = if *data { "data" } else { "control" };

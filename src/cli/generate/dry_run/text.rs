@@ -70,7 +70,7 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
                 "{} of the work of a stage (its wait for other stages)",
                 percent(bubble)
             ),
-            None => "unknown, for passes in such an order have no formula".to_owned(),
+            None => "unknown, because there is no formula for this order of passes".to_owned(),
         },
         counted(summary.micro_batches.into(), "micro-batch"),
         counted(stages.len() as u64, "stage")

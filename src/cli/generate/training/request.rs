@@ -88,7 +88,7 @@ impl TrainingArgs {
         let capacity = plan.capacity;
         let on_tiles = machine.is_some() && plan.tiles != CorePlacement::None;
         if self.run.map().is_some() && (on_tiles || !plan.place.is_empty()) {
-            return Err("--map and place both say where ranks sit\n  try: one of the two".into());
+            return Err("--map and place both place ranks\n  try: one of the two".into());
         }
         if let Some(machine) = machine {
             plan.bind(&machine_facts(machine))
