@@ -1,4 +1,4 @@
-//! Software stacks: `--stack` of `generate` and `score`, and the key of studies.
+//! Tests of software stacks: `--stack` of `generate` and `score`, and the key of studies.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -44,12 +44,13 @@ fn a_stack_sets_prices_and_options_and_the_report_says_which() {
     assert_eq!(decided(&stack, "attention"), "FlashAttention-2");
     assert_eq!(decided(&stack, "elementwise"), "eager");
     assert!(makespan(&stack) > makespan(&own));
-    // With the option given as it is by default the stack's is not taken, and the rest of the stack stays.
+    // If the option is given with its default value, it replaces the stack's option, and the rest
+    // of the stack stays.
     let fused = report(&["--stack", "pytorch-eager", "--elementwise", "fused"]);
     assert!(makespan(&fused) < makespan(&stack));
     assert_eq!(decided(&fused, "elementwise"), Value::Null);
     assert_eq!(fused["stack"]["left"][0]["part"], "elementwise");
-    // The same by hand, but for prices.
+    // The options are those of the stack, given by hand, except for kernel times.
     let by_hand = report(&["--elementwise", "eager"]);
     assert!(makespan(&by_hand) > makespan(&own) && makespan(&by_hand) < makespan(&stack));
     let reference = report(&["--stack", "reference"]);

@@ -1,5 +1,5 @@
-//! `chakram sweep`: search strategies against a replay of all points, threads, shards, resumption after a kill, and
-//! errors.
+//! Tests of `chakram sweep`: search strategies compared with a replay of all points, threads,
+//! shards, resumption after a kill, and errors.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn rows(folder: &Path) -> Vec<Value> {
         .collect()
 }
 
-/// Returns all plans of a small GPT on 8 NPUs, with two micro-batch sizes.
+/// Returns a study of all plans of a small GPT on 8 NPUs, with two micro-batch sizes.
 fn plans(strategy: &str) -> String {
     format!(
         "name = \"plans\"\nobjective = \"time\"\n{strategy}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n\
@@ -37,7 +37,7 @@ fn plans(strategy: &str) -> String {
     )
 }
 
-/// Returns a cheap study: two ranks exchange a message, for several bandwidths and latencies.
+/// Returns a short study: two ranks exchange a message, for several bandwidths and latencies.
 fn wires(tail: &str) -> String {
     format!(
         "name = \"wires\"\nseed = 5\n{tail}\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\
@@ -104,8 +104,8 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
                 assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
                 assert!(bound >= best(&all).unwrap().0);
             }
-            // Rows close to the best have intervals; which rows these are depends on the others, so intervals are not
-            // compared.
+            // Rows close to the best have intervals; the choice of these rows depends on the other
+            // rows, so intervals are not compared.
             _ => {
                 let [one, other] = [one, other].map(|row| {
                     let mut row = row.clone();
@@ -280,7 +280,7 @@ fn kill(study: &Study, mut pause: impl FnMut(u64) -> Duration) -> u64 {
             .spawn()
             .unwrap();
         std::thread::sleep(pause(kills));
-        // It may have ended before the kill.
+        // The sweep may have ended before the kill.
         let ended = child.try_wait().unwrap().is_some();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -339,7 +339,7 @@ fn a_hundred_thousand_points_survive_kills_and_three_shards_are_one_run() {
     let study = Study::new(&text);
     std::fs::write(study.path("pair.toml"), PAIR).unwrap();
     let mut state = 7_u64;
-    // At random times that increase, so that a slow machine makes progress too.
+    // Kills come after random times that increase, so that a slow machine also makes progress.
     let kills = kill(&study, |kills| {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -462,7 +462,7 @@ fn traces_are_swept_over_machines_networks_and_factors() {
         let report: Value =
             serde_json::from_slice(&chakram(study.dir.path(), &replay).stdout).unwrap();
         assert_eq!(report["makespan_ps"], row["time_ps"], "{words:?}");
-        // 2.5 an hour for each rank.
+        // Each rank costs 2.5 an hour.
         let seconds = row["time_ps"].as_f64().unwrap() / 1e12;
         let cost = 2.5 * row["npus"].as_f64().unwrap() * seconds / 3600.0;
         assert!((row["cost"].as_f64().unwrap() / cost - 1.0).abs() < 1e-12);
@@ -635,9 +635,10 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
     }
 }
 
-/// Layers optimized in turn from the first values, (0, 0), of an axis of two bandwidths and one of two latencies. The
-/// first layer chooses 450 GB/s with the first latency, the second the lower latency with this bandwidth. The second
-/// round visits the one remaining point of the four and finds no better one.
+/// Layers optimized in turn from the first values, (0, 0), of an axis of two bandwidths and one of
+/// two latencies. The first layer chooses 450 GB/s with the first latency, the second the lower
+/// latency with this bandwidth. The second round visits the one remaining point of the four and
+/// finds no better point.
 #[test]
 fn layers_in_turns_end_with_a_round_that_finds_nothing() {
     let axis = |key: &str, values: &str| {

@@ -1,4 +1,5 @@
-//! Studies of the paper on tiles, PALM: the claims of its tables and figures, with our results.
+//! Tests of studies of the paper on tiles, PALM: the claims of its tables and figures, with our
+//! results.
 
 mod inference;
 mod mappings;
@@ -17,7 +18,8 @@ struct StudiedPlan<'a> {
     tensor: u32,
     data: u32,
     pipeline: u32,
-    /// Samples of one replica's micro-batch; the next field is the samples of a step.
+    /// Number of samples of one replica's micro-batch; the next field is the number of samples of a
+    /// step.
     micro_batch: u32,
     batch: u32,
     more: &'a [&'a str],
@@ -47,7 +49,7 @@ impl StudiedPlan<'_> {
         serde_json::from_str(&folder.ok(&words)).expect("it is JSON")
     }
 
-    /// Samples per second of a step.
+    /// Returns the samples per second of a step.
     fn rate(&self, folder: &Folder) -> f64 {
         f64::from(self.batch) / seconds(&self.report(folder))
     }
@@ -59,8 +61,9 @@ fn seconds(report: &Value) -> f64 {
     makespan / 1e12
 }
 
-/// Samples, tokens and numbers per token of a layer of T-145B. The paper has micro-batches of 115 samples; here they
-/// have 112, because a replica's samples must be a whole number.
+/// Numbers of samples, tokens and numbers per token of a layer of T-145B. The paper has
+/// micro-batches of 115 samples; here they have 112, because a replica's samples must be a whole
+/// number.
 const LAYER: [f64; 3] = [112.0, 2048.0, 12288.0];
 
 /// Writes models with one and with two layers of T-145B; their difference is one layer.

@@ -1,4 +1,5 @@
-//! Models on tiled accelerators, as a shell sees them: placement of ranks, data that does not fit in SRAM, and errors.
+//! Tests of models on tiled accelerators, as a shell sees them: placement of ranks, data that does
+//! not fit in SRAM, and errors.
 
 mod aggregation;
 mod extrapolation;
@@ -33,7 +34,8 @@ fn args<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&PLAN[..], &[machine], more].concat()
 }
 
-/// Like [`args`], placed die by die, and with loads and stores of data that does not fit in SRAM.
+/// Returns the arguments of [`args`] with placement die by die, and with loads and stores of data
+/// that does not fit in SRAM.
 fn with_loads<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let placed = ["--place", "s_shape", "--residency", "corrected"];
     args("wafer-5x4", &[&placed[..], more].concat())
@@ -49,7 +51,7 @@ fn makespan(report: &Value) -> u64 {
     makespan.as_u64().unwrap_or_else(|| panic!("{report}"))
 }
 
-/// Asserts that two reports of one step agree in all results, however it was replayed.
+/// Asserts that two reports of one step agree in all results, for any method of replay.
 fn agree(one: &Value, other: &Value, what: &str) {
     for key in [
         "makespan_ps",

@@ -1,4 +1,5 @@
-//! The timeline, parsed: every node is a slice, slices of a track do not overlap, and every arrow has both ends.
+//! Parses the timeline and tests that every node is a slice, slices of a track do not overlap, and
+//! every arrow has both ends.
 
 use super::commands::chakram;
 use chakram::engine::{CommTiming, CompiledReplay, ComputeModel, ReplayOptions};
@@ -56,8 +57,8 @@ fn node_of(event: &Value) -> Option<u64> {
     drawn.then(|| event["args"]["node"].as_u64()).flatten()
 }
 
-/// Slices as viewers compute them: Speedscope subtracts the trace's start in doubles of microseconds; Perfetto rounds
-/// to nanoseconds, and truncated in earlier versions.
+/// Checks slices as viewers compute them: Speedscope subtracts the trace's start in doubles of
+/// microseconds; Perfetto rounds to nanoseconds, and truncated in earlier versions.
 fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts| ts);
     let first = events.iter().filter_map(|event| event["ts"].as_f64());
@@ -67,7 +68,8 @@ fn check_tracks(events: &[Value]) {
     check_intervals(events, |ts| (ts * 1000.0).round());
 }
 
-/// No slice of a track overlaps the next, and path slices enclose the slices below them.
+/// Checks that no slice of a track overlaps the next, and that path slices enclose the slices below
+/// them.
 fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
     let mut tracks: BTreeMap<(u64, u64), Vec<&Value>> = BTreeMap::new();
     for event in events {
@@ -91,7 +93,7 @@ fn check_intervals(events: &[Value], seen: impl Fn(f64) -> f64) {
             1,
             "{track:?} has a name"
         );
-        // In file order, which viewers keep for events of one instant.
+        // Events are in file order, which viewers keep for events of one instant.
         let (mut open, mut now) = (Vec::new(), 0.0);
         for slice in slices {
             let ts = slice["ts"].as_f64().unwrap();
@@ -127,7 +129,8 @@ fn training_is_drawn_with_named_collectives() {
     assert_eq!(drawn, 3 * 4, "one for each layer and rank");
 }
 
-/// Successive kernels whose durations are no whole ns, the middle one of duration 0, in the paths of two steps.
+/// Returns a job of successive kernels whose durations are no whole ns, the middle kernel of
+/// duration 0, in the paths of two steps.
 fn odd() -> Workload {
     let mut builder = WorkloadBuilder::default();
     let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);

@@ -1,4 +1,5 @@
-//! Models under plans: conservation laws over a grid of plans, and formulas for time, bytes and memory.
+//! Tests of models under plans: conservation laws over a grid of plans, and formulas for time,
+//! bytes and memory.
 
 use chakram::engine::{
     CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome, RooflineEfficiency,
@@ -77,7 +78,8 @@ fn gpt() -> Model {
     transformer("gpt", GPT, PositionEncoding::Learned(8), true)
 }
 
-/// Fewer key heads than query heads, gates, no biases, no shared parameters.
+/// Returns a model with fewer key heads than query heads, gates, no biases and no shared
+/// parameters.
 fn llama() -> Model {
     let block = TransformerBlock {
         kv_heads: 2,
@@ -93,7 +95,7 @@ fn llama() -> Model {
     transformer("llama", block, PositionEncoding::Rotary, false)
 }
 
-/// Norms after the residual sums, and attention in both directions.
+/// Returns a model with norms after the residual sums, and attention in both directions.
 fn bert() -> Model {
     let block = TransformerBlock {
         norm_after: true,
@@ -189,8 +191,8 @@ impl Sink for Sums {
     }
 }
 
-/// Blocks of one square product each, between two layers that take no time if kernels that only move bytes are left
-/// out.
+/// Returns a model of blocks of one square matrix product each, between two layers that take no
+/// time if kernels that only move bytes are left out.
 fn products(blocks: usize, side: u64) -> Model {
     let norm = |name: &str, role| {
         let work = OperatorKind::Norm {

@@ -1,6 +1,7 @@
-//! Step times of training on clusters of A100s, predicted from a model and a plan by `chakram generate`, against
-//! measurements. These are read from the subfolder `validation` of the folder that `CHAKRAM_CORPUS` names; without it
-//! these tests report that they are skipped.
+//! Step times of training on clusters of A100s, predicted from a model and a plan by
+//! `chakram generate`, against measurements. These are read from the subfolder `validation` of the
+//! folder that `CHAKRAM_CORPUS` names; without this variable these tests report that they are
+//! skipped.
 //!
 //! One constant is free: the share of its peak that a kernel reaches, the same for arithmetic and memory, and for all
 //! kernels, models and plans. It was fitted to the row [`ANCHOR`] alone. All other numbers come from the machine
@@ -20,9 +21,9 @@ use super::corpus::one_of_each;
 use rows::{Row, rows};
 use serde_json::Value;
 
-/// The share of the peak that kernels reach.
+/// Share of the peak that kernels reach.
 const EFFICIENCY: &str = "0.673";
-/// The row to which it was fitted.
+/// Row to which the efficiency was fitted.
 const ANCHOR: &str = "SC'21 18.4B";
 
 /// Errors of predictions in per cent of the measured time: not goals, but the results with one constant. The small jobs
@@ -47,10 +48,10 @@ const ERRORS: [(&str, f64); 18] = [
     ("seqsel 1T full", 10.9),
     ("seqsel 1T selective", 9.6),
 ];
-/// Number of small jobs among them.
+/// Number of small jobs among [`ERRORS`].
 const SMALL: usize = 6;
-/// Allowed change of an error, in percentage points, before a text that quotes it is wrong; smaller than the worth of
-/// any effect.
+/// Allowed change of an error, in percentage points, before a text that quotes it is wrong; smaller
+/// than the contribution of any effect.
 const MOVES: f64 = 0.8;
 
 /// Effects, a row whose prediction must fall without the effect, and the least fall in per cent of the measured time.

@@ -1,4 +1,5 @@
-//! Transforms of jobs: against jobs generated with the target plan, against inverses, and against measured runs.
+//! Tests of transforms of jobs: compared with jobs generated with the target plan, with inverses,
+//! and with measured runs.
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
@@ -112,8 +113,8 @@ fn traces(folder: &str) -> Vec<(String, Vec<u8>)> {
     traces
 }
 
-/// For several plans: batches, layers, accumulation and replicas. Structure and time equal the generator's, which
-/// shares no code with transforms.
+/// The plans have several batches, layers, accumulations and replicas. Structure and time equal the
+/// generator's, which shares no code with transforms.
 #[test]
 fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     let jobs = Jobs::new();
@@ -155,7 +156,8 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     }
 }
 
-/// Four of 64 ranks, completed by their roles, take as long as all 64; a role without a captured rank is an error.
+/// Four of 64 ranks, completed by their roles, take the same time as all 64; a role without a
+/// captured rank is an error.
 #[test]
 fn jobs_of_a_few_ranks_are_completed_by_roles() {
     let jobs = Jobs::new();
@@ -252,7 +254,7 @@ fn edits_and_their_inverses_give_the_same_bytes() {
     }
 }
 
-/// One rank whose nodes run in sequence: each of two steps begins 3 ms later.
+/// In one rank whose nodes run in sequence, each of two steps begins 3 ms later.
 #[test]
 fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     let jobs = Jobs::new();
@@ -271,7 +273,7 @@ fn a_delay_lengthens_a_rank_that_does_one_thing_at_a_time_by_itself() {
     }
 }
 
-/// Four micro-batches of half the size: twice as many messages of half the bytes.
+/// Four micro-batches of half the size have twice the number of messages with half the bytes.
 #[test]
 fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     let jobs = Jobs::new();
@@ -314,7 +316,7 @@ fn overlap_and_schedules_are_those_of_the_plan() {
         let generated = jobs.generate("generated", 4, &to);
         let [edited, expected] = [report(&base, &["--edit", edit]), report(&generated, &[])];
         assert_eq!(edited["makespan_ps"], expected["makespan_ps"], "{edit}");
-        // The peak of activations distinguishes 1F1B from GPipe, which take equally long.
+        // The peak of activations distinguishes 1F1B from GPipe, which take the same time.
         assert_eq!(edited["memory"], expected["memory"], "{edit}");
         assert!(
             edited["edits"]["rows"][0]["changed"].as_u64() > Some(0),
@@ -392,7 +394,7 @@ const PAIRS: [(&str, &str); 7] = [
     ("pp_microbatches_4_8", "microbatches=2x"),
 ];
 
-/// `cargo test --test it -- --ignored measured_pairs_are_predicted_by_edits`
+/// Run it with `cargo test --test it -- --ignored measured_pairs_are_predicted_by_edits`.
 #[test]
 #[ignore = "takes half a minute; docs/validation/captures.md has the command"]
 fn measured_pairs_are_predicted_by_edits() {

@@ -1,5 +1,5 @@
-//! Typical wrong inputs by class: the error names the place, what was found, what was expected or exists, and what to
-//! try; the exit code is 2, and standard output is empty.
+//! Tests of typical wrong inputs by class: the error names the place, what was found, what was
+//! expected or exists, and what to try; the exit code is 2, and standard output is empty.
 
 use super::commands::chakram;
 use std::path::Path;
@@ -74,7 +74,8 @@ fn commands_and_options() {
     ]);
 }
 
-/// Other tools' words for an option lead to it; an unknown option is never taken as a value.
+/// For other tools' words for an option, the error names the option; an unknown option is never
+/// read as a value.
 #[test]
 fn words_of_other_tools() {
     let collective = ["generate", "collective", "all-reduce", "--size", "1GB"];
@@ -524,7 +525,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
     assert!(models.contains("llama3-8b"), "{models}");
 }
 
-/// Commands on the page of messages, each with its shown output.
+/// Returns the commands on the page of messages, each with its shown output.
 fn shown(page: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut in_block = false;

@@ -114,7 +114,7 @@ fn one_npu_takes_the_sum_of_all_times() {
     done(&["convert", "simai", &file, "--npus", "1", "-o", &job]);
     let report = done(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).unwrap();
-    // (1 + 1 + 1) + (3000 + 4000 + 5000) + (7000 + 0 + 9000) ns.
+    // The makespan is (1 + 1 + 1) + (3000 + 4000 + 5000) + (7000 + 0 + 9000) ns.
     assert_eq!(report["makespan_ps"], 28_003_000);
 }
 

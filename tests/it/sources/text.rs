@@ -1,4 +1,4 @@
-//! Text workloads of ASTRA-sim 1.0.
+//! Tests of text workloads of ASTRA-sim 1.0.
 
 use super::{Folder, done, names, refused};
 use crate::corpus::corpus;

@@ -1,4 +1,5 @@
-//! JAX profiles: real ones against a plain parse, and generated ones with known truth.
+//! Tests of JAX profiles: compares real profiles with a plain parse, and generated profiles with
+//! the known truth.
 
 mod plain;
 
@@ -59,7 +60,7 @@ fn profiles_keep_the_time_of_their_devices() {
         let summary = json(&["convert", "auto", &path, "-o", &job, "--"]);
         assert_eq!(summary["devices"].as_array().unwrap().len(), 8, "{name}");
         assert_eq!(sum(&summary, "events"), truth.events, "{name}");
-        // In the plain parse, too, all of these have a call with their correlation id.
+        // In the plain parse, all of these also have a call with their correlation id.
         assert_eq!(sum(&summary, "linked"), truth.linked, "{name}");
         assert_eq!(truth.linked, truth.events, "{name}");
         // Start and end of each event are rounded down to ns.
@@ -163,7 +164,7 @@ fn plane(name: &str, lines: &[(&str, Vec<Event>)]) -> Vec<u8> {
     })
 }
 
-/// HLO program 7: `all-reduce.1` of 256 f32 in these groups.
+/// Returns HLO program 7: `all-reduce.1` of 256 f32 in these groups.
 fn programs(groups: &[&[u64]]) -> Vec<u8> {
     let shape = made(|m| {
         m.varint(2, 11);
@@ -215,8 +216,8 @@ fn space(planes: &[Vec<u8>]) -> Vec<u8> {
     made(|m| planes.iter().for_each(|plane| m.bytes(1, plane)))
 }
 
-/// Returns a kernel and an all-reduce on each of two devices. Both all-reduces end at 400 us;
-/// device 1's starts 150 us later.
+/// Returns a profile with a kernel and an all-reduce on each of two devices. Both all-reduces end
+/// at 400 us; device 1's starts 150 us later.
 fn pair(groups: &[&[u64]], reduces: [bool; 2]) -> Vec<u8> {
     let device = |id: usize, start: u64| {
         let gemm = Event(1, 0, start, vec![number(1, 10)]);
@@ -290,7 +291,8 @@ fn communication_that_is_not_matched_keeps_its_time() {
     let folder = Folder::new();
     let machine = folder.file("machine.toml", MACHINE.replace("SIZE", "2"));
     let job = folder.path("job");
-    // A member without the collective; a group with a missing device; groups with a single member.
+    // The cases are a member without the collective, a group with a missing device, and groups with
+    // a single member.
     for (groups, reduces, unmatched) in [
         (&[&[0, 1][..]][..], [true, false], 1),
         (&[&[0, 1, 2]], [true, true], 2),
@@ -377,7 +379,8 @@ fn kernels_wait_for_the_calls_that_launched_them() {
         (data(6), data(7), data(8)),
         (vec![5.into()], vec![6.into()], vec![4.into()])
     );
-    // Kernel 3 begins 5 us after its call, kernel 5 7 us after kernel 3, and the copy 5 us after kernel 5.
+    // Kernel 3 begins 5 us after its call, kernel 5 begins 7 us after kernel 3, and the copy begins
+    // 5 us after kernel 5.
     let delays = [3, 5, 6].map(|id| attribute(at(id), "delay_ns"));
     assert_eq!(delays, [Some(5_000), Some(7_000), Some(5_000)]);
     assert_eq!(attribute(at(6), "tensor_size"), Some(4096));

@@ -1,4 +1,4 @@
-//! The mechanisms of the paper, each with its own test.
+//! Tests that each mechanism of the paper has its own test.
 
 use std::collections::BTreeSet;
 use std::path::Path;

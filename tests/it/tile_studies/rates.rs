@@ -138,8 +138,8 @@ fn the_wafer_trains_the_models_of_table_vii() {
     }
 }
 
-/// Samples per second of a model of Table VII by the rules of PALM's public code, summed over all replicas and
-/// micro-batches.
+/// Returns the samples per second of a model of Table VII by the rules of PALM's public code,
+/// summed over all replicas and micro-batches.
 fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -> f64 {
     let degree = tensor.to_string();
     let machine = "wafer-5x4-published";
@@ -181,7 +181,8 @@ fn published_rules_give_published_numbers() {
     }
 }
 
-/// All tensor degrees for 16 cores, within 4 parts in a thousand of the public code's three or four digits.
+/// All tensor degrees for 16 cores give results within 4 parts in a thousand of the public code's
+/// three or four digits.
 #[test]
 #[ignore = "long: fifteen replays on 320 cores"]
 fn published_rules_give_published_numbers_for_all_degrees() {
@@ -199,10 +200,12 @@ fn published_rules_give_published_numbers_for_all_degrees() {
     }
 }
 
-/// Table IV: sequences per second of six models on A100s, with one constant, the efficiency of kernels, fixed on the
-/// first. The paper's published rates come from the leading term of Megatron-LM's FLOP formula and its TFLOP/s; the
-/// rates here use the whole formula, and relative to them PALM's own predictions deviate by -4.9, 5.7, 13.4, 9.6, 10.9
-/// and 14.1 %. A flat efficiency underrates wide models, whose products are larger, so errors grow with the model.
+/// Table IV: sequences per second of six models on A100s, with one constant, the efficiency of
+/// kernels, fixed on the first. The paper's published rates come from the leading term of
+/// Megatron-LM's FLOP formula and its TFLOP/s; the rates here use the whole formula, and relative
+/// to them PALM's own predictions deviate by -4.9, 5.7, 13.4, 9.6, 10.9 and 14.1 %. A flat
+/// efficiency underrates wide models, whose matrix products are larger, so errors grow with the
+/// model.
 #[test]
 #[ignore = "long: six models on 256 to 2520 GPUs"]
 fn table_iv_follows_from_its_first_row() {

@@ -1,4 +1,5 @@
-//! Virtual tiles: the number of events in a step in which one core is simulated for all equal cores of its stage.
+//! Tests of virtual tiles: the number of events in a step in which one core is simulated for all
+//! equal cores of its stage.
 
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};

@@ -1,4 +1,5 @@
-//! Bytes of a layer's all-reduces, bytes over links, and bytes of parameters (Eq. 6, Fig. 9).
+//! Tests of the bytes of a layer's all-reduces, bytes over links, and bytes of parameters (Eq. 6,
+//! Fig. 9).
 
 use super::{LAYER, on_16_cores, seconds, write_layers};
 use crate::files::Folder;
@@ -26,7 +27,7 @@ fn a_layer_sums_the_bytes_of_eq_6() {
             let own = rows.iter().filter(|row| row["group"] == group);
             own.map(|row| row["bytes"].as_f64().unwrap()).sum()
         };
-        // One more layer; everything else is the same.
+        // The second file has one more layer; everything else is the same.
         let layer = |group: &str| bytes("two.toml", group) - bytes("one.toml", group);
         let found = ["tensor", "data"].map(layer);
         let [first, second] = sums(tensor);
@@ -61,7 +62,7 @@ fn carried(folder: &Folder, model: &str, tensor: u32) -> (f64, f64) {
     let report = on_16_cores(model, tensor, &wafer).report(folder);
     let links = report["tiles"]["links"].as_array().unwrap().iter();
     let busy: f64 = links.map(|link| link["busy_ps"].as_f64().unwrap()).sum();
-    // 1024 GB/s, and so 1.024 bytes in a picosecond.
+    // Links have 1024 GB/s, which are 1.024 bytes in a picosecond.
     (busy * 1.024, seconds(&report))
 }
 
@@ -91,7 +92,8 @@ fn links_carry_the_bytes_of_eq_6_as_often_as_rings_cross_them() {
         let sent = |p: f64, sum: f64, links: f64| 16.0 * 2.0 * (p - 1.0) / p * sum * links;
         let expected =
             sent(members[0], sums[0], tensor_links) + sent(members[1], sums[1], data_links);
-        // The excess is biases and norms, 13 H in addition to 12 H², and a nanosecond for each link of a step.
+        // The excess consists of biases and norms, 13 H in addition to 12 H², and a nanosecond for
+        // each link of a step.
         let off = found / expected - 1.0;
         assert!((0.0..2e-4).contains(&off), "{tensor}: {found} {expected}");
         eq_6.push(sums[0] + sums[1]);

@@ -1,4 +1,4 @@
-//! Equal ranks simulated once.
+//! Tests of equal ranks that are simulated once.
 
 use super::{agree, args, json};
 use crate::files::Folder;

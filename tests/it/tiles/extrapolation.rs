@@ -1,4 +1,4 @@
-//! `--extrapolate`: a step simulated with only a few of its micro-batches.
+//! Tests of `--extrapolate`: a step simulated with only a few of its micro-batches.
 
 use super::json;
 use crate::corpus::one_of_each;
@@ -24,9 +24,9 @@ fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&plan[..], more].concat()
 }
 
-/// 12 of 32 micro-batches are simulated, or, with interleaved chunks, 12 turns of four. Once the pipeline is full,
-/// every turn adds the time of the slowest stage, so the result is exact; the stated error is 0 and not smaller than
-/// the actual one.
+/// 12 of 32 micro-batches are simulated, or, with interleaved chunks, 12 turns of four. Once the
+/// pipeline is full, every turn adds the time of the slowest stage, so the result is exact; the
+/// stated error is 0 and not smaller than the actual error.
 #[test]
 fn a_full_pipeline_goes_on_as_it_does() {
     let folder = Folder::new();

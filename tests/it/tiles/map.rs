@@ -1,4 +1,4 @@
-//! Maps of a machine of tiles, against the report.
+//! Compares maps of a machine of tiles with the report.
 
 use super::{args, json, makespan, with_loads};
 use crate::files::{Folder, text};
@@ -82,8 +82,8 @@ fn the_map_shows_what_the_report_says() {
     assert!(!folder.at("no.svg").exists());
 }
 
-/// The book's map of a case, against the case's report: two stages of two replicas of two on the 4 columns of its
-/// wafer. `BLESS=1` redraws it.
+/// Compares the book's map of a case with the case's report: two stages of two replicas of two on
+/// the 4 columns of its wafer. `BLESS=1` redraws it.
 #[test]
 fn the_book_shows_the_map_of_the_case() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Traces that represent several ranks.
+//! Tests of traces that represent several ranks.
 
 use super::{agree, args, json, makespan};
 use crate::corpus::one_of_each;

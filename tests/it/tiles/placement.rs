@@ -1,4 +1,4 @@
-//! Placement of ranks, and distances between neighbours.
+//! Tests of the placement of ranks, and of distances between neighbours.
 
 use super::{args, json, makespan, with_loads};
 use crate::corpus::is_whole;
@@ -78,8 +78,9 @@ fn one_job_runs_over_every_network_that_tiles_have() {
     folder.ok(&["replay", "plain", "--machine", "dgx-a100x4"]);
 }
 
-/// On the wafer's dies of 4 x 4, filled in alternating directions, each row is a tensor group of four: three hops of
-/// one link and one back of three. With opposite neighbours, the members of other groups are between two replicas.
+/// On the wafer's dies of 4 x 4, filled in alternating directions, each row is a tensor group of
+/// four: three hops of one link and one hop back over three links. With opposite neighbours, the
+/// members of other groups are between two replicas.
 #[test]
 fn a_dry_run_says_how_far_neighbours_are() {
     let folder = Folder::new();

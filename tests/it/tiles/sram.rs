@@ -1,11 +1,11 @@
-//! Loads and stores of data that does not fit in SRAM.
+//! Tests of loads and stores of data that does not fit in SRAM.
 
 use super::{args, json, makespan, with_loads};
 use crate::files::Folder;
 use serde_json::Value;
 
-/// If everything fits in SRAM there are no loads, and as many nodes as without a residency rule; with less SRAM the
-/// step takes longer.
+/// If everything fits in SRAM there are no loads, and the number of nodes is that without a
+/// residency rule; with less SRAM the step takes longer.
 #[test]
 fn sram_that_holds_everything_changes_nothing() {
     let folder = Folder::new();

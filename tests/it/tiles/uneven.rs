@@ -1,4 +1,4 @@
-//! Stages with different tensor degrees on the wafer.
+//! Tests of stages with different tensor degrees on the wafer.
 
 use super::{agree, args, json, makespan};
 use crate::corpus::one_of_each;

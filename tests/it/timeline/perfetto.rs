@@ -168,7 +168,7 @@ fn perfetto(workload: &Workload, options: &ReplayOptions) -> Vec<u8> {
 
 #[test]
 fn slices_are_exact_to_the_nanosecond_and_nest() {
-    // Kernels with a duration of 0 must not be priced by their work.
+    // Kernels with a duration of 0 must not get a duration from their work.
     let options = ReplayOptions::with(|o| o.compute = ComputeModel::RecordedOnly);
     let (slices, _) = read(&perfetto(&odd(), &options));
     let mut now = 123_457;
@@ -212,7 +212,7 @@ fn slices_are_exact_to_the_nanosecond_and_nest() {
 fn arrows_lead_from_sends_to_the_ends_of_receives() {
     let options = ReplayOptions::with(|o| o.comm = CommTiming::Recorded);
     let (slices, arrows) = read(&perfetto(&delayed(), &options));
-    // The send begins at 30 us, the receive, posted at 0, ends at 37.
+    // The send begins at 30 us, and the receive, posted at 0, ends at 37.
     let arrows: Vec<_> = arrows.into_values().collect();
     let [ends] = &arrows[..] else {
         panic!("{arrows:?}")

@@ -1,4 +1,4 @@
-//! Independent operators of a layer, run in order and concurrently.
+//! Tests of independent operators of a layer, run in order and concurrently.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{job, replay};
@@ -10,7 +10,8 @@ use chakram::model::{Model, ModelDefinition};
 use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one on the bypass.
+/// Returns a model of `count` blocks with `on` products of 1 x 1000 x 1000 on the branch and one on
+/// the bypass.
 fn blocks(count: u32, on: u32) -> Model {
     let product = |name: &str, more: &str| {
         format!("{{ op = \"linear\", name = \"{name}\", outputs = {SIDE}, bias = false{more} }}")
@@ -34,9 +35,10 @@ fn plan(branches: BranchOrder) -> ParallelismPlan {
     plan
 }
 
-/// With n products on the branch a block takes n + 1 products in order and max(n, 1) concurrently. The backward pass
-/// takes twice as many, except in the first block, whose input needs no gradient: the first product of each of its
-/// branches takes one. Full recomputation adds another forward pass. On one lane branches run in order again.
+/// With n products on the branch a block takes n + 1 products in order and max(n, 1) concurrently.
+/// The backward pass takes twice this number, except in the first block, whose input needs no
+/// gradient: the first product of each of its branches takes one. Full recomputation adds another
+/// forward pass. On one lane branches run in order again.
 #[test]
 fn branches_take_the_longest_of_them_or_their_sum() {
     let many = Machine::parse(IDEAL, "ideal").unwrap();
@@ -109,7 +111,7 @@ impl Ancestry {
         all
     }
 
-    /// For each node the names of its dependencies.
+    /// Returns, for each node, the names of its dependencies.
     fn by_name(&self) -> BTreeMap<&str, Vec<&str>> {
         let names = |before: &Vec<usize>| before.iter().map(|&i| &*self.names[i]).collect();
         let each = self.names.iter().zip(&self.before);

@@ -1,18 +1,21 @@
-//! A captured step of PyTorch's `DistributedDataParallel`, and the same step generated.
+//! Compares a captured step of PyTorch's `DistributedDataParallel` with the same step generated.
 //!
-//! The model is a GPT of four blocks on four replicas, with two micro-batches, where only the second reduces gradients,
-//! in single precision, with gradient clipping and AdamW. `captured.txt` lists the products and reductions of one rank
-//! of the capture `pytorch/ddp_gpt`, in the order of launches; all four ranks are equal. If the captures are available,
-//! they are compared with it.
+//! The model is a GPT of four blocks on four replicas, with two micro-batches, where only the
+//! second reduces gradients, in single precision, with gradient clipping and AdamW. `captured.txt`
+//! lists the products and reductions of one rank of the capture `pytorch/ddp_gpt`, in the order of
+//! launches; all four ranks are equal. If the captures are available, they are compared with this
+//! file.
 //!
 //! These are equal: all matrix products by sizes and FLOPs, all collectives by kind, bytes, members and order, and the
 //! products finished when each collective is launched. The differences are listed and asserted here:
 //!
-//! - The two products in the backward pass of the logits are in reverse order. They are independent, and no reduction
-//!   is between them. They come from `mm`, which computes the gradient of its second argument first; all others come
-//!   from `addmm`, which does not.
+//! - The two matrix products in the backward pass of the logits are in reverse order. These
+//!   products are independent, and no reduction is between them. They come from `mm`, which
+//!   computes the gradient of its second argument first; all other products come from `addmm`,
+//!   which does not.
 //!
-//! Causal attention is two products in the forward pass and five in the backward pass; the capture states this, too.
+//! Causal attention is two products in the forward pass and five in the backward pass, as the
+//! capture also states.
 //!
 //! There is no other communication in the captured step. PyTorch's earlier communication (equal initial replicas,
 //! rebuilt buckets) occurs once per run, and the norm for gradient clipping is computed from gradients that every
@@ -141,8 +144,9 @@ fn a_generated_step_multiplies_and_reduces_what_the_captured_one_does() {
     assert_eq!(reduced.sum::<u64>(), 4 * model().parameters());
 }
 
-/// FLOP sums are equal. A generated step with all pairs of tokens has the additional FLOPs given by the model, for four
-/// samples: those of two products in the forward pass, and 5/2 times as many in the backward pass.
+/// FLOP sums are equal. A generated step with all pairs of tokens has the additional FLOPs given by
+/// the model, for four samples: the FLOPs of two products in the forward pass, and 5/2 times this
+/// number in the backward pass.
 #[test]
 fn flops_are_the_captured_ones() {
     let sum = |model| {
@@ -174,7 +178,7 @@ fn a_first_bucket_is_what_older_versions_begin_with() {
         bytes.collect::<Vec<_>>()
     };
     assert_eq!(sizes(Some(1 << 20)), OLDER);
-    // Without a smaller first bucket, all are equal.
+    // Without a smaller first bucket, all buckets are equal.
     assert_eq!(sizes(None), sizes(Some(2 << 20)));
     assert_ne!(sizes(None), OLDER);
 }
@@ -217,7 +221,8 @@ fn a_reduction_waits_for_what_found_its_gradients() {
     assert_eq!((inside.count(), reductions.len()), (4, 7));
 }
 
-/// With almost free messages, each reduction starts after the same products as when the captured one was launched.
+/// With almost free messages, each reduction starts after the same products after which the
+/// captured reduction was launched.
 #[test]
 fn reductions_start_where_the_captured_ones_do() {
     let job = job(model(), |_| {});

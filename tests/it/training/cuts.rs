@@ -1,4 +1,5 @@
-//! Bytes reduced and moved by operators with sharding degrees, against a count of single elements.
+//! Compares the bytes reduced and moved by operators with sharding degrees with a count of single
+//! elements.
 //!
 //! The model is an elementwise operator, the tested operator, and another elementwise one, each split in every possible
 //! way. Members receive exactly once the elements that they need and do not have; reductions follow Table III of PALM.
@@ -23,7 +24,8 @@ struct Seen {
     rank: u32,
     groups: BTreeMap<String, Vec<u32>>,
     members: u32,
-    /// Bytes received, at 2 bytes per number, by direction and the operator in their name.
+    /// Bytes received, at 2 bytes per number, by direction and by the operator in the name of the
+    /// transfer.
     moved: BTreeMap<String, u64>,
     /// Reductions: name, bytes and members.
     sums: Vec<(String, u64, Vec<u32>)>,

@@ -1,4 +1,5 @@
-//! Extreme sizes: any model and plan is rejected by name or gives a result, in limited time.
+//! Tests of extreme sizes: any model and plan is rejected by name or gives a result, in limited
+//! time.
 
 use crate::harness::plan_file::{End, look};
 use chakram::generate::{
@@ -15,7 +16,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use std::cell::Cell;
 
-/// Mostly small, otherwise up to the maximum of a model file.
+/// Returns sizes that are mostly small, and otherwise up to the maximum of a model file.
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         20 => select(vec![1_u64, 2, 4, 8]),

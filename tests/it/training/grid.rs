@@ -1,4 +1,4 @@
-//! Conservation laws for any model, parallelism, schedule, sharding and recomputation.
+//! Tests of conservation laws for any model, parallelism, schedule, sharding and recomputation.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
 use crate::corpus::is_whole;
@@ -186,7 +186,7 @@ fn plans() -> Vec<ParallelismPlan> {
                         plan.recompute = recompute;
                         plan.sequence_parallel = sequence_parallel;
                         plan.batch = 4 * u64::from(data);
-                        // Several buckets, and one micro-batch of two.
+                        // The plan has several buckets, and one micro-batch of two samples.
                         plan.bucket = 3000;
                         if recompute == RecomputePolicy::Selective {
                             plan.attention = AttentionKernel::Unfused;
@@ -244,7 +244,8 @@ fn sequences_that_ranks_share_are_conserved() {
     }
 }
 
-/// Split backward passes, delayed ones, schedules from both ends and overlapped passes do the same work as others.
+/// Split and delayed backward passes, schedules from both ends and overlapped passes do the same
+/// work as other plans.
 #[test]
 fn backward_passes_in_two_are_conserved() {
     let split = [

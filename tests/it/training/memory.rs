@@ -1,4 +1,4 @@
-//! Amounts of memory, and how long it stays allocated.
+//! Tests of amounts of memory, and of the time for which it stays allocated.
 
 use super::{GPT, Sums, gpt, job, products};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
@@ -32,7 +32,8 @@ fn stages_keep_as_many_micro_batches_as_the_schedule_says() {
     assert_eq!(kept(PipelineSchedule::GPipe), [8, 8]);
 }
 
-/// Activations by stage in units of a block's, first in a replay's memory report and second in the plan's summary.
+/// Returns the activations by stage in units of a block's activations, first in a replay's memory
+/// report and second in the plan's summary.
 fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u64>) {
     // Eq. 4 of Korthikanti et al., 2022, on one NPU: s b h (34 + 5 a s / h) = 8 x 16 x 34 + 5 x 4 x 8 x 8.
     let block = 8 * 16 * 34 + 5 * 4 * 8 * 8;
@@ -73,9 +74,9 @@ fn kept_in_replay(blocks: usize, schedule: PipelineSchedule) -> (Vec<u64>, Vec<u
     (units.collect(), said.collect())
 }
 
-/// Stage i of S = 4 with m = 8 micro-batches keeps S - i of them under 1F1B and all 8 under GPipe. Interleaved with v =
-/// 2 chunks it has 2 (S - i - 1) + (v - 1) S forward passes of a chunk, and one more, before the first backward one
-/// (Narayanan et al., 2021, section 2.2): 11, 9, 7, 5.
+/// Stage i of S = 4 with m = 8 micro-batches keeps S - i of them under 1F1B and all 8 under GPipe.
+/// Interleaved with v = 2 chunks stage i has 2 (S - i - 1) + (v - 1) S forward passes of a chunk,
+/// and one more, before the first backward pass (Narayanan et al., 2021, section 2.2): 11, 9, 7, 5.
 #[test]
 fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
     let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
@@ -90,9 +91,10 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
     }
 }
 
-/// Korthikanti et al., 2022, bytes of a block of h columns, a heads and s tokens among t members, with b samples: eq.
-/// 2, s b h (10 + 24/t + 5 a s / (h t)); eq. 4 with sequence parallelism, s b h / t (34 + 5 a s / h); eq. 6 without
-/// scores, 34 s b h / t; eq. 5 with everything recomputed, 2 s b h, here split over the members.
+/// Korthikanti et al., 2022, give the bytes of a block of h columns, a heads and s tokens among t
+/// members, with b samples: eq. 2, s b h (10 + 24/t + 5 a s / (h t)); eq. 4 with sequence
+/// parallelism, s b h / t (34 + 5 a s / h); eq. 6 without scores, 34 s b h / t; eq. 5 with
+/// everything recomputed, 2 s b h, here split over the members.
 #[test]
 fn a_block_keeps_what_korthikanti_counts() {
     let TransformerBlock {
@@ -207,16 +209,18 @@ fn gathered_parameters_are_few_at_a_time() {
         plan.zero = ZeroStage::Parameters;
         plan.prefetch = prefetch;
         plan.reshard = reshard;
-        // A bucket for each layer.
+        // There is a bucket for each layer.
         plan.bucket = 1;
         let job = job(&products(8, 10), &plan).unwrap();
-        // A layer has 10 x 10 weights of 2 B, and as many gradients; the norms at both ends have 10.
+        // A layer has 10 x 10 weights of 2 B, and the same number of gradients; the norms at both
+        // ends have 10.
         Sums::of(&job, 0).peak(TensorClass::Temporary)
     };
     assert_eq!(
         [peak(0, true), peak(1, true), peak(3, true)],
         [400, 600, 1000]
     );
-    // All are allocated at the backward pass of the first products, except the last norm.
+    // All gradients are allocated at the backward pass of the first products, except the last
+    // norm's.
     assert_eq!(peak(0, false), 8 * 200 + 20 + 200);
 }

@@ -1,4 +1,5 @@
-//! Placement of groups, capacity of stages, and roles of groups, as a shell sees them.
+//! Tests of the placement of groups, the capacity of stages, and the roles of groups, as a shell
+//! sees them.
 
 use super::program::told;
 use serde_json::Value;
@@ -40,7 +41,7 @@ fn machine(folder: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Exit code, output and errors of `command` and `more`.
+/// Returns the exit code, output and errors of `command` and `more`.
 fn run(command: &str, more: &[&str]) -> (i32, String, String) {
     let args: Vec<_> = command.split(' ').chain(more.iter().copied()).collect();
     told(&args)
@@ -52,7 +53,7 @@ fn report(command: &str, more: &[&str]) -> Value {
     serde_json::from_str(&out).unwrap()
 }
 
-/// (role, bytes of all buffers, ps of transfer) of each group.
+/// Returns (role, bytes of all buffers, ps of transfer) of each group.
 fn collectives(report: &Value) -> Vec<(String, u64, u64)> {
     let rows = report["collectives"].as_array().unwrap().iter();
     let row = |row: &Value| {
@@ -91,7 +92,7 @@ fn a_map_decides_which_groups_are_slow() {
     assert_eq!(makespan(&order), makespan(&far));
 }
 
-/// The same map in a plan file, as numbers; a dry run shows where groups are placed.
+/// A plan file gives the same map as numbers; a dry run shows the placement of groups.
 #[test]
 fn a_dry_run_says_where_groups_lie() {
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +238,7 @@ fn what_does_not_fit_is_said_before_anything_runs() {
     );
 }
 
-/// Groups with one role share a row in text reports, for jobs from files and generated ones.
+/// Groups with one role share a row in text reports, for jobs from files and for generated jobs.
 #[test]
 fn reports_sum_groups_up_by_what_they_are_for() {
     let folder = tempfile::tempdir().unwrap();
@@ -252,7 +253,7 @@ fn reports_sum_groups_up_by_what_they_are_for() {
         let (_, tables) = text.split_once("\nCOLLECTIVES").expect("it has the table");
         tables.to_owned()
     };
-    // Complete tables, because a head of another length changes the number of lines.
+    // The tables are complete, because a head of another length changes the number of lines.
     let whole = ["--machine", &pairs, "--details"];
     let at_once = tables(run(JOB, &whole).1);
     for expected in [

@@ -1,4 +1,4 @@
-//! `chakram generate MODEL` as a shell sees it.
+//! Tests of `chakram generate MODEL` as a shell sees it.
 
 use crate::commands::chakram;
 use serde_json::Value;
@@ -132,7 +132,8 @@ fn a_dry_run_says_what_is_resident() {
     }
 }
 
-/// Files contain everything that a replay needs: a written job takes as long as one that is replayed directly.
+/// Files contain everything that a replay needs: a written job takes the same time as a job that is
+/// replayed directly.
 #[test]
 fn written_files_replay_as_the_job_does() {
     let folder = tempfile::tempdir().unwrap();

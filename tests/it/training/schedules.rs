@@ -1,5 +1,5 @@
-//! Pipelines with split backward passes, from both ends, and in an order given by a file: makespans that follow by
-//! formula, groups that reduce gradients of two copies, and memory.
+//! Tests of pipelines with split backward passes, from both ends, and in an order given by a file:
+//! makespans that follow by formula, groups that reduce gradients of two copies, and memory.
 
 use super::time::{F, IDEAL, SIDE};
 use super::{GPT, Sums, gpt, job, products, replay};
@@ -37,9 +37,10 @@ fn linear(name: &str, rows: u64, inputs: u64, outputs: u64, cut: TensorSplit) ->
     LayerOperator::new(name, work, cut)
 }
 
-/// Blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of products and 4 t^2 h = 8 x
-/// 10^6 of attention for t = 100 tokens of h = 200. In the backward pass attention takes twice as many, and products as
-/// many for the gradient of inputs as for that of weights: in units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
+/// Returns blocks whose attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of
+/// products and 4 t^2 h = 8 x 10^6 of attention for t = 100 tokens of h = 200. In the backward pass
+/// attention takes twice this number, and matrix products take equal numbers for the gradients of
+/// inputs and of weights: in units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
 fn attending(blocks: usize) -> Model {
     let (tokens, width) = (100, 200);
     let attention = OperatorKind::Attention {
@@ -101,8 +102,8 @@ fn gradients_of_weights_fill_the_bubble() {
     assert_eq!(step(PipelineSchedule::ZeroBubbleH1, false), 282 * unit);
 }
 
-/// Passes of products take F = B = W, and two overlapped passes as long as both in turn: DeepSeek's 8 stages with 20
-/// micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
+/// Passes of matrix products take F = B = W, and two overlapped passes take the same time as both
+/// in turn: DeepSeek's 8 stages with 20 micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
 #[test]
 fn both_ends_of_a_pipeline_are_fed() {
     let step = |blocks, stages, batch, schedule| {
@@ -127,7 +128,7 @@ fn both_ends_of_a_pipeline_are_fed() {
 fn passes_beside_one_another_hide_each_other_s_communication() {
     let unit = 1_000_000;
     let blocks = 8;
-    // The table gives the time of each.
+    // The table gives the time of each operator.
     let whole = |name| linear(name, 1, 1000, 1000, TensorSplit::Replicated);
     let mut operators: Vec<_> = ["a", "b", "c", "d"].map(whole).to_vec();
     operators.push(linear("up", 1, 1000, 1000, TensorSplit::ColumnParallel));
@@ -324,9 +325,9 @@ fn between_two_passes_stays_what_weights_need() {
     assert_eq!(held("0F0,0I0,0W0,0F1,0I1,0W1"), whole + s * h);
 }
 
-/// Activations that a plan's summary gives for a schedule, in blocks; each stage has one block, or, with DualPipe, two
-/// that are passed by half of the micro-batches each. 1F1B keeps S - i micro-batches, ZB-H1 keeps S on every stage, and
-/// DualPipe at most S + 1.
+/// A plan's summary gives the activations for a schedule, in blocks; each stage has one block, or,
+/// with DualPipe, two that are passed by half of the micro-batches each. 1F1B keeps S - i
+/// micro-batches, ZB-H1 keeps S on every stage, and DualPipe at most S + 1.
 #[test]
 fn plans_say_what_schedules_hold() {
     let said = |blocks, schedule| {
@@ -340,7 +341,8 @@ fn plans_say_what_schedules_hold() {
         .unwrap();
         let stages = summary.stages.iter().map(|stage| {
             let found = stage.memory[TensorClass::Activations as usize];
-            // A product keeps its input of 10 numbers of 2 B, and a norm at the ends as many.
+            // A matrix product keeps its input of 10 numbers of 2 B, and a norm at the ends keeps
+            // the same number.
             (stage.stored.0, found / 20)
         });
         stages.collect::<Vec<_>>()
@@ -354,7 +356,7 @@ fn plans_say_what_schedules_hold() {
     assert_eq!(counts(&said(8, PipelineSchedule::ZeroBubbleV)), [8; 4]);
     assert_eq!(counts(&said(4, PipelineSchedule::DualPipe)), [5, 5, 5, 5]);
     assert_eq!(counts(&said(8, PipelineSchedule::DualPipeV)), [9; 4]);
-    // On inner stages of 1F1B, the products alone keep the stated amount.
+    // On inner stages of 1F1B, the matrix products alone keep the stated amount.
     let found = said(4, PipelineSchedule::OneForwardOneBackward);
     assert_eq!([found[1].1, found[2].1], [3, 2]);
 }

@@ -1,4 +1,5 @@
-//! Sharded parameters over several micro-batches: number of transfers, bytes, and how long parameters stay allocated.
+//! Tests of sharded parameters over several micro-batches: the number of transfers, bytes, and the
+//! time for which parameters stay allocated.
 
 use super::{Sums, job, products};
 use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
@@ -34,9 +35,9 @@ fn moved(sums: &Sums, wanted: CollectiveKind) -> (usize, u64) {
     })
 }
 
-/// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half; or once, and each
-/// keeps all of them until then. Temporary memory is that of one layer, 200 B, because each layer's reduction follows
-/// its gradient in id order.
+/// Gradients of 2 B are reduced after each of four micro-batches, and each replica keeps its half;
+/// or once, and each replica keeps all gradients until then. Temporary memory is that of one layer,
+/// 200 B, because each layer's reduction follows its gradient in id order.
 #[test]
 fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     let reduced = |accumulate, overlap| {
@@ -67,9 +68,9 @@ fn gradients_are_reduced_in_each_micro_batch_or_kept_whole() {
     }
 }
 
-/// Four micro-batches have a forward and a backward pass, and each pass gathers every layer: a shard of half of 2 B per
-/// weight, eight times. If parameters stay, only the first pass gathers. The number of layers gathered ahead changes
-/// neither.
+/// Four micro-batches have a forward and a backward pass, and each pass gathers every layer: a
+/// shard of half of 2 B per weight, eight times. If parameters stay, only the first pass gathers.
+/// The number of layers gathered ahead changes neither result.
 #[test]
 fn parameters_are_gathered_in_each_pass_or_once() {
     for prefetch in [0, 1, 5, u32::MAX] {
@@ -122,7 +123,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         let job = job(&model, &plan).unwrap();
         let sums = Sums::of(&job, 0);
         assert_eq!(sums.used[3..], [0, 0], "{schedule:?}");
-        // Only such layers: every pass is a single node.
+        // The model has only such layers: every pass is a single node.
         model.layers.retain(|layer| layer.role != LayerRole::Block);
         let job = super::job(&model, &plan).unwrap();
         assert_eq!(Sums::of(&job, 0).used[3..], [0, 0], "{schedule:?}");

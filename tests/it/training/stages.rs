@@ -1,4 +1,4 @@
-//! Stages with chosen layers and ranks.
+//! Tests of stages with chosen layers and ranks.
 
 use super::{Sums, job, products, replay};
 use chakram::generate::{ParallelismPlan, TrainingPattern};
@@ -21,8 +21,8 @@ layers = "3-7"
 ranks = [2, 3]
 "#;
 
-/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. A product takes 2 x 10 x 10 FLOPs, and twice as many
-/// in the backward pass, for each of three micro-batches.
+/// Stages have 1, 1 and 4 products, and a norm of 10 at both ends. A product takes 2 x 10 x 10
+/// FLOPs, and twice this number in the backward pass, for each of three micro-batches.
 #[test]
 fn uneven_stages_have_what_they_were_dealt() {
     let plan = ParallelismPlan::parse(PLAN, "plan.toml").unwrap();
@@ -46,7 +46,7 @@ fn uneven_stages_have_what_they_were_dealt() {
             (410, 4 * 3 * 600, &names("layer2", "out")),
         ]
     );
-    // The FLOPs of the whole model, for both replicas.
+    // The FLOPs are those of the whole model, for both replicas.
     assert_eq!(summary.flops, 2 * 6 * 3 * 600);
 
     // Messages between a replica's ranks go forward to its next stage and backward to the previous one: 10 numbers of 2

@@ -1,11 +1,11 @@
-//! Times of a step that follow from a formula.
+//! Tests of times of a step that follow from a formula.
 
 use super::{job, products, replay};
 use chakram::generate::{AblationEffect, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
 
-/// A FLOP takes a picosecond; memory and messages take no time.
+/// A machine on which a FLOP takes a picosecond, and memory and messages take no time.
 pub const IDEAL: &str = r#"
 name = "ideal"
 [npu.ideal]
@@ -48,9 +48,9 @@ fn step(
         .0
 }
 
-/// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B), with p = 4 stages, m = 8 micro-batches, F = 1 and B = 2:
-/// 7 x 3 + 4 x 3 = 33. With v = 2 chunks a stage's passes take 1/2 and 1, and a bubble is half as long:
-/// 24 + 9/2 = 28.5. On one stage 8 x 3 = 24.
+/// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B), with p = 4 stages, m = 8 micro-batches, F = 1 and
+/// B = 2: 7 x 3 + 4 x 3 = 33. With v = 2 chunks a stage's passes take 1/2 and 1, and a bubble takes
+/// half of its time: 24 + 9/2 = 28.5. On one stage 8 x 3 = 24.
 #[test]
 fn a_pipeline_takes_what_eq_1_says() {
     // F = 2 side^2 ps.
@@ -167,8 +167,9 @@ fn sums_of_a_tensor_group_are_formed_beside_a_product_or_behind_it() {
     }
 }
 
-/// Two stages of two members, one sample: everything runs in turn, and 2 x 10^3 B are sent twice. Sent as a whole they
-/// take M = 2 us at 1 B/ns; in halves 1 us, and the halves are gathered at 4 B/ns in 250 ns, in both directions.
+/// Two stages of two members, one sample: everything runs in turn, and 2 x 10^3 B are sent twice.
+/// Sent as a whole, these bytes take M = 2 us at 1 B/ns; in halves they take 1 us, and the halves
+/// are gathered at 4 B/ns in 250 ns, in both directions.
 #[test]
 fn halves_are_sent_and_gathered() {
     let halves = [
@@ -210,9 +211,10 @@ fn the_norm_of_gradients_takes_a_sum() {
     assert_eq!(step(true) - step(false), 2 * 502_000);
 }
 
-/// Inference on two replicas that shard L = 6 layers of 10^6 parameters of 2 B: a half is gathered in G = F / 2 at 1
-/// B/ps. On demand each layer takes G + F. If one layer is gathered ahead, only the first gather is waited for; with G
-/// = 3 F, gathers follow one another without gaps, and only the last product remains.
+/// Inference on two replicas that shard L = 6 layers of 10^6 parameters of 2 B: a half is gathered
+/// in G = F / 2 at 1 B/ps. On demand each layer takes G + F. If one layer is gathered ahead, the
+/// replay waits only for the first gather; with G = 3 F, gathers follow one another without gaps,
+/// and only the last product remains.
 #[test]
 fn parameters_are_gathered_ahead_or_on_demand() {
     let model = blocks(6, &[product("product", TensorSplit::Replicated)]);

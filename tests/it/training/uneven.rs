@@ -1,4 +1,4 @@
-//! Stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
+//! Tests of stages with different tensor degrees, joined by adapters (PALM, Eq. 7 and 8).
 
 use super::time::{F, SIDE};
 use super::{Sums, job, replay};
@@ -6,7 +6,7 @@ use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedul
 use chakram::machine::Machine;
 use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
 
-/// A FLOP takes a picosecond, and a byte a nanosecond over an NPU's single link.
+/// A machine on which a FLOP takes a picosecond, and a byte a nanosecond over an NPU's single link.
 const MACHINE: &str = r#"
 name = "wires"
 [npu.ideal]
@@ -134,8 +134,8 @@ fn unlike_stages_do_all_the_work() {
                     entry[1].extend(received);
                 }
             }
-            // Six samples: four products in the forward pass, and twice as many in the backward pass, except for the
-            // first one's input.
+            // Six samples: four products in the forward pass, and twice this number in the backward
+            // pass, except for the input of the first product.
             assert_eq!(flops, 6 * (4 + 8 - 1) * u128::from(F), "{stages:?}");
             let handovers = 2 * 2 * 3 * adapters as usize;
             assert_eq!(messages.len(), handovers, "{stages:?}");

@@ -1,15 +1,16 @@
-//! Volumes of communication, against published formulas.
+//! Compares volumes of communication with published formulas.
 
 use super::{GPT, Sums, gpt, job, transformer};
 use chakram::generate::{ParallelismPlan, ZeroStage};
 use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
 use chakram::trace::CollectiveKind;
 
-/// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm: four all-reduces of
-/// activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B =
-/// 115 and N = 16 that is 4.7060e9, 6.6941e9, 1.2029e10 and 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16
-/// samples, so the test uses 16 times as many, and divides by 16. A single member has no all-reduces of activations: 24
-/// H^2 remain of 5.0709e9.
+/// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm:
+/// four all-reduces of activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2
+/// B each. With S = 2048, H = 12288, B = 115 and N = 16 that is 4.7060e9, 6.6941e9, 1.2029e10 and
+/// 2.3379e10 for 2, 4, 8 and 16. Replicas have 115 Nm / 16 samples, so the test uses 16 times this
+/// number, and divides by 16. A single member has no all-reduces of activations: 24 H^2 remain of
+/// 5.0709e9.
 #[test]
 fn a_layer_moves_what_eq_6_says() {
     let (s, h) = (2048_u64, 12288_u64);
@@ -68,9 +69,9 @@ fn a_layer_moves_what_eq_6_says() {
     }
 }
 
-/// Bytes that a rank sends for collectives among n: (n - 1) / n of the buffer for an all-gather or a reduce-scatter,
-/// and twice that for an all-reduce. ZeRO 1 and 2 move as much as plain data parallelism, ZeRO 3 1.5 times as much
-/// (Rajbhandari et al., 2020, section 7).
+/// Bytes that a rank sends for collectives among n: (n - 1) / n of the buffer for an all-gather or
+/// a reduce-scatter, and twice this number for an all-reduce. ZeRO 1 and 2 move the same bytes as
+/// plain data parallelism, ZeRO 3 1.5 times these bytes (Rajbhandari et al., 2020, section 7).
 #[test]
 fn zero_moves_what_its_paper_says() {
     let volume = |zero, reshard| {
@@ -90,7 +91,7 @@ fn zero_moves_what_its_paper_says() {
         Sums::of(&job, 0).collectives.iter().map(bytes).sum::<u64>()
     };
     let plain = volume(ZeroStage::None, true);
-    // Two phases, each with half of 2 B per parameter.
+    // There are two phases, each with half of 2 B per parameter.
     assert_eq!(plain, 2 * gpt().parameters());
     assert_eq!(volume(ZeroStage::Optimizer, true), plain);
     assert_eq!(volume(ZeroStage::Gradients, true), plain);

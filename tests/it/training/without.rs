@@ -1,5 +1,5 @@
-//! Effects removed by `--without`, checked for every node: exactly the named nodes are removed, and no others are
-//! added.
+//! Tests of effects removed by `--without`, checked for every node: exactly the named nodes are
+//! removed, and no nodes are added.
 
 use super::{Sums, gpt, job, replay};
 use chakram::generate::{
@@ -16,9 +16,9 @@ struct Node {
     op: String,
     phase: Option<TrainingPhase>,
     message: bool,
-    /// FLOPs of a kernel.
+    /// Number of FLOPs of a kernel.
     flops: Option<u64>,
-    /// Bytes of a kernel, a collective or a message.
+    /// Number of bytes of a kernel, a collective or a message.
     bytes: u64,
     /// Members of a collective.
     members: Vec<u32>,
@@ -151,10 +151,10 @@ fn tensor_groups_fall_silent() {
     assert_eq!(last, (2 * 17, 0, 0, 2 * (13 * 256 + 3 * 32 + 128)));
 }
 
-/// In each block a member has 4 x 16 parameters in norms, 24 x 16 + 24 of qkv, 8 x 16 + 16 of out, 32 x 16 + 32 and 32
-/// x 16 + 16: 1688; the first stage also has 16 x 16 words and 8 x 16 positions, the last one 2 x 16 in a norm and a
-/// copy of the words. Gradients have 2 B and one bucket; those of words are also reduced between the first and the last
-/// stage.
+/// In each block a member has 4 x 16 parameters in norms, 24 x 16 + 24 of qkv, 8 x 16 + 16 of out,
+/// 32 x 16 + 32 and 32 x 16 + 16: 1688; the first stage also has 16 x 16 words and 8 x 16
+/// positions, and the last stage 2 x 16 in a norm and a copy of the words. Gradients have 2 B and
+/// one bucket; those of words are also reduced between the first and the last stage.
 #[test]
 fn replicas_fall_silent() {
     let [first, last] = check(AblationEffect::DataCommunication, |rank, node| {
@@ -166,7 +166,7 @@ fn replicas_fall_silent() {
     assert_eq!(last, (2, 0, 0, 2 * (blocks + 32 + 256) + 512));
 }
 
-/// The same parameters; Adam in mixed precision moves 2 + 2 + 24 B for each.
+/// The parameters are the same; Adam in mixed precision moves 2 + 2 + 24 B for each.
 #[test]
 fn the_optimizer_is_one_node() {
     let [first, last] = check(AblationEffect::Optimizer, |_, node| {
@@ -186,7 +186,7 @@ fn nothing_is_found_again_without_recomputation() {
     for (nodes, flops, _, sums) in both {
         assert_eq!((nodes, flops, sums), (4 * 15, 4 * 26_624, 4 * 512));
     }
-    // The same result as without recomputation, memory included.
+    // The result is that without recomputation, including memory.
     let [mut less, mut none] = [plan(), plan()];
     less.without.add(AblationEffect::Recompute);
     none.recompute = RecomputePolicy::None;

@@ -98,7 +98,8 @@ const RUNS: [(&str, &str, f64, f64); 10] = [
 
 /// Returns a row of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
 /// Clusters Using Megatron-LM", SC'21, Table 1. The table gives FLOP/s; the step's FLOPs follow
-/// from the paper's equation 3, recomputation included: `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
+/// from the paper's equation 3, including recomputation:
+/// `F = 96 B s l h^2 (1 + s / 6h + V / 16lh)`.
 fn narayanan(row: &Cells) -> Row {
     let get = |head| number(row, head);
     let [batch, s, l, h, v] = ["global_batch", "seq", "layers", "hidden", "vocab"].map(get);

@@ -1,4 +1,4 @@
-//! The table of all rows: predicted, measured, and the error without each effect.
+//! Prints the table of all rows: predicted, measured, and the error without each effect.
 
 use super::rows::{Row, folder, number, plan, read, rows};
 use super::{check, error, predicted, predicted_on};
@@ -71,7 +71,7 @@ fn all_rows_are_predicted() {
     }
 }
 
-/// Prints the worth of each effect, as the error without it.
+/// Prints the contribution of each effect, as the error without the effect.
 #[test]
 #[ignore = "an hour: all rows, once for each effect"]
 fn errors_without_each_effect() {

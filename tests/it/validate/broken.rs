@@ -1,5 +1,5 @@
-//! If a replay rejects the traces, they are unsound; and if traces are unsound, a replay rejects or does not finish
-//! them.
+//! Tests that traces are unsound if a replay rejects them, and that a replay rejects or does not
+//! finish unsound traces.
 
 use super::chance::{Dice, Job, has, value};
 use super::inject::{self, group_of};
@@ -208,8 +208,8 @@ fn ranks_that_do_one_thing_at_a_time_get_stuck_exactly_where_there_is_a_circle()
         let dice = &mut Dice(1 << 41 | seed);
         let mut twisted = Job::sound(dice, false);
         twisted.options.dimensions = Some(SIZES.to_vec());
-        // Members of a group that shares its lane with other work start together, so members of a collective with a
-        // root wait for more than they need.
+        // Members of a group that shares its lane with other work start together, so members of a
+        // collective with a root wait for more members than they need.
         let rooted = dice.roll(2) == 0;
         twist(&mut twisted, dice, rooted);
         let findings = twisted.findings();

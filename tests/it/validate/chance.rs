@@ -1,4 +1,5 @@
-//! Sound random jobs: all operations have one global order, and dependencies point back in it.
+//! Sound random jobs: all operations have one global order, and dependencies are on earlier
+//! operations in this order.
 
 use chakram::internals::groups::metadata_text;
 use chakram::internals::proto::attribute_proto::Value;
@@ -32,7 +33,7 @@ pub struct Job {
     pub options: ValidateOptions,
     /// A rank whose file is truncated, and its remaining bytes.
     pub cut: Option<(usize, usize)>,
-    /// The rank without a trace; the next field is the rank with two.
+    /// Rank without a trace; the next field is the rank with two traces.
     pub absent: Option<u32>,
     pub twice: Option<u32>,
 }
@@ -235,7 +236,7 @@ impl Job {
         nodes.push(node);
     }
 
-    /// Contents of the ranks' trace files.
+    /// Returns the contents of the ranks' trace files.
     pub fn files(&self) -> Vec<(u32, Vec<u8>)> {
         let mut files = Vec::new();
         for (rank, nodes) in (0..).zip(&self.ranks) {

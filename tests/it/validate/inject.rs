@@ -1,4 +1,5 @@
-//! Sound jobs have no defects, and each kind of injected defect is found at its place.
+//! Tests that sound jobs have no defects, and that each kind of injected defect is found at its
+//! place.
 
 use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
@@ -24,7 +25,7 @@ fn seeds() -> Vec<u64> {
 /// Injects a defect of one kind into a sound job.
 type Inject = fn(&mut Job, &mut Dice) -> Place;
 
-/// Every kind.
+/// Every kind of defect, with the function that injects it.
 pub const ALL: &[(DefectKind, Inject)] = &[
     (DefectKind::Unreadable, cut),
     (DefectKind::InvalidNode, senseless),

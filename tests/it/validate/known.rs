@@ -1,4 +1,4 @@
-//! Traces of other tools and of our own: sound except for known defects.
+//! Tests of traces of other tools and of our own: they are sound except for known defects.
 
 use crate::corpus::{Case, cases, corpus, rank_of, sizes};
 use chakram::internals::groups;
@@ -133,7 +133,8 @@ fn our_own_cases_are_sound_but_the_one_that_is_stuck() {
     assert!(sound >= 4, "{sound} cases");
 }
 
-/// Truncated files, and files with lost bytes or flipped bits: the report says where.
+/// For truncated files, and files with lost bytes or flipped bits, the report gives the place of
+/// the damage.
 #[test]
 fn damaged_captures_are_unsound() {
     let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {

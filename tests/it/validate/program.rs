@@ -1,4 +1,4 @@
-//! The program as a shell sees it.
+//! Tests of the program as a shell sees it.
 
 use super::chance::{Dice, Job};
 use crate::commands::{chakram, code};

@@ -1,5 +1,5 @@
-//! Laws of transforms over a grid of plans: a transformed job equals the job generated with the target plan, and a
-//! transform followed by its inverse changes no byte.
+//! Tests of laws of transforms over a grid of plans: a transformed job equals the job generated
+//! with the target plan, and a transform followed by its inverse changes no byte.
 
 use super::{Jobs, report, traces};
 use serde_json::Value;
@@ -30,7 +30,8 @@ impl PlanPoint {
         3 * self.pipeline.max(2)
     }
 
-    /// Returns transforms, each with the resulting layers and plan, and `true` if it keeps all kernels.
+    /// Returns transforms, each with the resulting layers and plan, and `true` if the transform
+    /// keeps all kernels.
     fn edits(self) -> Vec<(String, u32, Self, bool)> {
         let (layers, stages) = (self.layers(), self.pipeline);
         let mut all = vec![
@@ -62,7 +63,7 @@ impl PlanPoint {
             all.push(("data=4".to_owned(), layers, other, true));
         }
         if self.pipeline > 2 {
-            // As many layers for each stage, in more stages and in fewer.
+            // Each stage keeps its number of layers, in more stages and in fewer.
             for pipeline in [self.pipeline + 2, self.pipeline - 1] {
                 let other = Self { pipeline, ..self };
                 all.push((format!("pipeline={pipeline}"), 3 * pipeline, other, true));
@@ -137,7 +138,8 @@ fn peaks(report: &Value) -> Vec<f64> {
         .collect()
 }
 
-/// Fails unless the job in `edited` has the structure of that in `expected`, and takes as long within 1 %.
+/// Fails unless the job in `edited` has the structure of the job in `expected`, and takes the same
+/// time within 1 %.
 fn assert_same_job(edited: &str, expected: &str, of: &str) {
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
     let [edited, expected] = [edited, expected].map(|job| report(job, &machine));
@@ -150,7 +152,7 @@ fn assert_same_job(edited: &str, expected: &str, of: &str) {
     assert!(off.abs() < 0.01, "{of}: {:+.3} %", off * 100.0);
 }
 
-/// Fails unless the job in `edited` is that in `expected` and takes as much memory, within 1 %.
+/// Fails unless the job in `edited` is the job in `expected` and needs the same memory, within 1 %.
 fn assert_same_memory(edited: &str, expected: &str, of: &str) {
     assert_same_job(edited, expected, of);
     let machine = ["-m", "dgx-h100x8", "--no-verify"];
@@ -411,8 +413,8 @@ fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
     check_inverses(&grid(&[1, 2], &[1, 2, 4], &[1, 4], &[0, 1, 2, 3]));
 }
 
-/// Generates the job of a point with heads of size 64, inner layers four times as wide, and one gradient bucket per
-/// layer.
+/// Generates the job of a point with heads of size 64, inner layers of four times the width, and
+/// one gradient bucket per layer.
 fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> String {
     let mut model = super::model(point.layers());
     for (key, old, new) in [
@@ -433,7 +435,7 @@ fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> 
     jobs.path(name)
 }
 
-/// A model 1.5 times as wide, given by a factor and by its hidden size.
+/// Checks a model 1.5 times as wide, given by a factor and by its hidden size.
 fn check_widths(points: &[PlanPoint]) {
     let jobs = Jobs::new();
     for &point in points {
@@ -509,7 +511,7 @@ fn layers_of_all_captured_micro_batches_are_repeated() {
         [&found["calls"], &found["total_ps"]].map(|value| value.as_f64().expect("a number"))
     };
     let twice = jobs.edit(&job, "twice", &["layers=2x"]);
-    // Reductions of other buckets were put in the place of the recorded ones, which come back.
+    // Reductions of other buckets replaced the recorded reductions, which return.
     let again = jobs.edit(&twice, "again", &["layers=-4"]);
     assert!(traces(&job) == traces(&again));
     for name in ["aten::gelu_backward", "aten::addmm"] {
@@ -550,7 +552,7 @@ fn completed_jobs_have_the_interval_of_their_roles() {
         low <= own && own <= high && low < high,
         "{low} {own} {high}"
     );
-    // With the real rank instead of its substitute.
+    // The job has the real rank instead of its substitute.
     for (of, expected) in [(&fast, low), (&slow, high)] {
         let name = "job.5.et";
         let to = Path::new(&part).join(name);

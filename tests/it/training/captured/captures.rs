@@ -1,4 +1,4 @@
-//! The captures themselves, if available.
+//! Tests of the captures themselves, if available.
 
 use super::event::{Event, line};
 use super::{CAPTURED, OLDER};
@@ -67,7 +67,8 @@ fn the_capture_is_what_is_noted_of_it() {
     }
 }
 
-/// The older capture cannot be converted, because its files have no common ids; its operators are in one of them.
+/// The older capture cannot be converted, because its files have no common ids; its operators are
+/// in one of these files.
 #[test]
 fn the_older_capture_differs_in_its_buckets_alone() {
     let Some(folder) = corpus("captures/pytorch/t231_ddp_gpt") else {

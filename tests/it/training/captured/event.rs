@@ -1,4 +1,4 @@
-//! Products and reductions, common to captures and generated traces.
+//! Matrix products and reductions, common to captures and generated traces.
 
 /// A multiplication or a reduction, by its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ impl Event {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }
 
-    /// FLOPs, two for each multiplication; attention counts the s (s + 1) / 2 causal pairs of s tokens, like the
-    /// capture.
+    /// Returns the FLOPs, two for each multiplication; attention counts the s (s + 1) / 2 causal
+    /// pairs of s tokens, like the capture.
     pub fn flops(&self) -> u64 {
         match self {
             Self::Product([one, other], inner) => 2 * one * other * inner,

@@ -16,7 +16,7 @@ pub enum Kind {
     Table,
 }
 
-/// Pixels of a row of an image.
+/// Number of pixels of a row of an image.
 const WIDTH: u64 = 2;
 
 impl Kind {
@@ -36,7 +36,7 @@ impl Kind {
         !matches!(self, Self::Product | Self::Table)
     }
 
-    /// Input and output rows; in an image these are rows of pixels.
+    /// Returns the input and output rows; in an image these are rows of pixels.
     fn lines(self, size: u64) -> [u64; 2] {
         match self {
             Self::Strided | Self::Pool => [2 * size, size],
@@ -44,7 +44,8 @@ impl Kind {
         }
     }
 
-    /// Input and output rows as an elementwise operator counts them, one for each pixel.
+    /// Returns the input and output rows as an elementwise operator counts them, one for each
+    /// pixel.
     pub fn rows(self, size: u64) -> [u64; 2] {
         let [before, behind] = self.lines(size);
         match self {
@@ -89,7 +90,7 @@ impl Kind {
         }
     }
 
-    /// Weights and biases of one member.
+    /// Returns the weights and biases of one member.
     fn weights(self, size: u64, [_, _, n, k]: [u32; 4]) -> u64 {
         let each = |parts: u32| size / u64::from(parts);
         match self {
@@ -117,7 +118,7 @@ fn parts(member: u32, cuts: [u32; 4], order: &[usize]) -> [u32; 4] {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Elements([u64; 8]);
 
-/// Maximum number of rows and columns in a sample: those of 6 members.
+/// Maximum number of rows and columns in a sample, which 6 members have.
 const ROWS: u64 = 12;
 const COLUMNS: u64 = 6;
 
@@ -254,7 +255,7 @@ fn shares(group: &[u32], whole: &Elements, needs: impl Fn(u32) -> Elements) -> b
     equal && count == whole.count() && together == *whole
 }
 
-/// Elements that each of `members` is expected to receive and to reduce.
+/// Returns the elements that each of `members` is expected to receive and to reduce.
 pub fn expected(kind: Kind, members: u32, cuts: [[u32; 4]; 3]) -> Vec<Expected> {
     let number = |one| member(kind, members, cuts, one);
     let all: Vec<Member> = (0..members).map(number).collect();

@@ -1,4 +1,4 @@
-//! Operators with their own sharding degrees: conservation laws for all splits.
+//! Tests of operators with their own sharding degrees: conservation laws for all splits.
 
 use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
@@ -154,7 +154,8 @@ fn is_chosen(plan: &ParallelismPlan, operator: &LayerOperator) -> bool {
         )
 }
 
-/// Compares sums with the model's; work may be repeated on members only by a factor that divides their number.
+/// Compares sums with the model's sums; work may be repeated on members only by a factor that
+/// divides their number.
 fn is_conserved(model: &Model, plan: &ParallelismPlan, job: &GeneratedJob) {
     let about = format!("{}: {plan:?}", model.name);
     let mut ranks = Vec::new();
@@ -267,8 +268,9 @@ fn throw(dice: &mut Dice, plan: &mut ParallelismPlan, deep: bool) {
     plan.batch = 24 * u64::from(plan.data) * dice.one(&[1, 2]);
 }
 
-/// Splits one operator at a time in every way, the rest by the model or by inheritance; then all operators at once,
-/// each in a random valid way. By default one in four of the latter is checked.
+/// Splits one operator at a time in every way, the rest by the model or by inheritance; then all
+/// operators at once, each in a random valid way. By default one in four of these combined splits
+/// is checked.
 fn go_over(model: &Model, degrees: &[u32], throws: usize) -> String {
     let machine = Machine::preset("dgx-a100x2").unwrap();
     let mut told = String::new();
