@@ -18,7 +18,8 @@ pub struct Job {
     pub micro_batches: u32,
     /// Number of layers of one stage.
     pub layers: u32,
-    /// True if norms and residuals are sharded too: twice as many collectives of half the size.
+    /// True if norms and residuals are also sharded: twice the number of collectives with half the
+    /// size.
     pub sequence: bool,
 }
 

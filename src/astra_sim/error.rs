@@ -27,7 +27,7 @@ pub enum InputError {
         line: usize,
         /// The key as it appears in the file.
         key: String,
-        /// What was found, what was expected, and a hint.
+        /// The found value, the expected value, and a hint.
         why: String,
     },
     /// A key, or a flag, that contradicts another file.
@@ -37,7 +37,7 @@ pub enum InputError {
         file: String,
         /// The key.
         key: String,
-        /// What was found, what was expected, and a hint.
+        /// The found value, the expected value, and a hint.
         why: String,
     },
     /// The file cannot be read.

@@ -56,7 +56,7 @@ impl CollectiveKind {
         Self::ALL[self as usize].2
     }
 
-    /// Returns whether one member, the root, has a special part.
+    /// Returns true if one member, the root, has a special part.
     pub fn has_root(self) -> bool {
         matches!(
             self,

@@ -44,7 +44,7 @@ impl StopToken {
         self.0.found.get()
     }
 
-    /// Returns whether the system had no memory left for the task; its thread has then been abandoned.
+    /// Returns true if the system had no memory left for the task; its thread has then been abandoned.
     pub fn is_out_of_memory(&self) -> bool {
         self.0.is_out_of_memory.load(Ordering::Relaxed)
     }

@@ -70,9 +70,9 @@ pub enum KernelShape {
         keys: u64,
         /// Number of columns per head.
         width: u64,
-        /// Whether queries attend only to earlier keys.
+        /// True if queries attend only to earlier keys.
         causal: bool,
-        /// Whether the kernel computes gradients.
+        /// True if the kernel computes gradients.
         backward: bool,
     },
     /// A kernel limited by memory traffic; the node has the number of bytes.

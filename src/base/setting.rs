@@ -50,7 +50,7 @@ pub enum SettingKey {
     Slow,
     /// Ranks that start later.
     Delays,
-    /// Which dependencies to enforce.
+    /// Dependencies to enforce.
     Dependencies,
     /// Print all rows of a report's text.
     Details,
@@ -76,7 +76,7 @@ pub enum SettingKey {
     Interpolate,
     /// Latency of each dimension, for a machine in the notation of dimensions.
     Latency,
-    /// How the host launches work.
+    /// Mode in which the host launches work.
     Launch,
     /// Ignore unknown keys of ASTRA-sim's files.
     Lenient,
@@ -102,7 +102,7 @@ pub enum SettingKey {
     Name,
     /// Network contention model.
     Network,
-    /// Which of ASTRA-sim's networks to use.
+    /// ASTRA-sim's network to use.
     NetworkModel,
     /// Range of nodes to extract.
     Nodes,
@@ -156,7 +156,7 @@ impl SettingKey {
         PlainKey(self)
     }
 
-    /// Returns whether the setting affects how the traces of a job are read.
+    /// Returns true if the setting affects how the traces of a job are read.
     pub fn is_of_traces(self) -> bool {
         matches!(
             self,

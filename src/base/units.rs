@@ -186,7 +186,7 @@ impl fmt::Display for Bytes {
 pub struct Bandwidth(f64);
 
 impl Bandwidth {
-    /// `None` unless the rate is positive and finite.
+    /// Creates a rate; `None` unless it is positive and finite.
     pub fn new(bytes_per_second: f64) -> Option<Self> {
         (bytes_per_second > 0.0 && bytes_per_second.is_finite()).then_some(Self(bytes_per_second))
     }
@@ -319,7 +319,7 @@ impl BufferShare {
 pub struct FlopRate(f64);
 
 impl FlopRate {
-    /// `None` unless the rate is positive and finite.
+    /// Creates a rate; `None` unless it is positive and finite.
     pub fn new(per_second: f64) -> Option<Self> {
         (per_second > 0.0 && per_second.is_finite()).then_some(Self(per_second))
     }

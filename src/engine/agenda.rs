@@ -194,7 +194,7 @@ impl Agenda {
         lowest.iter().map(|(at, _)| *at).min()
     }
 
-    /// Returns whether an event is pending at `now`, the instant last taken.
+    /// Returns true if an event is pending at `now`, the instant last taken.
     #[inline]
     pub fn has(&self, now: Time) -> bool {
         debug_assert_eq!(now, self.last, "only the present can be asked for");

@@ -67,7 +67,7 @@ pub(super) struct MemberCall<'x, 'a> {
     /// Group and member of the call.
     pub slot: GroupSlot,
     pub sequence: u32,
-    /// Whether its trace names the group.
+    /// True if the member's trace names the group.
     pub named: bool,
 }
 

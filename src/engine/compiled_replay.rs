@@ -174,7 +174,7 @@ impl<'a> CompiledReplay<'a> {
         &self.plan.changes
     }
 
-    /// Whether tile groups are used: one of several identical ranks simulates all of them.
+    /// Returns true if tile groups are used: one of several identical ranks simulates all of them.
     pub fn aggregates(&self) -> bool {
         self.aggregate
     }
@@ -217,12 +217,12 @@ impl<'a> CompiledReplay<'a> {
         self.describer.say(kind, group.extent, topology, bytes)
     }
 
-    /// Whether the machine's host launches nodes, because the trace states no host times.
+    /// Returns true if the machine's host launches nodes, because the trace states no host times.
     pub fn is_launched(&self) -> bool {
         self.launched.is_some()
     }
 
-    /// Whether nodes are launched in the default way.
+    /// Returns true if nodes are launched in the default way.
     pub fn has_default_launches(&self) -> bool {
         self.prices.launch == self.prices.default_launch
     }
@@ -232,7 +232,7 @@ impl<'a> CompiledReplay<'a> {
         self.prices.corrected_to
     }
 
-    /// Whether undisturbed collectives of `kind` in `group` take measured times.
+    /// Returns true if undisturbed collectives of `kind` in `group` take measured times.
     pub fn is_measured(&self, kind: CollectiveKind, group: &GroupView<'_>) -> bool {
         let custom = |custom: &CustomCollective| custom.applies_to(kind, group.extent.size());
         let curves = self.machine.collective_curves();

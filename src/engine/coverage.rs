@@ -17,7 +17,7 @@ pub struct PricingCoverage {
     pub kept: u64,
     /// Total duration of the kernels in `kept`, in picoseconds; part of `recorded_time`.
     pub kept_time: u128,
-    /// Whether recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
+    /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
     pub carried: bool,
     /// Kernels in `fell_back` for which only the FLOPs are unknown.
     pub flops_unknown: u64,
@@ -44,23 +44,23 @@ pub struct PricingCoverage {
     pub mapped_time: u128,
     /// Total energy of the kernels in `mapped`, in picojoules.
     pub mapped_energy: f64,
-    /// Whether roofline kernels run at peak rates because no efficiency is given.
+    /// True if roofline kernels run at peak rates because no efficiency is given.
     pub at_peaks: bool,
     /// Nodes of collectives and messages that take their recorded or captured duration.
     pub as_recorded: u64,
-    /// Nodes among these without a duration in the trace; they take no time.
+    /// Number of these nodes without a duration in the trace; such nodes take no time.
     pub unrecorded: u64,
     /// Nodes of collectives and messages that take their recorded duration because their size is unknown.
     pub size_unknown: u64,
     /// Total recorded transfer time of these nodes, in picoseconds.
     pub size_unknown_time: u128,
-    /// Nodes among these without a duration in the trace; they take no time.
+    /// Number of these nodes without a duration in the trace; such nodes take no time.
     pub size_unknown_free: u64,
     /// Nodes of communication with unknown operation or partners; they take their recorded duration.
     pub comm_unknown: u64,
     /// Total recorded duration of these nodes, in picoseconds.
     pub comm_unknown_time: u128,
-    /// Nodes among these without a duration in the trace; they take no time.
+    /// Number of these nodes without a duration in the trace; such nodes take no time.
     pub comm_unknown_free: u64,
     /// Number of trace lanes that exceed the machine's lanes and therefore share one.
     pub sharing: u64,

@@ -251,7 +251,7 @@ impl<'a> Dataflow<'a> {
         (GroupSlot { group, member }, sequence)
     }
 
-    /// Returns whether the trace of an instance names the group of a collective.
+    /// Returns true if the trace of an instance names the group of a collective.
     pub fn names_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let name = self.instance(instance).graph.call(node).group;
         self.rank_of(instance).group_names[name as usize].is_some()
@@ -369,14 +369,14 @@ impl<'a> Dataflow<'a> {
         self.open.left(first + node.index())
     }
 
-    /// Returns whether a node is ready or issued: its dependencies are complete and its delay is over, but it is not
+    /// Returns true if a node is ready or issued: its dependencies are complete and its delay is over, but it is not
     /// complete.
     pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
         self.open.is_met(first + node.index())
     }
 
-    /// Returns whether two instances of one graph have the same open dependencies.
+    /// Returns true if two instances of one graph have the same open dependencies.
     pub fn are_alike(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
         let [one, other] = [one, other].map(|of| self.nodes(of));
         self.open.are_alike(one, other)
@@ -417,7 +417,7 @@ impl<'a> Dataflow<'a> {
         &mut self.dormant
     }
 
-    /// Returns whether a node is dormant.
+    /// Returns true if a node is dormant.
     pub fn is_dormant(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         self.dormant.contains(&key(instance, node))
     }

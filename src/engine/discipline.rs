@@ -54,7 +54,7 @@ pub trait Discipline: Sized {
         now: Time,
     );
 
-    /// Returns whether a freed lane is offered to other nodes; `waiting` means that nodes queue for
+    /// Returns true if a freed lane is offered to other nodes; `waiting` means that nodes queue for
     /// the lane.
     fn offers_lane(waiting: bool) -> bool;
 }

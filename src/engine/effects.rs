@@ -128,7 +128,7 @@ pub(super) enum FollowUp {
 }
 
 impl Effects {
-    /// Returns whether notifications of observers, ends or other work are pending.
+    /// Returns true if notifications of observers, ends or other work are pending.
     #[inline]
     pub fn leave_something(&self) -> bool {
         let held = self.ends.len() | self.work.len() | self.began.len() | self.records.len();

@@ -37,9 +37,9 @@ impl fmt::Display for NodeRef {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {
-    /// What was found and what was expected.
+    /// The found and the expected value.
     pub found: String,
-    /// What to try.
+    /// Hint for the user.
     pub hint: String,
 }
 
@@ -58,7 +58,7 @@ impl ReplayRefusal {
 pub struct WaitingNode {
     /// The node.
     pub node: NodeRef,
-    /// What it waits for.
+    /// Reason why the node waits.
     pub why: String,
 }
 

@@ -98,7 +98,7 @@ impl EventClass {
 }
 
 impl Event {
-    /// Returns whether the event is the end of a node or of a node's delay.
+    /// Returns true if the event is the end of a node or of a node's delay.
     pub fn is_of_node(self) -> bool {
         matches!(self.class(), EventClass::Node | EventClass::Ready)
     }

@@ -182,7 +182,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effects.sends = leaving;
     }
 
-    /// Returns whether receivers must request messages.
+    /// Returns true if receivers must request messages.
     #[inline]
     pub fn needs_requests(&self) -> bool {
         self.request_bytes.is_some()

@@ -171,7 +171,7 @@ fn check_link_failures(
     ))
 }
 
-/// Returns whether any failure concerns links.
+/// Returns true if any failure concerns links.
 pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
@@ -214,7 +214,7 @@ impl<'a> RunFailures<'a> {
         }
     }
 
-    /// Returns whether some NPU has failed.
+    /// Returns true if some NPU has failed.
     pub fn have_stopped_npus(&self) -> bool {
         !self.npus.is_empty()
     }

@@ -49,7 +49,7 @@ impl<'a> Feeds<'a> {
         self.all.len() as u32
     }
 
-    /// Returns whether a feed wants to be woken at time 0.
+    /// Returns true if a feed wants to be woken at time 0.
     pub fn starts(&self, feed: u32) -> bool {
         self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
     }

@@ -99,7 +99,7 @@ impl<'a> Launches<'a> {
         *first
     }
 
-    /// Returns whether there may be more than one launch.
+    /// Returns true if there may be more than one launch.
     #[inline]
     pub fn are_many(&self) -> bool {
         self.many

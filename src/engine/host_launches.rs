@@ -153,7 +153,7 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     Some(HostLaunch { cost, waits })
 }
 
-/// Returns whether a pass may begin or end with `node`.
+/// Returns true if a pass may begin or end with `node`.
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [MovingKernel::Embedding, MovingKernel::CrossEntropy];

@@ -84,7 +84,7 @@ impl Lanes {
         turns.front().map(|turn| turn.instance)
     }
 
-    /// Frees a lane whose holder is complete. Returns whether it must be offered to waiting nodes after the round.
+    /// Frees a lane whose holder is complete. Returns true if it must be offered to waiting nodes after the round.
     #[inline]
     pub fn free<D: Discipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
@@ -103,7 +103,7 @@ impl Lanes {
         }
     }
 
-    /// Gives the lane to `node` if it is free and its queue is empty; otherwise queues `node`. Returns whether `node`
+    /// Gives the lane to `node` if it is free and its queue is empty; otherwise queues `node`. Returns true if `node`
     /// got the lane.
     #[inline]
     pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
@@ -176,12 +176,12 @@ impl Lanes {
         self.states[to as usize] = state;
     }
 
-    /// Returns whether a node holds the lane or waits for it.
+    /// Returns true if a node holds the lane or waits for it.
     pub fn knows(&self, lane: u32, word: u64) -> bool {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
-    /// Returns whether two lanes have equal holders and queues, apart from the instances.
+    /// Returns true if two lanes have equal holders and queues, apart from the instances.
     pub fn are_alike(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| node_of(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);

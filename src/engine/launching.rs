@@ -178,7 +178,7 @@ struct LaunchParts<'x, 'a> {
     groups: &'x mut RunningGroups<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
-    /// Whether some NPU has failed.
+    /// True if some NPU has failed.
     watched: bool,
     as_issued: bool,
 }

@@ -334,7 +334,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Shares the links of memories again if accesses began or ended at this instant and no event
-    /// of it is left. Returns whether any links were shared again.
+    /// of it is left. Returns true if any links were shared again.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);

@@ -69,7 +69,7 @@ struct MessageChannel {
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     comm: CommTiming,
-    /// Whether a send completes when its message has arrived, rather than when it has left.
+    /// True if a send completes when its message has arrived, rather than when it has left.
     ends_on_arrival: bool,
     /// Messages in content order, one per pair of a send and a receive.
     pairs: Vec<MessageState>,
@@ -135,7 +135,7 @@ impl<'a> Messages<'a> {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
-    /// Returns whether a message bypasses the network, because durations are recorded or its size is unknown.
+    /// Returns true if a message bypasses the network, because durations are recorded or its size is unknown.
     #[inline]
     fn lasts_as_recorded<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
@@ -354,7 +354,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Returns whether an instance has posted a receive to one of its channels.
+    /// Returns true if an instance has posted a receive to one of its channels.
     pub fn listens(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();

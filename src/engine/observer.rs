@@ -113,9 +113,9 @@ pub struct CollectiveRecord {
     /// durations, the sum of times to the last arrival among the ranks that each member waits for;
     /// in a replay as captured, the sum of the captured waits.
     pub waited: Span,
-    /// Whether the collective was simulated message by message rather than answered analytically.
+    /// True if the collective was simulated message by message rather than answered analytically.
     pub stepwise: bool,
-    /// Whether an analytical answer was withdrawn because other traffic used its links.
+    /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
     /// Number of messages that the network carried for this collective.
     pub messages: u64,
@@ -155,7 +155,7 @@ pub trait Observer {
 
     /// At the end of the replay, the statistics of its loop.
     fn counted(&mut self, _counts: &LoopCounts) {}
-    /// Returns whether the observer ignores all notifications, so that the loop can skip them.
+    /// Returns true if the observer ignores all notifications, so that the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
     }

@@ -23,7 +23,7 @@ pub struct ReplayOptions {
     pub compute: ComputeModel,
     /// Source of the durations of host work: host nodes, and delays before nodes.
     pub host: HostTiming,
-    /// How the machine's host launches nodes, for graphs without host work.
+    /// Mode in which the machine's host launches nodes, for graphs without host work.
     pub launch: LaunchMode,
     /// Source of the durations of collectives and messages.
     pub comm: CommTiming,
@@ -33,7 +33,7 @@ pub struct ReplayOptions {
     pub map: Option<Vec<Npu>>,
     /// Network model; by default the machine's. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
-    /// How to time uncontended collectives; by default curves if kernels use curves.
+    /// Source of the times of uncontended collectives; by default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
     /// Factor on launches, measured collectives and kernels whose times come from curves. By
     /// default the machine's [correction](chakram_hardware::machine::Machine::corrections) for the
@@ -46,7 +46,7 @@ pub struct ReplayOptions {
     pub changes: PriceChanges,
     /// Failures of parts of the machine, in addition to failures in its file.
     pub failures: Vec<MachineFailure>,
-    /// Use tile groups: as long as several ranks do the same work at the same time, one of them
+    /// Use tile groups: while several ranks do the same work at the same time, one of them
     /// simulates all. The result does not change. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Models of the caller that replace the machine's.
@@ -69,7 +69,7 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// Returns whether the options change durations, or make parts of the machine fail.
+    /// Returns true if the options change durations, or make parts of the machine fail.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty() || !self.failures.is_empty()
     }
@@ -82,7 +82,7 @@ impl ReplayOptions {
     }
 }
 
-/// How a host launches work.
+/// Mode in which a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
     /// `Eager` if kernel times come from curves, otherwise `None`.

@@ -67,7 +67,7 @@ pub(super) struct GroupPlan {
     /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of its bytes
     /// between pairs of members.
     pub splits: BTreeMap<u32, u32>,
-    /// Whether some member's lane for these collectives also serves other nodes. The collectives then launch only when
+    /// True if some member's lane for these collectives also serves other nodes. The collectives then launch only when
     /// every member is ready.
     pub launches_together: bool,
 }
@@ -173,7 +173,7 @@ impl SharedGraphPlan {
         })
     }
 
-    /// Returns whether every kernel has a known duration.
+    /// Returns true if every kernel has a known duration.
     fn is_priced(&self) -> bool {
         self.unpriced.is_empty()
     }
@@ -196,8 +196,8 @@ pub(super) struct ReplayPlan {
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
-    /// For each channel, the channel that counts its rendezvous requests, if messages are matched in issue order: the
-    /// first channel with the same ends and tag, whatever its message size.
+    /// For each channel, the channel that counts its rendezvous requests, if messages are matched
+    /// in issue order: the first channel with the same ends and tag, with any message size.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
     /// Error for reports, if most kernels have no known duration and the user did not ask for this.

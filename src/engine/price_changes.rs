@@ -128,7 +128,7 @@ impl CollectiveChange {
         }
     }
 
-    /// Returns whether the change applies to a collective of `kind` whose name is `name`.
+    /// Returns true if the change applies to a collective of `kind` whose name is `name`.
     fn is_of(&self, kind: CollectiveKind, name: &str) -> bool {
         matches_glob(&self.glob.replace('_', "-"), &kind.to_string())
             || matches_glob(&self.glob, name)
@@ -214,7 +214,7 @@ pub struct PriceChanges {
 pub struct PriceChangeCount {
     /// The change, as `KEY TEXT`.
     pub change: String,
-    /// Whether it concerns collectives. Each collective counts once, not once per member.
+    /// True if the change concerns collectives. Each collective counts once, not once per member.
     pub of_collectives: bool,
     /// Number of matching nodes of all ranks.
     pub matched: u64,
@@ -227,7 +227,7 @@ pub struct PriceChangeCount {
 }
 
 impl PriceChanges {
-    /// Returns whether nothing changes.
+    /// Returns true if nothing changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

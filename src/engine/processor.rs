@@ -9,7 +9,7 @@ use chakram_base::units::{Span, Time};
 /// A model is passive: the loop notifies it of ready and ended kernels, and it answers with times.
 /// Kernels that become ready in one round are submitted in the order of NPU, launch and node.
 pub trait ProcessorModel {
-    /// Returns whether this model serves the kernels of launches of `program` on an NPU. Called
+    /// Returns true if this model serves the kernels of launches of `program` on an NPU. Called
     /// when a launch begins.
     fn serves(&self, npu: Npu, program: u32) -> bool;
 

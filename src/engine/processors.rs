@@ -38,13 +38,13 @@ impl<'a> Processors<'a> {
         &mut self.lanes
     }
 
-    /// Returns whether the model serves the kernels of a program on an NPU.
+    /// Returns true if the model serves the kernels of a program on an NPU.
     pub fn serve(&self, npu: Npu, program: u32) -> bool {
         let model = self.model.as_ref();
         model.is_some_and(|model| model.serves(npu, program))
     }
 
-    /// Takes the lane of a node if it is free, otherwise queues the node. Returns whether the node
+    /// Takes the lane of a node if it is free, otherwise queues the node. Returns true if the node
     /// took the lane.
     #[inline(always)]
     pub fn take(&mut self, flow: &Dataflow<'_>, instance: InstanceIndex, node: NodeIndex) -> bool {
@@ -92,7 +92,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns whether the model was notified since it last settled.
+    /// Returns true if the model was notified since it last settled.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled
@@ -113,7 +113,7 @@ impl<'a> Processors<'a> {
 }
 
 impl RunningInstance<'_> {
-    /// Returns whether a node is a kernel that a processor model serves.
+    /// Returns true if a node is a kernel that a processor model serves.
     #[inline]
     pub fn serves(&self, kind: NodeKind) -> bool {
         self.has(SERVED) && kind == NodeKind::Compute

@@ -66,7 +66,7 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Returns whether a replay of all ranks would end at the same time. True if no collective with
+    /// Returns true if a replay of all ranks would end at the same time. True if no collective with
     /// absent members was simulated message by message.
     pub fn stands_for_all(&self) -> bool {
         self.stands
@@ -142,7 +142,7 @@ struct CopyComparison<'a> {
 }
 
 impl CopyComparison<'_> {
-    /// Returns whether every member of the groups of `instance` (in the first copy) corresponds to a member in the
+    /// Returns true if every member of the groups of `instance` (in the first copy) corresponds to a member in the
     /// first copy.
     fn stands_for_members(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
@@ -160,7 +160,7 @@ impl CopyComparison<'_> {
         })
     }
 
-    /// Returns whether two corresponding ranks of two copies have the same graph and NPU class, and equivalent groups
+    /// Returns true if two corresponding ranks of two copies have the same graph and NPU class, and equivalent groups
     /// and peers.
     fn are_alike(&self, a: &RankInstance, b: &RankInstance) -> bool {
         let class = |of: &RankInstance| self.machine.class(self.npu(of.rank));
@@ -195,7 +195,7 @@ impl CopyComparison<'_> {
         self.machine.npu_of_rank(rank.0, self.workload.ranks())
     }
 
-    /// Returns whether two lists of ranks have equivalent placements in every dimension of the machine.
+    /// Returns true if two lists of ranks have equivalent placements in every dimension of the machine.
     fn lie_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
         let topology = self.machine.topology();
         let npus = |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu(rank)));

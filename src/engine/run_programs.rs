@@ -21,7 +21,7 @@ pub(super) struct LaunchSource<'a> {
     pub programs: &'a [CompiledReplay<'a>],
     pub feeds: Vec<&'a mut dyn Feed>,
     pub processors: Option<&'a mut dyn ProcessorModel>,
-    /// Whether there may be more than one launch.
+    /// True if there may be more than one launch.
     pub many: bool,
 }
 

@@ -13,11 +13,11 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
-    /// Whether analytical answers also need a proved order of ends.
+    /// True if analytical answers also need a proved order of ends.
     pub ordered_ends: bool,
     /// True if the network carries only collectives of all ranks, one after another.
     pub collectives_alone: bool,
-    /// Whether to use tile groups.
+    /// True if to use tile groups.
     pub aggregate: bool,
     pub comm: CommTiming,
     /// True if a send between ranks, or of a script, completes when its message has arrived; false
@@ -52,7 +52,7 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns whether NPUs share a channel to memory. Then the order in which members complete a collective may affect
+/// Returns true if NPUs share a channel to memory. Then the order in which members complete a collective may affect
 /// other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.remote();
@@ -63,7 +63,7 @@ fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
         })
 }
 
-/// Returns whether all traffic belongs to collectives of all ranks, one at a time per rank.
+/// Returns true if all traffic belongs to collectives of all ranks, one at a time per rank.
 fn collectives_are_alone(prepared: &CompiledReplay<'_>) -> bool {
     let plan = &prepared.plan;
     let ranks = plan.instances.len();

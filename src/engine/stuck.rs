@@ -35,7 +35,7 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
     pub comm: CommTiming,
     /// [`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED) of the loop.
     pub as_issued: bool,
-    /// Whether members execute a collective from scripts.
+    /// True if members execute a collective from scripts.
     pub is_scripted: &'x dyn Fn(&CollectiveRun) -> bool,
 }
 

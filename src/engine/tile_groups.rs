@@ -9,12 +9,11 @@
 //!
 //! The result equals the simulation of every rank, to the picosecond. Proof by induction over
 //! rounds: while all members end their nodes in the same rounds, each would do what the leader
-//! does. Messages are submitted in content order, whichever instance posts them, and loads and
-//! stores in the order of instances. If only some members end a node in a round, the group is
-//! *split* before this has any consequence: into ranges of neighbouring instances that agree, each
-//! with a copy of the leader's state and pending kernels (`split`). The ranges are then separate
-//! groups or single ranks. When they end a collective together in equal states, neighbours join
-//! again (`rejoin`).
+//! does. Messages are submitted in content order, for any posting instance, and loads and stores in
+//! the order of instances. If only some members end a node in a round, the group is *split* before
+//! this has any consequence: into ranges of neighbouring instances that agree, each with a copy of
+//! the leader's state and pending kernels (`split`). The ranges are then separate groups or single
+//! ranks. When they end a collective together in equal states, neighbours join again (`rejoin`).
 //!
 //! A group is a range of instances with the same graph and NPU class that exchange no messages with each other; this
 //! separates pipeline stages. The instances are consecutive, because launch orders may depend on which rank is ready
@@ -139,12 +138,12 @@ impl TileGroups {
         LoopCounts { events, ..counts }
     }
 
-    /// Returns whether there are any groups.
+    /// Returns true if there are any groups.
     pub fn exist(&self) -> bool {
         !self.groups.is_empty()
     }
 
-    /// Returns whether any group must be checked for a split.
+    /// Returns true if any group must be checked for a split.
     pub fn are_uneven(&self) -> bool {
         !self.uneven.is_empty()
     }
@@ -188,7 +187,7 @@ impl TileGroups {
     }
 }
 
-/// Returns whether a node must be carried out for each member separately.
+/// Returns true if a node must be carried out for each member separately.
 pub(super) fn is_shared(kind: NodeKind) -> bool {
     matches!(
         kind,
@@ -243,7 +242,7 @@ impl TileGroups {
         self.groups[self.group_of(leader)].members[index]
     }
 
-    /// Returns whether another instance simulates this one.
+    /// Returns true if another instance simulates this one.
     pub fn follows(&self, flow: &Dataflow<'_>, instance: InstanceIndex) -> bool {
         flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
     }
@@ -366,7 +365,8 @@ impl TileGroups {
     }
 }
 
-/// Returns whether `next` does the same work as the preceding instances from `start` on, as far as the plan shows.
+/// Returns true if `next` does the same work as the preceding instances from `start` on, according
+/// to the plan.
 fn joins(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));

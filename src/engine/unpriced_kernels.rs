@@ -51,7 +51,7 @@ impl UnpricedKernels {
         self.formats.entry((0, dtype)).or_insert(first).count += 1;
     }
 
-    /// Returns whether all kernels have a known duration.
+    /// Returns true if all kernels have a known duration.
     pub fn is_empty(&self) -> bool {
         self.formats.is_empty() && self.bare.is_empty()
     }

@@ -288,7 +288,7 @@ impl Machine {
         self.network.model
     }
 
-    /// Settings of the network besides its links.
+    /// Settings of the network, excluding its links.
     pub fn network_settings(&self) -> NetworkSettings {
         self.network
     }

@@ -8,12 +8,12 @@
 //! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all
 //! designs (`memory/fair_sharing.rs`).
 //!
-//! Memory may also be attached to the network, as [endpoints](MemoryEndpoint) besides the NPUs.
-//! Accesses reach *ports* at NPUs ([`MemoryPorts`]), such as ports at the edges of dies, over the
-//! links of the network, which determines the time of the whole access. The last stage of channels
-//! and pools may also be the NPU's port into a dimension ([`NetworkAttachment`]). With a network
-//! model that has contention, loads and stores compete at this port with messages, chunk by chunk
-//! (`memory/chunked_access.rs`); otherwise the port is one more stage.
+//! Memory may also be attached to the network, as [endpoints](MemoryEndpoint) in addition to the
+//! NPUs. Accesses reach *ports* at NPUs ([`MemoryPorts`]), such as ports at the edges of dies, over
+//! the links of the network, which determines the time of the whole access. The last stage of
+//! channels and pools may also be the NPU's port into a dimension ([`NetworkAttachment`]). With a
+//! network model that has contention, loads and stores compete at this port with messages, chunk by
+//! chunk (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
@@ -87,7 +87,7 @@ pub struct LocalMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte, if it is known; loads and stores need it.
     pub latency: Option<Span>,
-    /// Capacity, if known. A node that moves more at once is an error.
+    /// Capacity, if known. A load or store of more bytes is an error.
     pub capacity: Option<Bytes>,
 }
 
@@ -235,7 +235,7 @@ pub struct RemoteMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// Capacity, if known. A node that moves more at once is an error.
+    /// Capacity, if known. A load or store of more bytes is an error.
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,

@@ -126,9 +126,9 @@ pub struct CollectiveNode {
     pub root: u32,
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// Whether this member did not wait for the others when it was recorded.
+    /// True if this member did not wait for the others when it was recorded.
     pub eager: bool,
-    /// Whether its size is unknown; it then takes its recorded duration.
+    /// True if the size is unknown; the node then takes its recorded duration.
     pub size_unknown: bool,
 }
 
@@ -152,11 +152,11 @@ pub struct MessageNode {
     pub peer: u32,
     /// Tag that distinguishes messages between the same two ranks.
     pub tag: i32,
-    /// Whether this is the receiving half.
+    /// True if this is the receiving half.
     pub receive: bool,
-    /// Whether this half did not wait for the other when it was recorded.
+    /// True if this half did not wait for the other when it was recorded.
     pub eager: bool,
-    /// Whether its size is unknown; it then takes its recorded duration.
+    /// True if the size is unknown; the node then takes its recorded duration.
     pub size_unknown: bool,
 }
 
@@ -242,7 +242,7 @@ impl Graph {
         self.ids.len()
     }
 
-    /// Returns whether there are no nodes.
+    /// Returns true if there are no nodes.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -319,7 +319,7 @@ impl Graph {
         self.captured
     }
 
-    /// Returns whether the kernels are operators that were captured on a CPU.
+    /// Returns true if the kernels are operators that were captured on a CPU.
     pub fn kernels_on_cpu(&self) -> bool {
         self.kernels_on_cpu
     }
@@ -359,7 +359,7 @@ impl Graph {
         Some(self.kernels[place as usize].0)
     }
 
-    /// Returns whether the node is a kernel of a backward pass, if its class and shape are known.
+    /// Returns true if the node is a kernel of a backward pass, if its class and shape are known.
     pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
         let place = self.sparse.kernel_of.get(node).checked_sub(1);
         place.is_some_and(|place| self.kernels[place as usize].1)
@@ -379,7 +379,7 @@ impl Graph {
         })
     }
 
-    /// Returns whether kernels have classes and shapes but no durations, as in generated graphs.
+    /// Returns true if kernels have classes and shapes but no durations, as in generated graphs.
     pub fn is_unrecorded_model(&self) -> bool {
         let timed =
             |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
@@ -396,7 +396,7 @@ impl Graph {
         }
     }
 
-    /// Returns whether the node is a kernel whose FLOPs are unknown.
+    /// Returns true if the node is a kernel whose FLOPs are unknown.
     #[inline]
     pub fn flops_unknown(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
@@ -414,7 +414,7 @@ impl Graph {
         }
     }
 
-    /// Returns whether the node is a store, to local or remote memory.
+    /// Returns true if the node is a store, to local or remote memory.
     #[inline]
     pub fn stores(&self, node: NodeIndex) -> bool {
         let detail = self.detail[node.index()];
@@ -510,7 +510,7 @@ impl Graph {
         self.dropped_kernels
     }
 
-    /// Returns whether the size of a message or collective is unknown, so that it takes its recorded duration.
+    /// Returns true if the size of a message or collective is unknown, so that it takes its recorded duration.
     #[inline]
     pub fn size_unknown(&self, node: NodeIndex) -> bool {
         match self.kind(node) {
@@ -527,7 +527,7 @@ impl Graph {
         &self.calls
     }
 
-    /// Returns whether all calls have equal parts, as far as the trace states.
+    /// Returns true if all calls have equal parts, according to the trace.
     pub fn has_equal_parts(&self) -> bool {
         self.splits.is_empty()
     }

@@ -132,7 +132,8 @@ pub enum OperatorKind {
     Attention {
         /// Tokens of a sample: the number of keys and values to which each query attends.
         tokens: u64,
-        /// Tokens whose queries, keys and values are inputs: all of a sample, except in a shard of context parallelism.
+        /// Tokens whose queries, keys and values are inputs: all tokens of a sample, except in a
+        /// shard of context parallelism.
         queries: u64,
         /// Query heads.
         heads: u64,
@@ -140,7 +141,7 @@ pub enum OperatorKind {
         kv_heads: u64,
         /// Columns of a head.
         width: u64,
-        /// True if tokens attend to earlier ones only.
+        /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
@@ -156,7 +157,8 @@ pub enum OperatorKind {
     ShapedAttention {
         /// Tokens of a sample: the number of keys and values to which a query can attend.
         tokens: u64,
-        /// Tokens whose queries, keys and values are inputs: all of a sample, except in a shard of context parallelism.
+        /// Tokens whose queries, keys and values are inputs: all tokens of a sample, except in a
+        /// shard of context parallelism.
         queries: u64,
         /// Query heads.
         heads: u64,
@@ -171,11 +173,11 @@ pub enum OperatorKind {
         /// Elements of the latent vector from which a token's keys and values are computed; 0
         /// without a latent vector.
         latent: u64,
-        /// Earlier tokens that a token attends to.
+        /// Earlier tokens to which a token attends.
         span: AttentionSpan,
         /// True if each head has a trained weight that its softmax includes as one more score.
         sinks: bool,
-        /// True if tokens attend to earlier ones only.
+        /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
@@ -334,7 +336,7 @@ pub enum OperatorKind {
     },
 }
 
-/// Earlier tokens that a token attends to.
+/// Earlier tokens to which a token attends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionSpan {

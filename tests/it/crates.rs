@@ -368,7 +368,7 @@ fn a_module_has_its_name() {
     assert_eq!(unnamed.count(), 0);
 }
 
-/// The table lets no member use the façade.
+/// By the table, no member uses the façade.
 #[test]
 fn only_users_use_the_facade_and_only_programs_the_command_line() {
     let extension = ours(&manifest("testkit/extension"));

@@ -463,7 +463,7 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
             "{row}: {width} pixels for {value} ps"
         );
     }
-    // A full bar is the makespan and as long as the scale.
+    // A full bar is the makespan and has the length of the scale.
     let mean: f64 = rows
         .iter()
         .filter(|row| row.0 == "mean")

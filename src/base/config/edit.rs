@@ -202,7 +202,7 @@ fn find_changes(
     }
 }
 
-/// Returns whether two lists have the same items: equal length, all tables, and equal names at each index.
+/// Returns true if two lists have the same items: equal length, all tables, and equal names at each index.
 fn have_same_items(one: &[Value], other: &[Value]) -> bool {
     one.len() == other.len()
         && (one.iter().zip(other))

@@ -35,7 +35,7 @@ impl AnswerCounts {
         self.revocable -= 1;
     }
 
-    /// Returns whether any answer can still be withdrawn.
+    /// Returns true if any answer can still be withdrawn.
     pub fn are_revocable(&self) -> bool {
         self.revocable > 0
     }

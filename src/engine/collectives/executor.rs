@@ -54,7 +54,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Returns whether members execute a collective from scripts.
+    /// Returns true if members execute a collective from scripts.
     pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
         let mut stages = self.schedules.get(run.schedule).stages().iter();
         stages.any(|stage| self.backend.is_scripted(stage))

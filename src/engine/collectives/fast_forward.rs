@@ -24,7 +24,7 @@ pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Answers a run whose members all start at `now` analytically, with the duration `span`, if it
-    /// can reserve its links. Returns whether the links could be reserved.
+    /// can reserve its links. Returns true if the links could be reserved.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -53,7 +53,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Returns whether an end event belongs to the run's latest analytical answer; if so, releases its reservation.
+    /// Returns true if an end event belongs to the run's latest analytical answer; if so, releases its reservation.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

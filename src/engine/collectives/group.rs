@@ -119,7 +119,7 @@ impl<'a> RunningGroups<'a> {
         }
     }
 
-    /// Marks a member ready for a collective with `node`. Returns whether it may start. If not, the node is parked
+    /// Marks a member ready for a collective with `node`. Returns true if it may start. If not, the node is parked
     /// until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {

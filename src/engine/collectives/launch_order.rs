@@ -29,7 +29,7 @@ pub(super) struct LaunchOrder {
     pub run_of: Vec<Option<RunIndex>>,
     /// Number of present members.
     present: u32,
-    /// Whether collectives are launched only when every member is ready.
+    /// True if collectives are launched only when every member is ready.
     gathers: bool,
     /// Program-order index of the first collective that is not launched.
     first: u32,
@@ -97,7 +97,7 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Marks `member` ready for collective `sequence` with `node`. Returns whether it may start; if not, the node is
+    /// Marks `member` ready for collective `sequence` with `node`. Returns true if it may start; if not, the node is
     /// parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {

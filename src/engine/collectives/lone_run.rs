@@ -30,7 +30,7 @@ pub(super) struct PresentRounds {
 }
 
 impl PresentRounds {
-    /// Returns whether a simulation that has handled `handled` rounds of the instant `at` has reached this point.
+    /// Returns true if a simulation that has handled `handled` rounds of the instant `at` has reached this point.
     fn is_reached(self, at: Time, handled: u32) -> bool {
         at >= self.now && !self.done && handled >= self.rounds
     }
@@ -38,11 +38,11 @@ impl PresentRounds {
 
 /// Components of a run that is simulated alone.
 ///
-/// At the present instant the run must be exactly as far as the main loop. If the main loop settled
-/// the instant since the instant began or since the last members arrived, all rounds of the instant
-/// are over, and the simulation continues until no event of the instant is left. Otherwise the
-/// simulation takes the same number of rounds as the main loop, and the messages of its last round
-/// are submitted with the main loop's.
+/// At the present instant the run must be at exactly the same event as the main loop. If the main
+/// loop settled the instant since the instant began or since the last members arrived, all rounds
+/// of the instant are over, and the simulation continues until no event of the instant is left.
+/// Otherwise the simulation takes the same number of rounds as the main loop, and the messages of
+/// its last round are submitted with the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,

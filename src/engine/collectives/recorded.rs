@@ -20,7 +20,7 @@ use chakram_trace::graph::Graph;
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
-    /// Returns whether a collective node waits neither for other members nor for its place in the
+    /// Returns true if a collective node waits neither for other members nor for its place in the
     /// launch order. Such a node never waits while it occupies its lane, so it cannot be part of a
     /// deadlock.
     #[inline]
@@ -32,7 +32,7 @@ impl CommTiming {
         }
     }
 
-    /// Returns whether `member`'s part in a collective can begin only when `other` has started.
+    /// Returns true if `member`'s part in a collective can begin only when `other` has started.
     pub(crate) fn awaits(
         self,
         group: &RunningGroup<'_>,

@@ -61,7 +61,7 @@ pub(super) enum RehearsalState {
     Impossible,
 }
 
-/// Returns whether every member needs data from every other, so that none ends before all have arrived.
+/// Returns true if every member needs data from every other, so that none ends before all have arrived.
 fn awaits_all(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
@@ -90,7 +90,7 @@ fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all`
-    /// members have arrived, otherwise by holding its links. Returns whether the arrivals could be
+    /// members have arrived, otherwise by holding its links. Returns true if the arrivals could be
     /// settled.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
@@ -195,7 +195,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Records further arrivals of a run that holds its links. Returns whether it still holds them.
+    /// Records further arrivals of a run that holds its links. Returns true if it still holds them.
     fn hold_on<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -97,7 +97,7 @@ pub(super) struct ClosedAnswer {
     pub number: u32,
     /// Number of the settlement, within its instant, in which the answer was given.
     pub settlement: u32,
-    /// Whether an analytical answer was withdrawn because other traffic used its links.
+    /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
     /// Start of the answer.
     pub start: Time,
@@ -105,7 +105,7 @@ pub(super) struct ClosedAnswer {
     /// arrived.
     pub is_held: bool,
     pub last_wave: Time,
-    /// Whether the answer depends on the members' different arrival times. If false, all members
+    /// True if the answer depends on the members' different arrival times. If false, all members
     /// count as arrived at `start`.
     pub is_skewed: bool,
     /// The rehearsal that gives the answer, and the number of members whose end has already been delivered.
@@ -114,7 +114,7 @@ pub(super) struct ClosedAnswer {
 }
 
 impl ClosedAnswer {
-    /// Returns whether the member at a position has ended, according to the rehearsal.
+    /// Returns true if the member at a position has ended, according to the rehearsal.
     pub fn has_told(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
@@ -147,10 +147,10 @@ impl MemberArrivals {
 pub(super) struct ChunkProgress {
     /// Current stage; [`OUTSIDE`] before the first, and the number of stages after the last.
     pub stage: StageIndex,
-    /// Whether the chunk has been admitted to its stage. In a stage with two strands: and this
-    /// strand has not ended.
+    /// True if the chunk has been admitted to its stage. In a stage with two strands, this strand
+    /// must also not have ended.
     pub begun: bool,
-    /// Whether a message has yet to leave for which the chunk waits: the last message of the stage,
+    /// True if a message has yet to leave for which the chunk waits: the last message of the stage,
     /// or any message if messages are paced.
     pub leaving: bool,
     /// Number of steps taken in the current stage.
@@ -212,7 +212,7 @@ pub(super) struct StepwiseProgress {
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
     /// First enrolled position, if members may run one stage in different directions.
     pub first: Option<Position>,
-    /// Whether two members do run one stage in different directions. A message may then have no
+    /// True if two members run one stage in different directions. A message may then have no
     /// receiver.
     pub mixed: bool,
     /// Sender and receiver of the first message that its receiver never receives.

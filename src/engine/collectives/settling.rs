@@ -142,7 +142,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns whether a run may still be answered analytically. In insertion order, a run that may
+    /// Returns true if a run may still be answered analytically. In insertion order, a run that may
     /// not be answered proceeds immediately, because the order of arrivals within an instant may
     /// matter.
     pub fn may_be_closed<N: NetworkBackend>(
@@ -157,7 +157,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && (!self.settings.ordered_ends || self.has_ordered_ends(id))
     }
 
-    /// Returns whether the order in which members end is proved. The closed form must have been computed.
+    /// Returns true if the order in which members end is proved. The closed form must have been computed.
     fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
         self.chunks.schedules.cached(schedule).end_order.is_some()

@@ -129,12 +129,12 @@ impl OpenDependencies {
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
 
-    /// Returns whether all dependencies of an incomplete node are complete. Its delay may still be running.
+    /// Returns true if all dependencies of an incomplete node are complete. Its delay may still be running.
     pub fn is_met(&self, node: usize) -> bool {
         self.left[node] == 0
     }
 
-    /// Returns whether two ranges of nodes of the same graph have equal open dependencies.
+    /// Returns true if two ranges of nodes of the same graph have equal open dependencies.
     pub fn are_alike(&self, one: Range<usize>, other: Range<usize>) -> bool {
         let beyond = |of: &Range<usize>| self.beyond[self.beyond_of(of.clone())].iter();
         let mut pairs = beyond(&one).zip(beyond(&other));

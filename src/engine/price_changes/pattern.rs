@@ -64,7 +64,7 @@ pub fn check_class(word: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns whether `glob` matches the whole `text`; `*` matches any text and `?` any character.
+/// Returns true if `glob` matches the whole `text`; `*` matches any text and `?` any character.
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);

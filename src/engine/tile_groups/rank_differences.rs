@@ -6,7 +6,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::counted;
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Reason why a rank cannot simulate a later one, as far as known before the run.
+/// Reason, known before the run, why a rank cannot simulate a later rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RankDifference {
     Graph,

@@ -31,7 +31,7 @@ impl TileGroups {
         }
     }
 
-    /// Returns whether parts of groups may be able to join.
+    /// Returns true if parts of groups may be able to join.
     pub fn may_join(&self) -> bool {
         !self.ended.is_empty()
     }
@@ -65,7 +65,7 @@ impl TileGroups {
         }
     }
 
-    /// Returns whether two parts of a group are neighbours in equal states without a running kernel.
+    /// Returns true if two parts of a group are neighbours in equal states without a running kernel.
     fn are_alike(
         &self,
         flow: &Dataflow<'_>,

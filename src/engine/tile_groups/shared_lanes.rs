@@ -30,7 +30,7 @@ impl RunningInstance<'_> {
         lanes
     }
 
-    /// Returns whether a node is a gathering collective on a shared lane.
+    /// Returns true if a node is a gathering collective on a shared lane.
     pub(super) fn gathers(&self, node: NodeIndex) -> bool {
         let Self { graph, shared, .. } = self;
         graph.kind(node) == NodeKind::Collective && shared.mixed[graph.call(node).group as usize]
@@ -58,7 +58,7 @@ pub(super) fn parked_of(
 }
 
 impl TileGroups {
-    /// Returns whether a leader cannot post the first node of `left` for all members.
+    /// Returns true if a leader cannot post the first node of `left` for all members.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let InstanceNode { instance, node } = node_of(left[0]);

@@ -22,7 +22,7 @@
 //! | | all-reduce | twice that |
 //!
 //! where k runs from 1 to n−1 and j from 0 to h−1. If a ring is used in both directions
-//! (`ring.rs`), messages are half as large. If a closed form is proved, the formula gives the same
+//! (`ring.rs`), messages have half the size. If a closed form is proved, the formula gives the same
 //! time, but without rounding.
 //!
 //! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k

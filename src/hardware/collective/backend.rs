@@ -262,8 +262,8 @@ pub trait CollectiveBackend {
     /// Returns the path that all messages of a stage share; `None` if paths differ.
     fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
-    /// Returns a key of everything that affects execution of a request besides the group, its root, the kind and the
-    /// bytes. Requests with equal keys share a cached schedule.
+    /// Returns a key of everything that affects execution of a request in addition to the group,
+    /// its root, the kind and the bytes. Requests with equal keys share a cached schedule.
     fn variant(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::paths`].
@@ -323,8 +323,8 @@ pub trait CollectiveBackend {
     ) -> Option<Span>;
 }
 
-/// Work of members' endpoints besides sending and receiving: delays, buses, reductions, rendezvous, scripts, and queues
-/// in which chunks wait.
+/// Work of members' endpoints in addition to sending and receiving: delays, buses, reductions,
+/// rendezvous, scripts, and queues in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`; `None` if chunks do not wait.
     fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;

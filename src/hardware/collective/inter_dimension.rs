@@ -62,8 +62,9 @@ impl ChunkRoute {
     }
 }
 
-/// Returns the distinct routes of the chunks of a collective of `whole` through the phases of `extent`, and the route
-/// of each chunk. There are `chunks` chunks if all are equal, and at most sixteen times as many.
+/// Returns the distinct routes of the chunks of a collective of `whole` through the phases of
+/// `extent`, and the route of each chunk. There are `chunks` chunks if all are equal, and at most
+/// sixteen times this number.
 pub(super) fn ways(
     inter: InterDimensionPolicy,
     (kind, whole): (CollectiveKind, BufferShare),

@@ -10,8 +10,8 @@
 //! ratios, with an additional factor for waves of thread blocks. Time during which a kernel does
 //! not fill the device (launch, first loads, last stores) does not shrink with the bandwidth. Three
 //! public models were captured on H100 and on MI300X, whose memory is 1.58 times as fast. In these
-//! models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class
-//! (attention in one kernel 3 times), and longer kernels 0.6 to 1.0 times.
+//! models, kernels of up to 10 us take 0.9 to 1.5 times their time on MI300X, depending on their
+//! class (attention in one kernel 3 times), and longer kernels 0.6 to 1.0 times.
 //!
 //! A kernel for which the trace has neither FLOPs nor bytes (launched by graphs, fused) is assumed to move bytes. A
 //! kernel whose FLOPs are marked unknown keeps its time instead.

@@ -1,4 +1,4 @@
-//! Roofline: a kernel is limited by arithmetic or by memory, whichever takes longer.
+//! Roofline: a kernel takes the longer of its arithmetic time and its memory time.
 //!
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the

@@ -35,7 +35,7 @@ impl StackPrices {
         Ok(Self { classes })
     }
 
-    /// Returns whether the stack replaces nothing.
+    /// Returns true if the stack replaces nothing.
     pub fn is_empty(&self) -> bool {
         self.classes.is_empty()
     }

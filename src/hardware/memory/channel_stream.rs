@@ -1,6 +1,6 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at its own bandwidth or at the port's, whichever is lower, so the whole stream
+//! A channel sends at the lower of its own bandwidth and the port's bandwidth, so the whole stream
 //! is known when it begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};

@@ -24,7 +24,8 @@ pub(super) struct AccessHop {
 }
 
 impl AccessHop {
-    /// Creates a server that carries every byte of the access, one of `alike` identical servers in its stage.
+    /// Creates a server that carries every byte of the access, which is one of `alike` identical
+    /// servers in its stage.
     ///
     /// With in-switch gathering, each of the servers carries the bytes of all n NPUs instead of
     /// only the n / `alike` NPUs behind it, so the weight is `alike`: each access accounts for its

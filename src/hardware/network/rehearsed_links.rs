@@ -30,7 +30,7 @@ pub trait RehearsedLinks {
     fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
 
     /// If all links are idle, reserves them for the owner `claim` and records their use by a
-    /// rehearsed operation from `now` on. Returns whether all links were idle.
+    /// rehearsed operation from `now` on. Returns true if all links were idle.
     fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
     /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again.
@@ -42,7 +42,7 @@ pub trait RehearsedLinks {
     fn restore(&mut self);
 
     /// Reserves the links of a rehearsed operation for the owner `claim` from `now` until
-    /// [`Self::release`], if all of them are idle. Returns whether all were idle.
+    /// [`Self::release`], if all of them are idle. Returns true if all were idle.
     fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
     /// Ends reservations made by [`Self::hold`].

@@ -65,7 +65,7 @@ pub struct PlanRow {
     pub requests: u64,
     /// Fraction of the served requests within all limits.
     pub attained: f64,
-    /// Whether the fraction in `attained` is sufficient.
+    /// Verdict on the fraction in `attained`.
     pub verdict: LimitVerdict,
     /// Load, if known.
     pub rho: Option<f64>,

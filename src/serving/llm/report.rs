@@ -190,7 +190,7 @@ pub struct LlmRow {
 /// Gaps between tokens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GapSummary {
-    /// Number.
+    /// Number of gaps.
     pub count: u64,
     /// Mean gap.
     #[serde(rename = "mean_ps")]
@@ -226,7 +226,7 @@ pub struct LlmThroughput {
 /// Steps of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSummary {
-    /// Number.
+    /// Number of steps.
     pub count: u64,
     /// Mean time of a step.
     #[serde(rename = "mean_ps")]

@@ -59,7 +59,7 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ),
 ];
 
-/// When waiting requests may join.
+/// Rule for when waiting requests may join the running requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchingRule {
     /// Waiting requests may join at each step.
@@ -68,7 +68,7 @@ pub enum BatchingRule {
     Static,
 }
 
-/// Which request comes first.
+/// Rule for the order of waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
     /// The request that arrived first.
@@ -77,7 +77,7 @@ pub enum SchedulingPolicy {
     Priority,
 }
 
-/// Tokens for which a request allocates blocks.
+/// Rule for the tokens for which a request allocates blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockReserve {
     /// The request allocates blocks for computed tokens.
@@ -106,7 +106,7 @@ pub struct EngineRules {
     pub name: String,
     /// The program and version that the rules follow.
     pub follows: String,
-    /// When waiting requests may join.
+    /// Rule for when waiting requests may join the running requests.
     pub batching: BatchingRule,
     /// Maximum number of tokens of a step.
     pub max_num_batched_tokens: u32,
@@ -116,7 +116,7 @@ pub struct EngineRules {
     pub block_size: u32,
     /// Maximum number of tokens of a request; `None` for no limit.
     pub max_model_len: Option<u32>,
-    /// Which request comes first.
+    /// Rule for the order of waiting requests.
     pub policy: SchedulingPolicy,
     /// True if a prompt may be computed in parts.
     pub chunked_prefill: bool,
@@ -128,7 +128,7 @@ pub struct EngineRules {
     pub full_sequence_must_fit: bool,
     /// Fraction of the blocks that must stay free when a request is admitted while others run.
     pub watermark: f64,
-    /// Tokens for which a request allocates blocks.
+    /// Rule for the tokens for which a request allocates blocks.
     pub reserve: BlockReserve,
 }
 

@@ -52,7 +52,7 @@ struct EngineSlot {
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
-    /// Hashes of the request's full blocks, as far as computed.
+    /// Hashes of the request's full blocks that have been computed.
     hashes: Vec<BlockHash>,
 }
 

@@ -207,7 +207,7 @@ impl fmt::Display for LengthDistribution {
 }
 
 impl LlmWorkload {
-    /// Whether the completion of a request can be followed by another request.
+    /// Returns true if another request can follow the completion of a request.
     pub fn answers_make_requests(&self) -> bool {
         matches!(self.arrivals, LlmArrivals::Users { .. })
             || self.classes.iter().any(|class| class.turns > 1)

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct PointMeasures {
     /// Makespan, in picoseconds.
     pub time_ps: u64,
-    /// NPUs of the job.
+    /// Number of NPUs of the job.
     pub npus: u32,
     /// Mean time of NPUs in each part, in the order of [`PARTS`]. Older files have no bubble: there
     /// the bubble is part of exposed communication.
@@ -70,7 +70,7 @@ pub enum SweepObjective {
     RunCost,
     /// Energy of such a run.
     RunEnergy,
-    /// NPUs of the job.
+    /// Number of NPUs of the job.
     Npus,
 }
 

@@ -173,7 +173,7 @@ pub(super) struct FinishedFile {
     /// Final path of a regular file.
     to: Option<PathBuf>,
     temporary: Option<TemporaryFile>,
-    /// Whether the file is a hard link to another output.
+    /// True if the file is a hard link to another output.
     is_link: bool,
 }
 

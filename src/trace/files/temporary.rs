@@ -154,7 +154,7 @@ fn is_stale(name: &str) -> bool {
     id.is_some_and(|id| !is_running(id))
 }
 
-/// Returns whether a process with this id may exist.
+/// Returns true if a process with this id may exist.
 #[cfg(unix)]
 fn is_running(id: u32) -> bool {
     let Ok(id) = libc::pid_t::try_from(id) else {
@@ -200,7 +200,7 @@ impl Drop for RenameGuard {
 }
 
 /// Defers `signal`, which would end the program, while files are being renamed; the guard raises
-/// the signal again afterwards. Returns whether the signal was deferred. For signal handlers.
+/// the signal again afterwards. Returns true if the signal was deferred. For signal handlers.
 pub fn defer_signal(signal: i32) -> bool {
     if RENAMING.load(Ordering::SeqCst) == 0 {
         return false;

@@ -75,7 +75,7 @@ impl<'a> AttrView<'a> {
         Ok(attr)
     }
 
-    /// Returns whether the attribute has a value; some producers write attributes without one.
+    /// Returns true if the attribute has a value; some producers write attributes without one.
     pub fn is_set(&self) -> bool {
         self.value.is_some()
     }
@@ -424,7 +424,7 @@ const fn wire_type(number: u32) -> u32 {
     }
 }
 
-/// Returns whether `raw` has the wire type of field `number` of the `oneof`.
+/// Returns true if `raw` has the wire type of field `number` of the `oneof`.
 #[inline]
 fn wire_type_fits(number: u32, raw: WireValue<'_>) -> bool {
     let found = match raw {

@@ -103,7 +103,7 @@ impl TraceError {
         }))
     }
 
-    /// Returns whether a file does not exist.
+    /// Returns true if a file does not exist.
     pub fn is_missing(&self) -> bool {
         matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns whether a terminal or an editor may interpret `c` as a command: control characters, line and
+/// Returns true if a terminal or an editor may interpret `c` as a command: control characters, line and
 /// paragraph separators, and invisible or direction-changing characters (the Unicode category Cf).
 pub fn is_harmful(c: char) -> bool {
     c.is_control()

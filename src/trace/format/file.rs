@@ -40,7 +40,7 @@ pub struct TraceContents {
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<SourceMap>,
-    /// Whether the file represents several ranks; these contents are the trace of one of them.
+    /// True if the file represents several ranks; these contents are the trace of one of them.
     is_of_member: bool,
 }
 
@@ -124,7 +124,7 @@ impl TraceContents {
         Ok(self)
     }
 
-    /// Returns whether the file also represents other ranks.
+    /// Returns true if the file also represents other ranks.
     pub fn is_of_member(&self) -> bool {
         self.is_of_member
     }
@@ -266,7 +266,7 @@ impl Read for DecompressedStream<'_> {
     }
 }
 
-/// Returns whether the contents consist of zero bytes only. A parser would read such a file as
+/// Returns true if the contents consist of zero bytes only. A parser would read such a file as
 /// empty records, but in fact a crash left the file unwritten.
 fn is_all_zero(bytes: &[u8]) -> bool {
     !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0)

@@ -62,7 +62,7 @@ fn hint() -> String {
     )
 }
 
-/// Returns whether `bytes` are a valid metadata record of the current schema.
+/// Returns true if `bytes` are a valid metadata record of the current schema.
 pub(super) fn is_metadata(bytes: &[u8]) -> bool {
     GlobalMetadata::decode(bytes).is_ok()
 }
@@ -123,7 +123,7 @@ impl SchemaGeneration {
         layouts.into_iter().flatten()
     }
 
-    /// Returns whether `first`, the first record of a file, is metadata rather than a node.
+    /// Returns true if `first`, the first record of a file, is metadata rather than a node.
     fn begins_with_metadata(self, first: &[u8]) -> bool {
         let suits = |layout: &MessageLayout| {
             schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)
@@ -215,7 +215,7 @@ pub fn upgrade(
     }))
 }
 
-/// Returns whether a file of 0.0.4 needs an upgrade: its first record is a node, or metadata of the first days.
+/// Returns true if a file of 0.0.4 needs an upgrade: its first record is a node, or metadata of the first days.
 fn needs_upgrade(first: &[u8]) -> bool {
     let suits = |layout: &MessageLayout| {
         schema_layout::check(first, 0, layout).is_ok_and(|fit| !fit.unknown)

@@ -78,20 +78,20 @@ pub enum Op<'a> {
     },
     /// A load or store.
     Memory {
-        /// Whether the access is a store.
+        /// True if the access is a store.
         store: bool,
         /// The memory.
         place: MemoryLocation<'a>,
         /// Number of bytes.
         bytes: u64,
-        /// Whether all NPUs do this access together and switches combine it on the way. For a load, switches gather:
+        /// True if all NPUs do this access together and switches combine it on the way. For a load, switches gather:
         /// each NPU receives the bytes of all (an all-gather). For a store, switches reduce: the memory receives the
         /// sums (a reduce-scatter). Only for remote memory.
         in_switch: bool,
     },
     /// One half of a message.
     Message {
-        /// Whether this rank receives.
+        /// True if this rank receives.
         receive: bool,
         /// The rank at the other end.
         peer: u32,
@@ -101,7 +101,7 @@ pub enum Op<'a> {
         bytes: u64,
         /// This rank's own index, if the node states it.
         own: Option<u32>,
-        /// Whether the trace marks it as host work.
+        /// True if the trace marks it as host work.
         host: bool,
     },
     /// One member's part of a collective.
@@ -116,7 +116,7 @@ pub enum Op<'a> {
         root: Option<u32>,
         /// Mask of the participating dimensions of the machine; `None` means all.
         dimensions: Option<u32>,
-        /// Whether the trace marks it as host work.
+        /// True if the trace marks it as host work.
         host: bool,
     },
 }
@@ -197,7 +197,7 @@ impl<'a> NodeAttributes<'a> {
         }
     }
 
-    /// Returns whether a communication node is only the host operator that launched the real one. Old converters mark
+    /// Returns true if a communication node is only the host operator that launched the real one. Old converters mark
     /// both as communication; only the host's has no size.
     fn is_launch(&self) -> bool {
         self.host && self.comm_size.is_none()

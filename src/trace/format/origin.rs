@@ -73,7 +73,7 @@ impl CallStacks {
     /// name, and the distance to its enclosing call (0 for none).
     pub const ATTRIBUTES: [&str; 2] = ["stack_names", "stacks"];
 
-    /// Returns whether there are no calls.
+    /// Returns true if there are no calls.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
@@ -88,7 +88,7 @@ impl CallStacks {
         self.name(call).strip_prefix(MODULE)
     }
 
-    /// Returns whether a range of this name is a call of a module.
+    /// Returns true if a range of this name is a call of a module.
     pub fn is_module(name: &str) -> bool {
         name.starts_with(MODULE)
     }

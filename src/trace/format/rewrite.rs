@@ -50,7 +50,7 @@ const STRING: u32 = 29;
 const BYTES: u32 = 31;
 
 impl RecordEdit<'_> {
-    /// Returns whether the edit changes nothing.
+    /// Returns true if the edit changes nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

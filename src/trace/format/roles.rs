@@ -55,7 +55,7 @@ impl GroupRoles {
         (number <= *last).then_some(role)
     }
 
-    /// Returns whether no group has a role.
+    /// Returns true if no group has a role.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

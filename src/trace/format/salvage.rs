@@ -51,20 +51,20 @@ pub struct SalvageReport {
     pub lost: Vec<LostRange>,
     /// Records kept although their lengths were damaged: (record number, byte offset).
     pub repaired: Vec<(usize, usize)>,
-    /// Whether the metadata record was lost, and replaced by an empty one.
+    /// True if the metadata record was lost, and replaced by an empty one.
     pub metadata_lost: bool,
     /// Nodes dropped because an earlier node has the same id: (record, id).
     pub duplicate_ids: Vec<(usize, u64)>,
     /// Dependencies on missing nodes: (node, missing node, true for a data dependency).
     pub dangling: Vec<(u64, u64, bool)>,
-    /// Whether the dangling dependencies were kept.
+    /// True if the dangling dependencies were kept.
     pub dangling_kept: bool,
     /// Number of empty records that were kept as nodes of default values.
     pub empty: usize,
 }
 
 impl SalvageReport {
-    /// Returns whether the file had no damage at all.
+    /// Returns true if the file had no damage at all.
     pub fn is_whole(&self) -> bool {
         self.lost.is_empty()
             && self.repaired.is_empty()
@@ -91,7 +91,7 @@ impl SalvageReport {
 pub struct SalvageOptions {
     /// Schema generation, if known.
     pub generation: Option<SchemaGeneration>,
-    /// Whether to keep dependencies on missing nodes.
+    /// True if to keep dependencies on missing nodes.
     pub keep_dangling: bool,
 }
 

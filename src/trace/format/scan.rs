@@ -46,12 +46,12 @@ pub struct NodeView<'a> {
     pub wait: Span,
     /// Estimated cost of the profiler within the sum of `delay` and `recorded`.
     pub profiler: Span,
-    /// Whether this member of a collective, or this send, did not wait for its peers.
+    /// True if this member of a collective, or this send, did not wait for its peers.
     pub eager: bool,
-    /// Whether the size of a collective or message is unknown, regardless of the size in `op`. Such
+    /// True if the size of a collective or message is unknown, regardless of the size in `op`. Such
     /// a node takes its recorded duration.
     pub size_unknown: bool,
-    /// Whether the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
+    /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
     /// still be known.
     pub flops_unknown: bool,
     /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state it,
@@ -115,7 +115,7 @@ pub struct TraceMetadata {
     pub lanes: Vec<(bool, i64, String)>,
     /// Roles of groups.
     pub roles: GroupRoles,
-    /// Whether the kernels are operators that ran on a CPU.
+    /// True if the kernels are operators that ran on a CPU.
     pub kernels_on_cpu: bool,
     /// Work of the whole job.
     pub amounts: Option<WorkAmounts>,
@@ -315,7 +315,7 @@ impl<'a> NodeFields<'a> {
             match cursor.field()? {
                 (1, WireValue::Varint(v)) => self.id = v,
                 (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
-                // Protobuf truncates enums to 32 bits, whatever the length of the varint.
+                // Protobuf truncates enums to 32 bits, for any length of the varint.
                 (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
                 (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
                 (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,

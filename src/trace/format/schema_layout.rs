@@ -46,16 +46,16 @@ pub(super) enum FieldKind {
 pub(super) struct MessageLayout {
     /// Number and kind of each field.
     pub fields: &'static [(u32, FieldKind)],
-    /// Whether field 1 is required.
+    /// True if field 1 is required.
     pub needs_first: bool,
 }
 
 /// Deviations of a message from a layout that it fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LayoutFit {
-    /// Whether the message has fields that the layout does not know.
+    /// True if the message has fields that the layout does not know.
     pub unknown: bool,
-    /// Whether fields are out of order or lists are split: legal, but no known tool writes this.
+    /// True if fields are out of order or lists are split: legal, but no known tool writes this.
     pub unusual: bool,
     /// Mask of the fields that are present, by number.
     pub present: u64,

@@ -17,7 +17,7 @@ pub struct SplitSizes<'a> {
 }
 
 impl SplitSizes<'_> {
-    /// Returns whether the trace states neither list.
+    /// Returns true if the trace states neither list.
     pub fn is_empty(&self) -> bool {
         self.send.is_empty() && self.receive.is_empty()
     }

@@ -68,7 +68,7 @@ pub struct MemoryChanges {
 }
 
 impl MemoryChanges {
-    /// Returns whether the node neither allocates nor frees anything.
+    /// Returns true if the node neither allocates nor frees anything.
     #[inline]
     pub fn is_none(&self) -> bool {
         let all = self.allocates.iter().chain(&self.frees);

@@ -45,7 +45,7 @@ impl<'a> WireCursor<'a> {
         self.end - self.rest.len()
     }
 
-    /// Returns whether no bytes are left.
+    /// Returns true if no bytes are left.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()

@@ -185,7 +185,7 @@ impl<W: Write> Sink for TraceWriter<W> {
     }
 }
 
-/// Returns whether two records of a node mean the same to a replay.
+/// Returns true if two records of a node mean the same to a replay.
 fn same_node(a: &[u8], b: &[u8]) -> bool {
     struct DiscardDependencies;
     impl scan::DependencyVisitor for DiscardDependencies {

@@ -22,7 +22,7 @@ pub struct NodeTiming {
     pub length: Span,
     /// The lane that the node occupies from its start to its end, or [`NONE`].
     pub lane: u32,
-    /// Whether the node begins only after all other events of its instant, like a collective.
+    /// True if the node begins only after all other events of its instant, like a collective.
     pub settles: bool,
 }
 
@@ -133,7 +133,7 @@ impl CapturedTimeline {
         out
     }
 
-    /// Whether the node runs.
+    /// Returns true if the node runs.
     pub fn runs(&self, node: u32) -> bool {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }

@@ -60,7 +60,7 @@ impl Csr {
         self.list.len()
     }
 
-    /// Returns whether there is no edge.
+    /// Returns true if there is no edge.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }

@@ -8,7 +8,7 @@ use petgraph::graph::{DiGraph, EdgeReference, NodeIndex};
 pub struct DotVertex {
     /// Text in the node, line by line.
     pub lines: Vec<String>,
-    /// Whether the node is drawn bold.
+    /// True if the node is drawn bold.
     pub marked: bool,
 }
 
@@ -19,7 +19,7 @@ pub struct DotEdge {
     pub from: u32,
     /// Index of the edge's target node.
     pub to: u32,
-    /// Whether the edge is a control dependency, which is drawn dashed.
+    /// True if the edge is a control dependency, which is drawn dashed.
     pub control: bool,
 }
 

@@ -36,7 +36,7 @@ impl NameTable {
         self.index.reserve(names, |&(short, _)| spread(short));
     }
 
-    /// Stages `name` for interning later. Returns whether the caller must call [`NameTable::settle`] now.
+    /// Stages `name` for interning later. Returns true if the caller must call [`NameTable::settle`] now.
     ///
     /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, but
     /// not if a node is read between two look-ups. So look-ups are batched.
@@ -120,7 +120,7 @@ impl NameTable {
         self.ends.len()
     }
 
-    /// Returns whether there is no name.
+    /// Returns true if there is no name.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -15,7 +15,7 @@ use chakram_base::units::Span;
 pub struct HostLaunch {
     /// Host time that the launch takes.
     pub cost: Span,
-    /// Whether the host waits until the node is complete.
+    /// True if the host waits until the node is complete.
     pub waits: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct HostLaunch {
 const LAUNCH: &str = "launch";
 
 impl Graph {
-    /// Returns whether the graph has host nodes or delays.
+    /// Returns true if the graph has host nodes or delays.
     pub fn has_host_work(&self) -> bool {
         self.kinds.contains(&NodeKind::Host) || self.has_delays()
     }

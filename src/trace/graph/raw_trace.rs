@@ -24,7 +24,7 @@ pub struct RawDependency {
     /// Index of the predecessor in [`RawTrace::nodes`]: the first of several with this id, or
     /// [`RawDependency::MISSING`] if there is none.
     pub node: u32,
-    /// Whether it is a control dependency (order only) rather than a data dependency.
+    /// True for a control dependency (order only), false for a data dependency.
     pub control: bool,
 }
 

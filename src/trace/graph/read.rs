@@ -36,9 +36,9 @@ impl SettingChoice for ProfilerPolicy {
 /// Information of a trace about its profiler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphProfiler {
-    /// Whether the profiler's estimated cost was subtracted from the times.
+    /// True if the profiler's estimated cost was subtracted from the times.
     pub removed: bool,
-    /// Whether any node states a part of the profiler's cost.
+    /// True if any node states a part of the profiler's cost.
     pub charged: bool,
     /// Information from the metadata record.
     pub said: CaptureProfiler,

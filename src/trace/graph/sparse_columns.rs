@@ -192,7 +192,7 @@ impl Graph {
         self.sparse.delays.get(node)
     }
 
-    /// Returns whether any node has a delay.
+    /// Returns true if any node has a delay.
     pub fn has_delays(&self) -> bool {
         self.sparse.delays.iter().next().is_some()
     }

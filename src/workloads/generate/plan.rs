@@ -364,7 +364,7 @@ words! {
 }
 
 words! {
-    /// Where adapters sum the partial results of a stage's last product (PALM, Fig. 11).
+    /// Place where adapters sum the partial results of a stage's last product (PALM, Fig. 11).
     AdapterSums {
         /// In the tensor group that has the partial results, before they are sent (strategy 1, Eq. 7).
         Source = "source",

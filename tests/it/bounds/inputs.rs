@@ -51,7 +51,7 @@ fn bombs() -> Vec<Bomb> {
             mib(b"\x02\x08\x01"),
             Vec::new(),
         ),
-        // One node with a name of 64 MiB: field 2, as long as what follows.
+        // One node with a name of 64 MiB: field 2, with the length of the bytes that follow.
         (
             "name.0.et.zst",
             [HEAD, b"\x85\x80\x80\x20\x12\x80\x80\x80\x20"].concat(),

@@ -454,8 +454,8 @@ fn times_of_modules_sum_to_those_of_operators() {
     }
 }
 
-/// A capture of three steps: each node of a step is in its slice, the slices together have all nodes except those
-/// outside steps, and each step takes as long as in the full replay.
+/// A capture of three steps: each node of a step is in its slice, the slices together have all
+/// nodes except those outside steps, and each step takes the same time as in the full replay.
 #[test]
 fn steps_of_a_job_stay_steps() {
     let Some(capture) = corpus("captures/pytorch/ddp_resnet18_3steps") else {

@@ -70,7 +70,8 @@ fn step(folder: &Path, number: u64) -> Job {
     try_convert(&[folder.to_owned()], &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// The second of three steps has the nodes of the whole that run in it, and lasts as long as its recorded range.
+/// The second of three steps has the nodes of the whole that run in it, and lasts the time of its
+/// recorded range.
 #[test]
 fn a_step_is_that_part_of_the_whole() {
     for (what, options) in jobs(0).into_iter().filter(|(_, o)| o.steps == 3) {

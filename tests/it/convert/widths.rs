@@ -6,7 +6,8 @@ use crate::corpus::{corpus, one_of_each};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Size of the largest capture to convert, in stored bytes; smaller captures have equally long names.
+/// Size of the largest capture to convert, in stored bytes; smaller captures have names of the same
+/// length.
 const LARGEST: u64 = 250_000;
 
 /// Captures of the corpus: folders with the files of a run, and single files.

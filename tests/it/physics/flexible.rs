@@ -76,9 +76,9 @@ fn three_chunks_that_make_loads_equal_by_hand() {
     assert_eq!(stepped.outcome.messages, 8 * 3 * 8);
 }
 
-/// A hundred times as many bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0,
-/// forces the closed form to be simulated while it runs: the result equals that of messages, with
-/// any chunk in that dimension.
+/// A hundred times these bytes take 7,232 ns. A message from NPU 0 to NPU 1, in dimension 0, forces
+/// the closed form to be simulated while it runs: the result equals that of messages, with any
+/// chunk in that dimension.
 #[test]
 fn whatever_chunk_is_under_way_is_unfolded() {
     for network in [NetworkModel::Ports, NetworkModel::Links] {

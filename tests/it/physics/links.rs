@@ -341,12 +341,13 @@ proptest! {
 
     /// Single packets arrive at the same times as trains.
     ///
-    /// A train keeps its segments without gaps: it is ready at max(head, tail - (s - γ)). It has N packets of γ each.
-    /// The first arrives at the head, and the last at the tail; the last may be that late because N - 1 = (s - γ)/γ
-    /// packets go before it. So packets are ready at the same moment as the train, and everything after that is the
-    /// same. If the last packet is shorter, both still agree as long as links are not faster than earlier ones, because
-    /// then the head decides. So here messages consist of whole segments if there are segments, and the allowed
-    /// difference is 0.
+    /// A train keeps its segments without gaps: it is ready at max(head, tail - (s - γ)). It has N
+    /// packets of γ each. The first arrives at the head, and the last at the tail; the last may be
+    /// that late because N - 1 = (s - γ)/γ packets go before it. So packets are ready at the same
+    /// moment as the train, and everything after that is the same. If the last packet is shorter,
+    /// both still agree if no link is faster than an earlier link, because then the head decides.
+    /// So here messages consist of whole segments if there are segments, and the allowed difference
+    /// is 0.
     #[test]
     fn trains_come_when_their_packets_do(traffic in traffic(SHAPES)) {
         let Traffic { dims, segment, flows } = &traffic;

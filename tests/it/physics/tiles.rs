@@ -338,11 +338,12 @@ fn rings_of_fig_6_take_their_bytes() {
     }
 }
 
-/// Fig. 7: all-reduces, all-to-alls, loads and stores of four concurrent cores, against the same without contention. A
-/// single all-reduce has no contention, but 8 ns of waiting: each of its six steps lasts as long as the message back
-/// over three links, while without contention six successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1 links. More
-/// tasks increase the error of the model without contention, and from 8 MB on the error does not depend on the size.
-/// The paper has 30 % for five tasks of 8 MB and at most 50 %; its mix is not published, so those numbers are not
+/// Fig. 7: all-reduces, all-to-alls, loads and stores of four concurrent cores, against the same
+/// without contention. A single all-reduce has no contention, but 8 ns of waiting: each of its six
+/// steps lasts the time of the message back over three links, while without contention six
+/// successive steps cross at most 3 + 1 + 1 + 1 + 3 + 1 links. More tasks increase the error of the
+/// model without contention, and from 8 MB on the error does not depend on the size. The paper has
+/// 30 % for five tasks of 8 MB and at most 50 %; its mix is not published, so those numbers are not
 /// asserted.
 #[test]
 fn stacked_tasks_of_fig_7_miss_contention() {

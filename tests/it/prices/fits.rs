@@ -4,7 +4,7 @@ use super::scores::{COLUMNS, score};
 use crate::commands::chakram;
 use serde_json::Value;
 
-/// Returns the machine file of A100s with a host that takes 1.5 times as long to launch an
+/// Returns the machine file of A100s with a host that takes 1.5 times the time to launch an
 /// operator.
 fn with_slower_launches() -> String {
     let preset =

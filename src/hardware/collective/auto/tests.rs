@@ -239,9 +239,9 @@ fn choices_do_not_depend_on_the_scale() {
             );
         }
     }
-    // One tree takes as long as two trees and comes after two trees in the order, so it is never
-    // chosen. Recursive doubling comes after halving and doubling, so it is chosen only for an
-    // all-reduce, which the latter does not support.
+    // One tree takes the same time as two trees and comes after two trees in the order, so it is
+    // never chosen. Recursive doubling comes after halving and doubling, so it is chosen only for
+    // an all-reduce, which the latter does not support.
     assert!(
         chosen.iter().filter(|&&count| count > 100).count() >= 4,
         "{chosen:?}"

@@ -19,7 +19,7 @@ pub enum LevelCapacity {
 pub struct MemoryLevel {
     /// Name in reports.
     pub name: &'static str,
-    /// Whether it can keep each [`LayerTensor`].
+    /// For each [`LayerTensor`], true if the level can keep it.
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,

@@ -32,8 +32,8 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 }
 
 /// Two links of 50 ps: one message alone takes 100 ps + 1,000 B x 1,000 ps. Two messages from one
-/// NPU share its link, so both take twice as long. A message that begins when half of the other has
-/// left uses the link alone at the end.
+/// NPU share its link, so both take twice the time. A message that begins when half of the other
+/// has left uses the link alone at the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));

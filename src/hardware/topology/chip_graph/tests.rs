@@ -70,8 +70,9 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
     }
 }
 
-/// Uniform messages between all pairs: a mesh takes 2 / (12/7) = 1.167 times as long as a torus of the same rate, and
-/// the interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
+/// Uniform messages between all pairs: a mesh takes 2 / (12/7) = 1.167 times the time of a torus of
+/// the same rate, and the interface at 1 GB/s takes 64 / (12/7) = 37.3 times the time of the torus
+/// at 64 GB/s per link.
 #[test]
 fn communication_follows_hops_and_rates() {
     let technology = LinkTechnology::table_three(LinkInterpolation::None);

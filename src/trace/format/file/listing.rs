@@ -58,7 +58,7 @@ impl FolderListing {
         Ok(this)
     }
 
-    /// Returns whether a trace was found.
+    /// Returns true if a trace was found.
     pub fn has_traces(&self) -> bool {
         !self.traces.is_empty()
     }
@@ -92,7 +92,7 @@ impl FolderListing {
     }
 }
 
-/// Returns whether the content of `path` begins like a trace in text.
+/// Returns true if the content of `path` begins like a trace in text.
 fn begins_as_trace(path: &Path) -> bool {
     matches!(sniffed(path), Some(SniffedText::Trace(_)))
 }

@@ -40,7 +40,7 @@ impl PrefixFiles {
         Self { prefix, best }
     }
 
-    /// Returns whether `rank` has a file.
+    /// Returns true if `rank` has a file.
     pub fn has(&self, rank: u32) -> bool {
         self.best.contains_key(&rank)
     }

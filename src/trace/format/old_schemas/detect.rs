@@ -11,7 +11,7 @@ use prost::Message;
 /// Detected generation, and whether the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
-/// Returns whether `first`, the first record of a file, is metadata of the current generation;
+/// Returns true if `first`, the first record of a file, is metadata of the current generation;
 /// `None` if the record does not decide this.
 pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {

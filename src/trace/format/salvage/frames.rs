@@ -259,7 +259,7 @@ impl<'a> RecordSearch<'a> {
         is_strong(fit).then_some(message)
     }
 
-    /// Returns whether sound records follow one another from `at`.
+    /// Returns true if sound records follow one another from `at`.
     fn is_chain(&mut self, mut at: usize) -> bool {
         for linked in 0..CHAIN {
             if at == self.contents.len() {
@@ -319,7 +319,7 @@ impl<'a> RecordSearch<'a> {
         })
     }
 
-    /// Returns whether a message is a complete node without unknown fields.
+    /// Returns true if a message is a complete node without unknown fields.
     fn is_whole(&mut self, message: &MessageRange) -> bool {
         let fit = self.check(message);
         fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))

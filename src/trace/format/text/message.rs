@@ -206,7 +206,7 @@ fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     }
 }
 
-/// Consumes a null, which means an absent value. Returns whether the next value was null.
+/// Consumes a null, which means an absent value. Returns true if the next value was null.
 fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
     match json.peek() {
         Some(b'n') => Ok(json.scalar()? == JsonScalar::Null),

@@ -54,7 +54,7 @@ impl ObjectReader<'_> {
     }
 }
 
-/// Returns whether the next object has none of the keys that only nodes have.
+/// Returns true if the next object has none of the keys that only nodes have.
 fn is_metadata(mut json: JsonReader<'_>) -> Result<bool, TraceError> {
     let mut metadata = true;
     json.object(|json, key| {

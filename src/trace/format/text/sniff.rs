@@ -11,7 +11,7 @@ pub(in crate::format) enum SniffedText {
     Trace(TextFormat),
     /// A capture that must be converted first, by name.
     Capture(&'static str),
-    /// Other JSON, as far as it was inspected.
+    /// Other JSON in the inspected part.
     Other,
     /// Not JSON.
     NoJson,

@@ -65,7 +65,7 @@ impl GraphBuilder {
         Ok(())
     }
 
-    /// Builds the rows of successors and merges duplicates. Returns whether every node comes after
+    /// Builds the rows of successors and merges duplicates. Returns true if every node comes after
     /// its dependencies; if so, ascending order is program order, and there is no cycle.
     pub(super) fn link(&mut self, with_control: bool) -> bool {
         let n = self.graph.ids.len();

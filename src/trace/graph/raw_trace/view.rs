@@ -24,7 +24,7 @@ pub struct CompactNodeView<'a> {
     pub delay: Span,
     /// Recorded time that a communication node waited for its peers.
     pub wait: Span,
-    /// Whether the node did not wait for its peers.
+    /// True if the node did not wait for its peers.
     pub eager: bool,
     /// Recorded start, in microseconds; zero if the file does not state it.
     pub start_micros: u64,

@@ -17,8 +17,8 @@
 //! recomputation of scores counts only as hardware FLOPs. Operators left out by the plan count
 //! nothing.
 //!
-//! The ranks' kernels execute at least as many FLOPs: padded heads, operators replicated in a tensor group, and
-//! recomputation are added.
+//! The ranks' kernels execute at least this number of FLOPs: padded heads, operators replicated in
+//! a tensor group, and recomputation are added.
 
 use super::TrainingGenerator;
 use crate::generate::plan::AttentionKernel;

@@ -104,7 +104,7 @@ fn put_node(out: &mut Vec<u8>, record: RawRecord<'_>) -> Result<(), TraceError> 
         out.extend_from_slice(b",\"name\":");
         put_text(out, name, record.offset)?;
     }
-    // Protobuf truncates enums to 32 bits, whatever the length of the varint.
+    // Protobuf truncates enums to 32 bits, for any length of the varint.
     match usize::try_from(kind as i32)
         .ok()
         .and_then(|i| NODE_TYPES.get(i))

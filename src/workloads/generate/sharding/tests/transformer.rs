@@ -1,9 +1,10 @@
 //! A transformer layer with Megatron's sharding, built from its operators (PALM, Table III, last row, and Eq. 6).
 //!
-//! With Nd parts of the samples and Nm parts of heads and columns: FLOPs are `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)`, sums
-//! are `2 B S H / Nd` elements over Nm in each pass (one after attention and one after the feed-forward part), and `12
-//! H^2 / Nm` over Nd for the update. PALM's published code sums half as much in each pass, and `4 H^2 + 8 H^2 / Nm` for
-//! the update; neither agrees with its Eq. 6, which follows from the table.
+//! With Nd parts of the samples and Nm parts of heads and columns: FLOPs are
+//! `(24 B S H^2 + 4 B S^2 H) / (Nd Nm)`, sums are `2 B S H / Nd` elements over Nm in each pass (one
+//! after attention and one after the feed-forward part), and `12 H^2 / Nm` over Nd for the update.
+//! PALM's published code sums half of this in each pass, and `4 H^2 + 8 H^2 / Nm` for the update;
+//! neither agrees with its Eq. 6, which follows from the table.
 
 use super::*;
 use crate::model::{ActivationFunction, TensorSplit, TransformerBlock};

@@ -328,7 +328,7 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
         );
         assert!(node.op.contains("group: World"), "{}", node.op);
     }
-    // The FLOPs of all ranks sum to the model's, however experts are distributed.
+    // The FLOPs of all ranks sum to the model's FLOPs, for any distribution of experts.
     let mut cut = spread(2, 2, 2, 2);
     assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 4, 1)).flops);
     cut.expert_tensor = None;
@@ -526,7 +526,7 @@ fn ranks_keep_and_step_their_own_experts() {
         let moved = 28 * (common / by + 2 * own / of_experts);
         assert_eq!(kernel(nodes, "optimizer")[1], moved, "{zero}");
     }
-    // The FLOPs of all ranks sum to the model's, however experts are distributed.
+    // The FLOPs of all ranks sum to the model's FLOPs, for any distribution of experts.
     let mut alone = shared();
     alone.expert = 1;
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
