@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The original's result for a case, and its cost.
+/// The original's result for a case, with its run time and memory.
 pub struct Row {
     /// Finish of the last NPU, in ns.
     pub finish: u64,

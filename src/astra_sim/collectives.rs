@@ -1,4 +1,4 @@
-//! ASTRA-sim's collective backend: its chunks, phases, queues and costs.
+//! ASTRA-sim's collective backend: its chunks, phases, queues and times.
 //!
 //! # Chunks
 //!

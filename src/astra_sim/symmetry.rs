@@ -1,9 +1,9 @@
 //! Closed form of a phase that all members begin together on idle links.
 //!
-//! All members then do the same at the same time, if the cost of a message depends only on its step
+//! All members then do the same at the same time, if the time of a message depends only on its step
 //! and not on its sender: a member receives its partner's message exactly when its own message
 //! arrives. So one member, with its own messages, represents all members. In a ring every step
-//! follows the previous step: with K messages of cost c, endpoint delay e, and reductions of r
+//! follows the previous step: with K messages of time c, endpoint delay e, and reductions of r
 //! after ρ of the messages, the time is K(c + e) + e + ρr. If all messages of a member leave over
 //! one link, a message waits there for earlier messages; this is the same at every member.
 
@@ -16,7 +16,7 @@ use chakram_hardware::group::GroupExtent;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum number of members whose costs are compared with one another.
+/// Maximum number of members whose message times are compared with one another.
 const COMPARED: u32 = 256;
 
 /// A line of members, as one of them sees it.

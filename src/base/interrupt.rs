@@ -78,7 +78,7 @@ pub fn inherited<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     move || within(token, work)
 }
 
-/// Checks that the task of this thread may continue. The check is cheap: two loads and one
+/// Checks that the task of this thread may continue. The check takes little time: two loads and one
 /// thread-local variable.
 ///
 /// # Errors

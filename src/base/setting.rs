@@ -146,7 +146,7 @@ pub enum SettingKey {
     Timeline,
     /// Read files whose digests differ.
     NoVerify,
-    /// Recorded costs to remove.
+    /// Recorded time of the profiler to remove.
     Without,
 }
 

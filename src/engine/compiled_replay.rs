@@ -72,7 +72,7 @@ pub struct CompiledReplay<'a> {
 }
 
 impl<'a> CompiledReplay<'a> {
-    /// Places ranks, prices nodes and matches collectives and messages.
+    /// Places ranks, determines durations of nodes and matches collectives and messages.
     ///
     /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on the collectives of a group,
     /// messages without a partner, missing or too small memories, and recorded communication times without any
@@ -108,7 +108,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Like [`Self::with_backend`], with the price sources already determined, because finding them visits all graphs.
+    /// Like [`Self::with_backend`], with the sources of durations already determined, because
+    /// finding them visits all graphs.
     fn with_prices<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,

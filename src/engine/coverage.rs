@@ -5,9 +5,9 @@ use chakram_hardware::compute::{CurveClass, KernelTiming};
 /// Sources of the durations of a replay, as numbers of nodes and total times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
-    /// Kernels priced by the chosen compute model.
+    /// Number of kernels with times from the chosen compute model.
     pub priced: u64,
-    /// Kernels priced by roofline, because they have no recorded duration.
+    /// Number of kernels with times from the roofline, because they have no recorded duration.
     pub estimated: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
@@ -23,22 +23,23 @@ pub struct PricingCoverage {
     pub flops_unknown: u64,
     /// Total duration of these kernels, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Kernels priced by their bytes only, a lower bound, because their FLOPs are unknown; included in `estimated`.
+    /// Number of kernels with times from their bytes only, a lower bound, because their FLOPs are
+    /// unknown; included in `estimated`.
     pub by_bytes: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
-    /// Kernels priced by curves.
+    /// Number of kernels with times from curves.
     pub by_curves: u64,
-    /// Total duration of kernels priced by curves, in picoseconds.
+    /// Total duration of kernels with times from curves, in picoseconds.
     pub curve_time: u128,
-    /// Sum of the standard deviations of kernels priced by curves, by [`CurveClass`], in
+    /// Sum of the standard deviations of kernels with times from curves, by [`CurveClass`], in
     /// picoseconds.
     pub curve_deviations: [u128; CurveClass::COUNT],
-    /// Total duration of kernels priced from recorded durations, in picoseconds.
+    /// Total duration of kernels with recorded durations, in picoseconds.
     pub recorded_time: u128,
-    /// Total duration of kernels priced by roofline, in picoseconds.
+    /// Total duration of kernels with times from the roofline, in picoseconds.
     pub roofline_time: u128,
-    /// Kernels priced by loop nests; included in `priced`.
+    /// Number of kernels with times from loop nests; included in `priced`.
     pub mapped: u64,
     /// Total duration of the kernels in `mapped`, in picoseconds; part of `roofline_time`.
     pub mapped_time: u128,
@@ -101,14 +102,14 @@ impl PricingCoverage {
         self.sharing += other.sharing;
     }
 
-    /// Returns the fraction of kernel time that loop nests do not price; 0 if there are no kernels.
+    /// Returns the fraction of kernel time that is not from loop nests; 0 if there are no kernels.
     pub fn unmapped_share(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);
         rest as f64 / all.max(1) as f64
     }
 
-    /// Counts a kernel with this price, unless it has none.
+    /// Counts a kernel with the source of its duration, if it has one.
     pub(super) fn kernel(&mut self, price: KernelTiming, computes: bool) {
         let (count, time) = match price {
             KernelTiming::Modeled(span) if computes => {

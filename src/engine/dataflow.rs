@@ -30,7 +30,7 @@ pub(super) fn node_of(word: u64) -> InstanceNode {
 
 /// Flag of an instance: its kernels are submitted to a processor.
 pub(super) const SERVED: u8 = 1;
-/// Flag: its launch has its own prices.
+/// Flag: the launch of the instance has its own durations.
 pub(super) const REPRICED: u8 = 2;
 /// Flag: its kernels take longer while collectives run.
 pub(super) const SLOWED: u8 = 16;

@@ -1,4 +1,4 @@
-//! Models of the caller: prices of kernels, loads and stores that replace the machine's.
+//! Models of the caller: durations of kernels, loads and stores that replace the machine's.
 //!
 //! Networks are passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and collective algorithms to
 //! [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
@@ -17,7 +17,7 @@ pub trait KernelModel: fmt::Debug + Send + Sync {
     fn duration(&self, kernel: &KernelProfile, class: &NpuClass) -> Option<Span>;
 }
 
-/// A memory design: the cost of local accesses, and the state of remote memory in each run.
+/// A memory design: the duration of local accesses, and the state of remote memory in each run.
 pub trait MemoryDesign: fmt::Debug + Send + Sync {
     /// Returns the duration of an access of `bytes` to the NPU's own memory; on `None` the
     /// machine's model is used.

@@ -237,7 +237,8 @@ impl<'a> Launches<'a> {
         price
     }
 
-    /// Returns the duration of a node with the launch's own prices and the slowdown by concurrent collectives.
+    /// Returns the duration of a node with the launch's own durations and the slowdown by
+    /// concurrent collectives.
     #[inline(never)]
     fn own_price(&self, running: &RunningInstance<'_>, node: NodeIndex, price: Span) -> Span {
         let graph = running.graph;

@@ -88,10 +88,11 @@ pub enum LaunchMode {
     /// `Eager` if kernel times come from curves, otherwise `None`.
     #[default]
     Auto,
-    /// Launches cost nothing.
+    /// Launches take no time.
     None,
-    /// Every kernel, collective and message is launched separately, at the cost of the machine's
-    /// [`Host`](chakram_hardware::machine::Host); launches cost nothing if the machine has no host.
+    /// Every kernel, collective and message is launched separately, with the launch times of the
+    /// machine's [`Host`](chakram_hardware::machine::Host); launches take no time if the machine
+    /// has no host.
     Eager,
     /// All nodes of a step are launched together, as by CUDA graphs.
     Graph,

@@ -444,7 +444,7 @@ impl Machine {
         &self.corrections
     }
 
-    /// Returns the host of each NPU, if the cost of launching work is known.
+    /// Returns the host of each NPU, if the time to launch work is known.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()
     }

@@ -8,7 +8,7 @@ use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
-/// Options for programs whose jobs the server answers: no other cost of the machine applies.
+/// Options for programs whose jobs the server answers: no other time of the machine applies.
 pub fn bare_options() -> ReplayOptions {
     ReplayOptions::with(|options| {
         options.launch = LaunchMode::None;

@@ -380,8 +380,8 @@ fn all_pairs_of_chips_take_their_mean_hops() {
     assert_eq!(interfaces, 3584 * ms);
     let times = interfaces as f64 / (96 * ms) as f64;
     assert!((times - 37.3).abs() < 0.05, "{times}");
-    // A unit of length costs one transfer of the whole message: on the mesh with all lengths 2,
-    // everything takes twice the time.
+    // A unit of length takes the time of one transfer of the whole message: on the mesh with all
+    // lengths 2, everything takes twice the time.
     let text = fs::read_to_string(file("mesh:2x4")).unwrap();
     let long =
         text.lines().map(

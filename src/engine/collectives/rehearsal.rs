@@ -52,8 +52,8 @@ pub(super) enum RehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One collective has run. The second is rehearsed; a rehearsal costs more than it saves if the
-    /// schedule runs only once.
+    /// One collective has run. The second is rehearsed; a rehearsal takes more time than it saves
+    /// if the schedule runs only once.
     UsedOnce,
     /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsal>>),

@@ -198,8 +198,9 @@ fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
 }
 
 impl CountedCollective<'_> {
-    /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
-    /// form. Also true on tiles, where the cost of several chunks is unknown because the routes of members cross.
+    /// Returns true if one chunk is chosen without any trial: along one dimension, with an
+    /// algorithm that has a closed form. Also true on tiles, where the time of several chunks is
+    /// unknown because the routes of members cross.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
         if self.topology.tiles().is_some() {
             return true;
@@ -304,7 +305,7 @@ impl CountedCollective<'_> {
             let costs: Vec<StageCost> = plan.stages().iter().map(of).collect();
             (plan, costs)
         };
-        // Without trees a trial is cheap, so every number of chunks is tried.
+        // Without trees a trial takes little time, so every number of chunks is tried.
         let numbers: Vec<u32> = match messages {
             0 => (1..=most as u32).collect(),
             _ => coarse_numbers(most as u32).collect(),
@@ -430,7 +431,7 @@ impl CountedCollective<'_> {
         }
         let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.cost(&line, stage.primitive, stage.buffer) else {
-            // This algorithm has no cost formula.
+            // This algorithm has no formula for its time.
             let link = self.topology.dimensions()[phase.dimension].link();
             let latency = self.topology.dimensions()[phase.dimension].latency;
             let (message, count) = algorithm.serial_messages(stage, n);

@@ -207,7 +207,7 @@ impl ScriptExecutor {
         });
         match cue {
             ScriptEvent::Begin => {
-                // A cheap Arc clone, so that `progress` can be mutated.
+                // Clone the Arc, so that `progress` can be mutated.
                 let script = progress.script.clone();
                 for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
                     progress.begin(part, acts);

@@ -14,7 +14,7 @@
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
 //! | reduce-scatter | log2 n: S/2, S/4, … S/n, each after the previous one was received | α log2 n + (n−1)s |
-//! | all-gather | log2 n: S/n, 2S/n, … S/2, likewise | α log2 n + (n−1)s |
+//! | all-gather | log2 n: S/n, 2S/n, … S/2, each after the previous one was received | α log2 n + (n−1)s |
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
 //! Partners that start at different times could send out of order, and the receiver would mistake

@@ -7,7 +7,7 @@
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
 //! | reduce-scatter, all-gather | n−1 of S/n, each after the previous one was received | (n−1)(α + s) |
-//! | all-to-all | n(n−1)/2 of S/n, likewise: a part for distance k is passed on k times | n(n−1)/2 (α + s) |
+//! | all-to-all | n(n−1)/2 of S/n, each after the previous one was received; a part for distance k is passed on k times | n(n−1)/2 (α + s) |
 //! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
 //! | gather, scatter | its own part and the parts of members behind it | (n−1)(α + s) |
 //!

@@ -138,7 +138,8 @@ pub(super) fn cost(
     buffer: BufferShare,
 ) -> TimeEstimate {
     let n = line.size();
-    // At every level except the root's, two children share one port, which costs another serialization.
+    // At every level except the root's, two children share one port, which takes another
+    // serialization.
     let once = line.doubling(|way, j| {
         let passes = way.alone().passes(buffer);
         let first = way.first_byte(buffer) + passes;

@@ -2,13 +2,13 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Number of multiprocessors that compute query tiles in waves, and the cost of a partly filled
+/// Number of multiprocessors that compute query tiles in waves, and the time of a partly filled
 /// wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
     /// Multiprocessors, each of which computes one tile of 128 queries of a head at a time.
     pub multiprocessors: f64,
-    /// Additional waves that the last, partly filled wave costs.
+    /// Number of additional waves whose time the last, partly filled wave takes.
     pub tail: f64,
 }
 

@@ -3,7 +3,7 @@
 //! Interpolation in a table alone would miss the steps of tiles and waves, so the table corrects
 //! the curve. Residuals `r = ln (measured / curve)` are similar for shapes that are similar in the
 //! curve's intermediate values. With `t`, `M` and the best tile's `waves` as in
-//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the cost of rounding up to
+//! [`GemmCurve`](super::GemmCurve), and `up(q) = ln (ceil(q) / q)` for the time of rounding up to
 //! whole tiles and waves:
 //!
 //! ```text

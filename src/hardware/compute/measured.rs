@@ -13,7 +13,7 @@
 //!
 //! Outside the measured range, a single size would pass its own deviation on to all other sizes, so
 //! the mean over sizes within a factor of two of the end is used. The shortest time of any measured
-//! kernel is a lower bound, because it is the cost of a launch. Times at equal work are averaged.
+//! kernel is a lower bound, because it is the time of a launch. Times at equal work are averaged.
 //! Sizes whose kernels took no time, because they ran inside other kernels, match exactly but are
 //! not interpolated.
 //!

@@ -8,7 +8,7 @@
 //!
 //! on P x Q such arrays: operands take R + C − 2 cycles of skew to enter, k cycles to be multiplied
 //! and summed, and R cycles to drain. Results that do not fill the last arrays take the same time
-//! as full arrays; this is the cost of small tiles.
+//! as full arrays; this is the overhead of small tiles.
 
 use chakram_base::units::{Frequency, Span};
 
@@ -56,7 +56,7 @@ mod tests {
         for (count, batch, [m, n, k], cycles) in [
             // 2 x 32 + 16 + 100 - 2 = 178, once.
             ([1, 1], 1, [32, 16, 100], 178),
-            // One more row needs another fold: the edge costs as much as a whole array.
+            // One more row needs another fold: the edge takes the time of a whole array.
             ([1, 1], 1, [33, 16, 100], 2 * 178),
             ([1, 1], 1, [64, 32, 100], 4 * 178),
             // A product of four array sizes runs on 2 x 2 arrays in parallel.

@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
-//! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, likewise
+//! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, by the same argument
 //! ```
 //!
 //! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so

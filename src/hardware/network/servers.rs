@@ -93,7 +93,8 @@ impl ServerTable {
     fn at(&mut self, place: ServerId) -> &mut ServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
-        // State grows with the highest NPU used, so large machines with small jobs stay cheap.
+        // State grows with the highest NPU used, so large machines with small jobs need little
+        // memory.
         if index >= row.len() {
             row.resize(index + 1, IDLE);
         }

@@ -167,7 +167,7 @@ pub(super) struct LlmRecorder {
     pub step_tokens: u64,
     pub step_requests: u64,
     pub step_ps: u128,
-    /// Step time by part of the cost, if steps have parts.
+    /// Step time by part, if steps have parts.
     pub parts_ps: [u128; CostPart::COUNT],
     pub longest_step: Span,
     pub put_back: u64,

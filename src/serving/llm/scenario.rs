@@ -57,7 +57,7 @@ pub struct LlmScenario {
     pub step: Option<LinearStep>,
     /// Measured operations of steps; stated times are added to them.
     pub profile: Option<ProfileChoice>,
-    /// Parts of the cost of a step that take no time.
+    /// Parts of the time of a step that count as zero.
     pub left_out: Vec<CostPart>,
     /// Requests over time.
     pub workload: LlmWorkload,

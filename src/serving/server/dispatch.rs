@@ -133,8 +133,8 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        // A request that does not overtake all of the batch's work does not overtake the remaining work either, whose
-        // time is expensive to compute.
+        // The time of the remaining work takes long to compute, and a request that does not
+        // overtake all of the batch's work does not overtake the remaining work either.
         if !state.ended.is_empty() && !self.policy.overtakes(&state.first) {
             return false;
         }

@@ -44,7 +44,7 @@ impl fmt::Display for TrainingPhase {
 /// Position of a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step; the cost of a launch depends on it.
+    /// Phase of the step; the time of a launch depends on it.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, from 0.
     pub stage: Option<u32>,

@@ -291,7 +291,7 @@ impl IdMap {
         if id < self.dense_limit {
             let at = id as usize;
             if at >= self.dense.len() {
-                // Growth by half keeps the total cost linear: ids are usually consecutive.
+                // Growth by half keeps the total time linear: ids are usually consecutive.
                 self.dense.resize((at + 1).max(at + at / 2), ABSENT);
             }
             self.dense[at] = index;

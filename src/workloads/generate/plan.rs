@@ -225,7 +225,7 @@ words! {
 }
 
 words! {
-    /// The optimizer, which determines state and update cost.
+    /// The optimizer, which determines the state and the work of an update.
     Optimizer {
         /// No optimizer step.
         None = "none",

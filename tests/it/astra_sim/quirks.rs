@@ -232,8 +232,8 @@ fn messages_cut_through() {
     // On link 1 -> 2 the message from 1 is first; the message from 0 arrives after 500 ns and starts at 19,531.
     let shared = message(Aware, &[(Ring, 16, 50.0, 500.0)], &[(0, 2), (1, 2)]);
     assert_eq!(ns(&shared, through), 2 * 19_531 + 500);
-    // A ring of 8 through a switch, 100 MB as above: each step costs 232,830 + 500 twice (store and forward), or
-    // 232,830 + 1,000.
+    // A ring of 8 through a switch, 100 MB as above: each step takes 232,830 + 500 twice (store and
+    // forward), or 232,830 + 1,000.
     let dims = [(Switch, 8, 50.0, 500.0)];
     let mut all = without_reductions(one(Aware, &dims, AllReduce, &["ring"], 100_000_000));
     all.system.splits = 1;

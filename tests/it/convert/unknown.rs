@@ -209,8 +209,8 @@ fn kernels_that_compute_are_not_priced_by_their_bytes() {
     assert_eq!(recorded["unknown"], Value::Null);
 }
 
-/// Lookups read 888 rows of 64 floats from a table of 5 GB, or slots of a cache. Their cost does not depend on the size
-/// of the table.
+/// Lookups read 888 rows of 64 floats from a table of 5 GB, or slots of a cache. Their time does
+/// not depend on the size of the table.
 #[test]
 fn lookups_move_the_rows_of_their_indices() {
     let table = r#"["float", "Scalar", "long int"]"#;

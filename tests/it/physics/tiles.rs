@@ -167,7 +167,8 @@ fn transfers_hold_their_whole_way() {
         run(&die, &two, &[], &[0, 2, 1, 3], Exclusive).ps(),
         2.0 * (T + 2000.0),
     );
-    // With cut-through links, contention costs only one T, and then the second message crosses the rest of its path.
+    // With cut-through links, contention takes only one T, and then the second message crosses the
+    // rest of its path.
     let links = run(&die, &two, &[], &[0, 2, 1, 3], Links).ps();
     near(links, 2.0 * T + 1000.0);
     near(
