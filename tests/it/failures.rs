@@ -123,7 +123,7 @@ fn a_job_is_stuck_without_an_npu_or_a_way() {
     for part in [
         "Some(1)",
         "the replay is stuck: 0 of 4 nodes completed",
-        "NPU 2 failed at 2.000 ms: 1 node there had not ended",
+        "NPU 2 failed at 2.000 ms: 1 node on the NPU had not ended",
         "rank 0 node 1 `all-reduce/0` waits for rank 2, which stopped",
     ] {
         assert!(no_npu.contains(part), "{part}: {no_npu}");

@@ -402,8 +402,18 @@ mod tests {
         assert_eq!(op(2, 2, "all_gather"), Ok(memory(false)));
         assert_eq!(op(3, 0, "reduce_scatter"), Ok(memory(true)));
         for (kind, place, text, expected) in [
-            (2, 2, "reduce_scatter", "on a load it is \"all_gather\""),
-            (3, 2, "all_gather", "on a store it is \"reduce_scatter\""),
+            (
+                2,
+                2,
+                "reduce_scatter",
+                "\"all_gather\", the only value for a load",
+            ),
+            (
+                3,
+                2,
+                "all_gather",
+                "\"reduce_scatter\", the only value for a store",
+            ),
             (2, 2, "\u{1b}x", "`in_switch` is \"\\u{1b}x\""),
             (2, 1, "all_gather", "local memory"),
             (

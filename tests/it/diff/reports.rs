@@ -132,7 +132,7 @@ fn other_inputs_and_options_are_said() {
     assert_eq!(notes[0], "option compute: \"recorded\" → \"scaled:2\"");
     let (c, _) = replay(folder.path(), "c.json", &["-m", "mi300x"]);
     let notes = diff(&a, &c)["notes"].clone();
-    assert_eq!(notes, serde_json::json!(["the input machine is another"]));
+    assert_eq!(notes, serde_json::json!(["the input machine differs"]));
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
     };
     let said = larger("a", "c/");
     assert!(
-        said.contains("is dgx-h100x8 now, which holds 64 ranks"),
+        said.contains("is now dgx-h100x8, which has enough NPUs for 64 ranks"),
         "{said}"
     );
     assert_eq!(read(&folder, "c/job.job.json")["machine"], "dgx-h100x8");

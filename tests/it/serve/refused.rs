@@ -106,7 +106,7 @@ fn wrong_keys_and_values_are_refused() {
         (
             "deadline = \"1 s\"",
             "distribution = \"constant\"",
-            &["key `model[0].distribution`", "beside `preset`"],
+            &["key `model[0].distribution`", "no effect with `preset`"],
         ),
         (
             "preset = \"vgg-16\"",

@@ -323,7 +323,7 @@ fn what_does_not_divide_is_refused() {
                 p.pipeline = 2;
                 p.stages = vec![[0, 3], [5, 14]];
             },
-            "`stages` is 5-14; expected at 1 a range that begins with layer 4 and ends before layer 14",
+            "`stages` is 5-14; expected at index 1 a range that begins with layer 4 and ends before layer 14",
         ),
         (
             |p| {
