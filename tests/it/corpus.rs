@@ -31,7 +31,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("u_x_missing_file", "rank 3 of 4 has no trace"),
     (
         "u_x_truncated",
-        "record 2, byte 74: the record's length is 200 bytes, but only 7 are left",
+        "record 2, byte 74: the length is 200 bytes, but only 7 are left",
     ),
 ];
 

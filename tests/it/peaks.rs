@@ -124,7 +124,9 @@ fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     assert!(count > 100, "{count}");
     let why = replay(&workload).unwrap_err();
     assert!(
-        why.contains(&format!("without a price: {count} in fp8\n")),
+        why.contains(&format!(
+            "kernels of the job without a time: {count} in fp8\n"
+        )),
         "{why}"
     );
 }
@@ -152,7 +154,7 @@ fn the_program_refuses_it_and_a_machine_file_may_answer() {
     let (status, error) = run("dgx-a100");
     assert_eq!(status, Some(2), "{error}");
     assert!(
-        error.contains("computes in fp8, and class `a100` of machine `dgx-a100`"),
+        error.contains("computes in fp8, but class `a100` of machine `dgx-a100`"),
         "{error}"
     );
     assert_eq!(run("dgx-h100").0, Some(0));

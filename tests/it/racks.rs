@@ -41,7 +41,7 @@ fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
     let refused = chakram(&job("144", &[]));
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2));
-    for part in ["takes 128", "64 of the 72", "--fill-domains"] {
+    for part in ["takes at most 128", "64 of the 72", "--fill-domains"] {
         assert!(error.contains(part), "{error}");
     }
     assert_eq!(json(&job("144", &["--fill-domains"]))["ranks"], 144);

@@ -1,6 +1,7 @@
 //! Tests of archives with damaged bytes.
 
 use super::Corpus;
+use crate::corpus::is_whole;
 use chakram::archive::Archive;
 use std::path::Path;
 
@@ -30,8 +31,10 @@ fn every_changed_byte_of_a_file_is_noticed() {
     let path = corpus.at("a.etz");
     let sound = std::fs::read(&path).unwrap();
     assert!(!is_noticed(&path));
+    // All bits of all bytes take ten times as long.
     for at in 0..sound.len() {
-        for bit in 0..8 {
+        let bits = if is_whole() { 0..8 } else { at % 8..at % 8 + 1 };
+        for bit in bits {
             let mut bytes = sound.clone();
             bytes[at] ^= 1 << bit;
             std::fs::write(&path, &bytes).unwrap();
@@ -324,7 +327,7 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
         let started = std::time::Instant::now();
         let told = corpus.fails(2, words);
         assert!(
-            told.contains(" files, which take 64.0 MB at least"),
+            told.contains(" files, which take at least 64.0 MB"),
             "{told}"
         );
         assert!(told.contains("--max-ratio 4614"), "{told}");
@@ -345,7 +348,9 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
 fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     let corpus = Corpus::new();
     let words = ["generate", "collective", "all-reduce", "--size", "1MB"];
-    corpus.ok(&[&words[..], &["--ranks", "70000", "-o", "@in/job"]].concat());
+    // In the whole test, more names than 16 bits can count.
+    let ranks = if is_whole() { "70000" } else { "7000" };
+    corpus.ok(&[&words[..], &["--ranks", ranks, "-o", "@in/job"]].concat());
     corpus.ok(&["archive", "create", "@a.etz"]);
     corpus.ok(&["archive", "add", "@a.etz", "@in/job", "--name", "w"]);
     assert!(std::fs::metadata(corpus.at("a.etz")).unwrap().len() < 10_000);
@@ -354,7 +359,10 @@ fn equal_ranks_of_large_jobs_come_out_of_a_small_archive() {
     assert_eq!(names("out"), names("in"));
     // A machine with too few NPUs gives an error.
     let told = corpus.fails(2, &["replay", "@a.etz::w", "-m", "dgx-h100"]);
-    assert!(told.contains("the job has 70000 ranks"), "{told}");
+    assert!(
+        told.contains(&format!("the job has {ranks} ranks")),
+        "{told}"
+    );
 }
 
 #[test]

@@ -225,7 +225,7 @@ fn a_step_that_is_not_there_is_refused() {
     alone(&[op("aten::mm", 0, 10, 1)]).write(folder.path());
     has(
         &error_of(&[folder.path().to_owned()], &options),
-        &["no `ProfilerStep#N`"],
+        &["no event is named `ProfilerStep#N`"],
     );
 }
 

@@ -64,7 +64,7 @@ fn what_can_be_read_is_shown_and_faults_are_named_first() {
         "record 8",
         "a second node with the id 1",
         "node 3 depends on the data of node 99, which does not exist",
-        "4 (d) → 5 (e) → 4",
+        "of dependencies or depend on one: 4 (d) → 5",
         "NOTES",
         "rank 0: node 1 follows node 77, which does not exist",
         "TYPES",

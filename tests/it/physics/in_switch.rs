@@ -139,7 +139,7 @@ fn all_npus_must_do_the_same() {
 fn memory_must_hold_what_all_move() {
     // 300 MB for each of 4 NPUs are 1.2 GB.
     let ranks = vec![vec![access(false, 300_000_000, true)]; 4];
-    refused(&ranks, &pool(), &["1.2 GB", "holds 1.0 GB"]);
+    refused(&ranks, &pool(), &["1.2 GB", "has a capacity of 1.0 GB"]);
     let ranks = vec![vec![access(false, 300_000_000, false)]; 4];
     let workload = job(&ranks, &[]);
     assert!(CompiledReplay::new(&workload, &pool(), &ReplayOptions::default()).is_ok());

@@ -67,7 +67,7 @@ fn memory_of_the_npu(keys: &mut Keys) {
     );
     // 60 GB at 1 ps/B are 60 ms.
     let entry = "memory_capacity = \"40 => memory_capacity = \"80";
-    let refused = Err("an NPU of class `a` holds 40.0 GB");
+    let refused = Err("an NPU of class `a` has a capacity of 40.0 GB");
     doubled(keys, entry, &local(60_000_000_000), refused, 60_000_300_000);
 }
 
@@ -176,7 +176,7 @@ fn remote_memory(keys: &mut Keys) {
     );
     // 100 GB at 20 ps/B are 2 s.
     let large = alone(load(MemoryLocation::Remote, 100_000_000_000));
-    let refused = Err("the remote memory holds 90.0 GB");
+    let refused = Err("the remote memory has a capacity of 90.0 GB");
     doubled(
         keys,
         "\"90 GB => \"180 GB",

@@ -82,7 +82,7 @@ fn what_is_of_no_source_or_of_two_is_refused() {
         &output,
     ]);
     assert!(
-        error.contains("source text") && error.contains("of pytorch"),
+        error.contains("of source text") && error.contains("of source pytorch"),
         "{error}"
     );
     let empty = folder.path("empty");
