@@ -76,20 +76,20 @@ impl CapturedOn {
         let described = |device: &String| preset_of_device(device).is_some();
         Some(match &self.devices[..] {
             devices if !devices.is_empty() && devices.iter().all(described) => format!(
-                "kernels last as recorded there; {} carries them to this machine",
+                "kernels last as recorded there; {} scales them to this machine",
                 option("capture")
             ),
             [] => format!(
-                "kernels last as recorded, and the capture names no device; {} carries them to this machine",
+                "kernels last as recorded, and the capture names no device; {} scales them to this machine",
                 option("MACHINE")
             ),
             [_, _, ..] => format!(
-                "kernels last as recorded there, and no preset is of some of these devices; {} carries those of all ranks as if \
-                 one device had run them",
+                "kernels last as recorded there, and some of these devices have no preset; {} scales the \
+                 kernels of all ranks as if one device had run them",
                 option("MACHINE")
             ),
             [_] => format!(
-                "kernels last as recorded there, and no preset is of that device; {} carries them to this machine",
+                "kernels last as recorded there, and that device has no preset; {} scales them to this machine",
                 option("FILE.toml")
             ),
         })
@@ -140,7 +140,7 @@ mod tests {
         on.note_recorded(["mi300x"]);
         let line = on.line();
         assert!(line.ends_with(
-            "kernels last as recorded there; `recorded_on = capture` carries them to this machine"
+            "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
         // Two names of one kind of device count as one. If devices differ or have no name, the user must specify the
         // device.
@@ -149,12 +149,12 @@ mod tests {
         on.preset = None;
         on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
         on.note_recorded(["h100"]);
-        let differ = "no preset is of some of these devices; `recorded_on = MACHINE` carries those of all ranks as if one device had run them";
+        let differ = "some of these devices have no preset; `recorded_on = MACHINE` scales the kernels of all ranks as if one device had run them";
         assert!(on.line().ends_with(differ), "{}", on.line());
         on.devices.clear();
         on.note_recorded(["h100"]);
         let unnamed =
-            "the capture names no device; `recorded_on = MACHINE` carries them to this machine";
+            "the capture names no device; `recorded_on = MACHINE` scales them to this machine";
         assert!(on.line().ends_with(unnamed), "{}", on.line());
     }
 }

@@ -228,11 +228,11 @@ impl MeasuredLinks {
         let mut changes = Vec::new();
         if self.bandwidth != self.machine_bandwidth {
             let [from, to] = [self.bandwidth, self.machine_bandwidth].map(rate);
-            changes.push(format!("a bandwidth of {from}, and carried over to {to}"));
+            changes.push(format!("a bandwidth of {from}, and scaled to {to}"));
         }
         if self.latency != self.machine_latency {
             let (from, to) = (self.latency, self.machine_latency);
-            changes.push(format!("a latency of {from}, and carried over to {to}"));
+            changes.push(format!("a latency of {from}, and scaled to {to}"));
         }
         format!(
             "times of collectives along `{}` are derived: they were measured at {}",

@@ -192,7 +192,7 @@ impl<'a> MachineComparison<'a> {
                 explain_nothing_moved(&differs, &run)
             }
             // This cannot fail, because the same replay compiled before.
-            Err(_) => "nothing moved".to_owned(),
+            Err(_) => "nothing changed".to_owned(),
         }
     }
 

@@ -293,9 +293,7 @@ impl PredictionInterval {
         let parts = parts.map(|part| format!("{} {}", part.name, share(part.time, makespan)));
         let parts: Vec<_> = parts.collect();
         let peaks = match self.at_peaks {
-            true => {
-                "; kernels run at the peaks that the machine states, which none was measured to reach"
-            }
+            true => "; kernels run at the machine's stated peaks, which no measurement confirms",
             false => "",
         };
         format!(

@@ -24,11 +24,11 @@ pub enum ReportDocument {
 pub enum DocumentError {
     /// The text is not valid JSON of a report.
     #[error(
-        "it is no report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
+        "the document is not a report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),
     /// The schema of the document is different or has another version.
     #[error(
-        "its schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
+        "the schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
          with the version that compares, {format} json",
         format = SettingKey::Format
     )]

@@ -151,8 +151,8 @@ impl Report {
         };
         let without = SettingKey::Without;
         let here = match profiler.removed {
-            true => format!("the replay is without it; {without} nothing keeps it"),
-            false => format!("the replay has it; {without} profiler leaves it out"),
+            true => format!("the replay leaves the overhead out; {without} nothing keeps it"),
+            false => format!("the replay includes the overhead; {without} profiler leaves it out"),
         };
         let mut lines = match (profiler.with, profiler.without) {
             (Some(with), Some(without)) => {

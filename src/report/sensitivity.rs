@@ -147,7 +147,7 @@ impl SensitivityRun<'_> {
             return Ok(SensitivityReport {
                 path_nodes: 0,
                 rows: Vec::new(),
-                notes: vec!["the run has too many nodes to be carried forward anew".to_owned()],
+                notes: vec!["the run has too many nodes for a replay of its graph".to_owned()],
             });
         };
         let (outcome, recorder) = prepared.run(recorder)?;
@@ -158,8 +158,8 @@ impl SensitivityRun<'_> {
         let plain = scaled.end(1.0, &vec![false; recorder.nodes()], false);
         if plain.end != outcome.makespan {
             notes.push(format!(
-                "carried forward as it was, the run ends at {} and not at {}: it waits for what the graph does not show, so rows \
-                 that no replay confirms are approximate",
+                "replayed from its graph, the run ends at {} instead of {}, because it waits for something \
+                 outside the graph; rows that no replay confirms are approximate",
                 plain.end, outcome.makespan
             ));
         }

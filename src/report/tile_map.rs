@@ -43,7 +43,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     };
     let Some(used) = &report.tiles else {
         return Err(format!(
-            "{}: this network model does not tell how busy links are\n  try: {} exclusive or links",
+            "{}: this network model does not record how busy links are\n  try: {} exclusive or links",
             SettingKey::TileMap,
             SettingKey::Network
         ));

@@ -48,9 +48,9 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
     );
     say(
         basis.kept,
-        "{} kernels keep their recorded duration: they were recorded on an NPU of another maker, whose \
-         libraries are other programs. Of three models captured on H100 and MI300X, kernels took 0.76 to 1.40 times as \
-         long on the latter and host work 0.87 to 1.21 times; the interval covers that",
+        "{} kernels keep their recorded duration: they were recorded on an NPU of another maker, whose libraries are \
+         different programs. Of three models captured on H100 and MI300X, kernels took 0.76 to 1.40 times as long on \
+         the latter and host work 0.87 to 1.21 times; the interval covers that",
     );
     say(
         basis.unrecorded,
@@ -58,8 +58,8 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
     );
     say(
         basis.sharing,
-        "{} lanes of the traces share one with another, because the machine has fewer (`lanes`, \
-         `host_lanes`): nodes wait there that did not in the trace",
+        "{} lanes of the traces share a lane with another, because the machine has fewer (`lanes`, \
+         `host_lanes`): nodes wait there that did not wait in the trace",
     );
     say(
         repairs.cyclic_control,
@@ -100,7 +100,7 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
         .filter(|_| report.kernels.by_curves > 0)
     {
         warnings.push(format!(
-            "no kernel was measured on machine `{}`: its curves are those of {of}, and go with its rates; the interval covers that",
+            "no kernel was measured on machine `{}`: its curves come from {of} and are scaled by its rates; the interval covers this",
             machine.name()
         ));
     }

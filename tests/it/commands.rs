@@ -496,8 +496,11 @@ fn lanes_that_are_shared_are_said() {
     std::fs::write(&file, writer.into_inner()).expect("there is room");
     let file = file.display().to_string();
     let text = answer(&["replay", &file, "-m", "dgx-h100", "--ranks", "1"]);
-    assert!(text.contains("8 lanes of the traces share one"), "{text}");
+    assert!(
+        text.contains("8 lanes of the traces share a lane"),
+        "{text}"
+    );
     let roomy = "traces/ddp-resnet18/machine.toml";
     let text = answer(&["replay", &file, "-m", roomy, "--ranks", "1"]);
-    assert!(!text.contains("share one"), "{text}");
+    assert!(!text.contains("share a lane"), "{text}");
 }

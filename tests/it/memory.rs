@@ -177,7 +177,7 @@ fn what_completes_at_an_instant_is_freed_before_what_is_issued_at_it_allocates()
     assert_eq!(peak(&report.memory[0]), (8, 0, Some(1)));
     let warnings = report.warnings.join("\n");
     assert!(
-        warnings.contains("1 ranks do not say what they allocate"),
+        warnings.contains("1 ranks do not state their allocations"),
         "{warnings}"
     );
 }

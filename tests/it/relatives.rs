@@ -93,8 +93,7 @@ fn numbers_move_the_step_and_widen_its_interval() {
     assert_eq!(ours["cost"]["dollars_per_npu_hour"], 4.0);
     let warnings = ours["warnings"].to_string();
     assert!(
-        warnings
-            .contains("no kernel was measured on machine `x`: its curves are those of dgx-h100"),
+        warnings.contains("no kernel was measured on machine `x`: its curves come from dgx-h100"),
         "{warnings}"
     );
     assert!(

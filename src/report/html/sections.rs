@@ -177,7 +177,7 @@ pub fn timeline(report: &Report) -> String {
     let watched = watched.filter(|&watched| watched < report.rows.len() as u64);
     let watched = watched.map_or_else(String::new, |watched| {
         format!(
-            " {} were watched; others are held to do as those that execute the same with as much time in each category.",
+            " {} were watched; other ranks are assumed to behave like watched ranks with the same graph and the same time in each category.",
             thousands(watched)
         )
     });

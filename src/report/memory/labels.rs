@@ -82,8 +82,8 @@ impl Report {
         let silent = self.rows.len() - self.memory.len();
         if silent > 0 && !self.memory.is_empty() {
             warnings.push(format!(
-                "{} ranks do not say what they allocate, and others do: nothing is known of the memory \
-                 that the former need",
+                "{} ranks do not state their allocations, but others do; the memory of the former \
+                 is unknown",
                 thousands(silent as u64)
             ));
         }

@@ -293,11 +293,11 @@ impl MachineDifference {
                 true => as_long("loads and stores"),
             },
             Self::MemoryCapacity(_) => match run.report.memory.is_empty() {
-                true => "no node says what it allocates".to_owned(),
-                false => "what ranks hold fits either way".to_owned(),
+                true => "no node states its allocations".to_owned(),
+                false => "the memory of all ranks fits either way".to_owned(),
             },
             Self::Lanes(_) | Self::HostLanes(_) => match run.lanes() {
-                0 => "no node holds a lane".to_owned(),
+                0 => "no node occupies a lane".to_owned(),
                 1 => "each rank uses 1 lane".to_owned(),
                 lanes => format!("ranks use {lanes} lanes at most"),
             },
@@ -372,7 +372,7 @@ fn listed(parts: &[(String, Vec<String>)]) -> String {
 /// Returns why the run does not depend on the differences, if both machines predict the same for the run.
 pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     match &by_reason(differs, run)[..] {
-        [] => "the machines differ in nothing that takes time".to_owned(),
+        [] => "the machines do not differ in anything that takes time".to_owned(),
         [(reason, _)] => reason.clone(),
         parts => listed(parts),
     }
@@ -381,9 +381,9 @@ pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
 /// Returns the differences with the reasons why no time changed, for comparisons.
 pub(crate) fn explain_nothing_moved(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     match &by_reason(differs, run)[..] {
-        [] => "nothing moved: the machines differ in nothing that takes time".to_owned(),
+        [] => "nothing changed: the machines do not differ in anything that takes time".to_owned(),
         parts => format!(
-            "nothing moved: no time of this job rests on what differs between the machines: {}",
+            "nothing changed: no time of this job depends on the differences between the machines: {}",
             listed(parts)
         ),
     }

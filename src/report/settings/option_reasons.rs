@@ -9,9 +9,9 @@ use chakram_trace::graph::NodeKind;
 /// returned without a check.
 pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> String {
     if is_default || key == SettingKey::Launch && run.prepared.has_default_launches() {
-        return "the run does the same without it".to_owned();
+        return "the run is the same without the setting".to_owned();
     }
-    let as_long = |what: &str| format!("{what} take as long without it");
+    let as_long = |what: &str| format!("{what} take the same time without the setting");
     match key {
         SettingKey::Compute | SettingKey::RecordedOn => match run.report.kernels.all() {
             0 => "the job has no kernel".to_owned(),
@@ -44,22 +44,22 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> S
             .unwrap_or_else(|| as_long("transfers")),
         SettingKey::LowerBound => "all communication has a size or a recorded duration".to_owned(),
         SettingKey::Map | SettingKey::FillDomains => {
-            "ranks are on NPUs that are connected alike without it".to_owned()
+            "without the setting, ranks are on NPUs with the same connections".to_owned()
         }
         SettingKey::MissingRanks if run.report.absent.is_empty() => {
             "every rank has a trace".to_owned()
         }
         SettingKey::Stepwise | SettingKey::Aggregate => {
-            "it says how the answer is found, and the answer is the same".to_owned()
+            "the setting chooses how the result is computed, and the result is the same".to_owned()
         }
         SettingKey::Kernel | SettingKey::Collective | SettingKey::Slow | SettingKey::Jitter => {
-            "what it changes is hidden by other work, or lasts as long as before".to_owned()
+            "the changed work is hidden by other work, or takes the same time".to_owned()
         }
         SettingKey::Fail => {
             "the job ends before, or nothing that passes the link delays it".to_owned()
         }
         SettingKey::Bandwidth | SettingKey::Latency => as_long("collectives and messages"),
-        SettingKey::Dependencies => "the same dependencies hold without it".to_owned(),
-        _ => "the job is the same without it".to_owned(),
+        SettingKey::Dependencies => "the same dependencies apply without the setting".to_owned(),
+        _ => "the job is the same without the setting".to_owned(),
     }
 }

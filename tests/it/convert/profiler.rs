@@ -189,7 +189,7 @@ fn measured_steps_stand_beside_the_replay() {
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     for part in [
         "profiler  with it ",
-        "a record, by steps that were measured without it; the replay is without it",
+        "a record, by steps that were measured without it; the replay leaves the overhead out",
         "a step without a profiler; replay ",
     ] {
         assert!(shown.contains(part), "no {part:?} in: {shown}");

@@ -89,8 +89,8 @@ fn derived_times_are_named_and_measured_ones_are_not() {
     assert_eq!(links["bandwidth_bytes_per_s"], 450e9);
     assert_eq!(links["machine_bandwidth_bytes_per_s"], 225e9);
     let warnings = derived["warnings"].to_string();
-    let said = "times of collectives along `nvlink` are derived: they were measured at a bandwidth of 450 GB/s, and carried \
-                over to 225 GB/s";
+    let said = "times of collectives along `nvlink` are derived: they were measured at a bandwidth of 450 \
+                GB/s, and scaled to 225 GB/s";
     assert!(warnings.contains(said), "{warnings}");
     // A file that states no measured links was measured on its own links.
     let own = half.lines().filter(|line| !line.starts_with("measured_at"));
