@@ -21,8 +21,7 @@ pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
 ///
 /// # Errors
 ///
-/// Fails if a folder has no such files (the message states what was expected and what to try), and with the errors of
-/// `own`.
+/// Fails if `own` finds no files in a folder (the message states `expected` and `hint`), and with the errors of `own`.
 pub(crate) fn files_of(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),

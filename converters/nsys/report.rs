@@ -112,7 +112,7 @@ pub(super) fn is_export(path: &Path) -> bool {
 ///
 /// # Errors
 ///
-/// A file that is not an export, is damaged, or has no device work.
+/// Fails if the file is not an export, is damaged, or has no device work.
 pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapture>, TraceError> {
     let database = SqliteDatabase::open(path)?;
     if !WORK.iter().any(|name| database.table(name).is_some()) {

@@ -1,10 +1,9 @@
 //! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all of them at about the same moment. So the
-//! difference between its end times on two ranks is the difference between their clocks, plus the
-//! delay in noticing the end. The median of these differences over all collectives that two ranks
-//! share is the *estimate*. Causality bounds the estimate: no member can end before the last has
-//! started, and no message arrives before it was sent.
+//! A collective that needs every member ends on all of them at about the same moment. So the difference between its end
+//! times on two ranks is the difference between their clocks, plus the delay in noticing the end. The *estimate* is the
+//! median difference of end times over all collectives that two ranks share. Causality bounds the estimate: no member
+//! can end before the last has started, and no message arrives before it was sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
 //! explains, the rank's times are corrected by a line:
@@ -373,7 +372,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Collectives one second apart. Each ends later on the first rank by its entry of
+    /// Returns collectives one second apart. Each collective ends later on the first rank by its entry of
     /// `differences`, and lasts `before` ns on both ranks.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {

@@ -163,7 +163,7 @@ impl ArchiveError {
         self
     }
 
-    /// Inserts the subject `name` before the finding of a refusal.
+    /// Inserts the subject `name` before the finding of an error about invalid input.
     fn about(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape(name));

@@ -56,8 +56,8 @@ impl ScriptTiming {
 ///
 /// # Errors
 ///
-/// The errors of [`Graph::read`], and an error on nodes that are neither compute nor a send nor a
-/// receive; the error includes the position of the trace.
+/// Fails with the errors of [`Graph::read`], and if a node is not compute, a send or a receive. The error includes the
+/// position of the trace.
 pub fn read<C: AsRef<[u8]>>(
     contents: &[C],
     lasting: ScriptTiming,

@@ -28,7 +28,7 @@ impl DependencyVisitor for RecordDependencies {
 ///
 /// # Errors
 ///
-/// On malformed records.
+/// Fails if a record is malformed.
 pub(super) fn runnable(
     contents: &[u8],
     file: &str,

@@ -50,7 +50,7 @@ const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-
 ///
 /// # Errors
 ///
-/// If a file is rejected by its parser, or its numbers exceed the limits of machine files.
+/// Fails if a file is rejected by its parser, or its numbers exceed the limits of machine files.
 pub fn machine_file(
     name: &str,
     network: InputText<'_>,

@@ -14,7 +14,7 @@ impl NodeTypes {
     ///
     /// # Errors
     ///
-    /// On malformed records.
+    /// Fails if a record is malformed.
     pub fn read(contents: &[u8]) -> Result<Self, TraceError> {
         let mut types = BTreeMap::new();
         let mut frames = FrameCursor::new(contents);

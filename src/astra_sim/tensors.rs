@@ -46,8 +46,8 @@ impl RankTensors {
     ///
     /// # Errors
     ///
-    /// On a node that does something and lacks `inputs` or `outputs`, on lists that are not pairs of name and size, and
-    /// on two nodes that write one tensor: the original throws or aborts.
+    /// Fails where the original throws or aborts: if a node that does something lacks `inputs` or `outputs`, a list
+    /// does not consist of pairs of name and size, or two nodes write one tensor.
     pub fn read(
         contents: &[u8],
         lenient: bool,

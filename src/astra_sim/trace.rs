@@ -85,7 +85,7 @@ impl<'a> AstraTraceReader<'a> {
     ///
     /// # Errors
     ///
-    /// The errors of [`Graph::read`], and an error on nodes that the original cannot run either.
+    /// Fails with the errors of [`Graph::read`], and if the trace has a node that the original cannot run either.
     pub fn read(
         &self,
         contents: &[u8],

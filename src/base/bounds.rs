@@ -200,7 +200,7 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
 ///
 /// # Errors
 ///
-/// Like [`check_unpacked`]; the message also has the minimum sufficient ratio.
+/// Fails like [`check_unpacked`]; the message also has the minimum sufficient ratio.
 pub fn check_claimed(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     check_unpacked(packed, unpacked).map_err(|error| UnpackLimitError {
         needed: Some(unpacked.div_ceil(packed.max(1))),

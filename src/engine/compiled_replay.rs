@@ -396,7 +396,7 @@ impl<'a> CompiledReplay<'a> {
     ///
     /// # Errors
     ///
-    /// Like [`Self::run`].
+    /// Fails like [`Self::run`].
     pub fn run_over<O: Observer + ?Sized, N: NetworkBackend>(
         &self,
         observer: &mut O,

@@ -119,8 +119,8 @@ pub(super) struct Dataflow<'a> {
     /// Plan and offsets of each run state's launch.
     places: Vec<LaunchPlace<'a>>,
     open: OpenDependencies,
-    /// Only in insertion order: nodes that became ready through a node that completed immediately. They wait until
-    /// another node of their instance completes.
+    /// Nodes that became ready through a node that completed immediately, and wait until another node of their instance
+    /// completes. Used only by the discipline of insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
@@ -412,7 +412,8 @@ impl<'a> Dataflow<'a> {
         }
     }
 
-    /// Nodes that wait until another node of their instance completes; only in insertion order.
+    /// Returns the ready nodes that wait until another node of their instance completes. Only the discipline of
+    /// insertion order adds nodes.
     pub fn dormant(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }

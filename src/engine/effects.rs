@@ -31,12 +31,12 @@ pub(super) struct Effects {
     /// Nodes whose end the network, a memory or a collective has determined, with the time of the
     /// end.
     pub ends: Vec<(Time, InstanceNode)>,
-    /// In insertion order, ends of this instant and all other work that comes before the next event.
+    /// Ends of this instant and all other work that comes before the next event, in the discipline of insertion order.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
-    /// Freed lanes, as instance and lane. Each takes the next node that queues for it; lanes are
-    /// served by rank and lane.
+    /// Freed lanes, as instance and lane. Each freed lane takes the next node in its queue. Lanes are served in the
+    /// order of rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready, as instance and node in one word. The loop posts them in the order
     /// of rank and id.
@@ -112,7 +112,7 @@ impl LoopProgress {
     }
 }
 
-/// Work that, in insertion order, must be done before anything else.
+/// Work that the discipline of insertion order must do before anything else.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
     /// A node of an instance ends.

@@ -44,7 +44,7 @@ pub struct ReplayRefusal {
 }
 
 impl ReplayRefusal {
-    /// Creates a refusal with a finding and a hint.
+    /// Creates an error with the found and the expected value, and a hint.
     pub fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             found: found.into(),

@@ -141,9 +141,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id; for insertion
-    /// order. A node that an immediately completed node made ready waits until another node
-    /// completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that an immediately
+    /// completed node made ready waits until another node completes, unless no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {

@@ -38,10 +38,9 @@ pub(super) struct Lanes {
     states: Vec<LaneState>,
     /// By lane, waiting nodes, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
-    /// By lane, waiting nodes in ascending order of their ids; only in insertion order.
+    /// By lane, waiting nodes in ascending order of their ids. Used only by the discipline of insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
-    /// By lane, the launches that have nodes left for the lane, in ascending order; only if there
-    /// may be several launches.
+    /// By lane, the launches that have nodes left for the lane, in ascending order. Empty if there is only one launch.
     turns: Vec<VecDeque<LaneTurn>>,
 }
 
@@ -165,7 +164,8 @@ impl Lanes {
         Some(node)
     }
 
-    /// Copies the state of lane `from` to lane `to`; `own` translates the nodes.
+    /// Copies the state of lane `from` to lane `to`. `own` maps each node to the same node of the instance that uses
+    /// `to`.
     pub fn copy(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
         let mut state = self.states[from as usize];
         if state.holder != FREE {
@@ -189,7 +189,7 @@ impl Lanes {
         holder(one) == holder(other) && queue(one).eq(queue(other))
     }
 
-    /// Queues a node for a lane by its id; only in insertion order.
+    /// Queues a node for a lane by its id. Called only by the discipline of insertion order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         if self.by_id.len() < self.states.len() {
             self.by_id.resize_with(self.states.len(), BinaryHeap::new);

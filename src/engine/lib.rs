@@ -181,7 +181,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers return no errors. They store a refusal in the effects, which is checked before the next round.
+    /// Handlers return no errors. They store an error in the effects, which the loop checks before the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();

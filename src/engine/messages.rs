@@ -27,10 +27,10 @@ mod requests;
 struct MessageState {
     /// Set when the last byte has arrived or, with recorded durations, when the send has started.
     delivered: bool,
-    /// Set when the send has been issued; only for messages over the network.
+    /// Set when the send has been issued. Used only for messages over the network.
     sent: bool,
-    /// Node index of the waiting half, plus one; zero if none waits. The waiting half is the
-    /// receive; only with recorded durations a send may wait for its receive.
+    /// Node index of the waiting half, plus one; zero if none waits. The waiting half is the receive, or, with recorded
+    /// durations, the send or the receive.
     posted: u32,
     /// Instance of the waiting half.
     waiter: InstanceIndex,

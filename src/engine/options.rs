@@ -60,11 +60,11 @@ pub struct ReplayOptions {
     /// per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<CustomCollective>,
     /// Allow sends and receives without a matching half. Such a send completes when its message has arrived; such a
-    /// receive never completes. Only in insertion order
+    /// receive never completes. Has an effect only in insertion order
     /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
-    /// Answer a collective analytically only if the order in which its members end at an instant is also proved. Only
-    /// in insertion order.
+    /// Answer a collective analytically only if the order in which its members end at an instant is also proved. Has an
+    /// effect only in insertion order.
     pub ordered_ends: bool,
 }
 

@@ -32,7 +32,7 @@ type CopyPlace = (u32, u32);
 ///
 /// # Errors
 ///
-/// Returns the errors of `replay`.
+/// Fails with the errors of `replay`.
 pub fn replay_representatives<T, E>(
     workload: &Workload,
     machine: &Machine,

@@ -127,8 +127,8 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible
-    /// machine. No text causes a panic.
+    /// Fails if `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible machine. No
+    /// text causes a panic.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
     }
@@ -138,7 +138,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`].
+    /// Fails like [`Self::parse`].
     pub fn parse_edited(text: &str, file: &str, original: &Self) -> Result<Self, MachineError> {
         let document = ConfigDocument::parse(text, file)?;
         Ok(build::machine(&document, Some(original))?)
@@ -148,7 +148,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If there is no such preset, the preset has a fixed size, or `N` is zero or too large.
+    /// Fails if there is no such preset, the preset has a fixed size, or `N` is zero or too large.
     pub fn preset(name: &str) -> Result<Self, MachineError> {
         Self::parse(&preset::preset(name)?, name)
     }
@@ -159,7 +159,7 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// If there is no such preset or file, or the file is invalid.
+    /// Fails if there is no such preset or file, or the file is invalid.
     pub fn load(name: &str) -> Result<Self, MachineError> {
         let source = source(name)?;
         Self::parse(&source.text, &source.file)

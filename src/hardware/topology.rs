@@ -292,7 +292,8 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// The faulty link that blocks messages to `b`, as (core at its lower end, dimension).
+    /// Fails if every route to `b` has a faulty link. The error is the first such link, as (core at its lower end,
+    /// dimension).
     #[inline]
     pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
         match self.tiles() {

@@ -127,7 +127,7 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of(&report, prepared);
-        // The cost uses the interval, so the cost is computed after the interval.
+        // The cost includes the cost at both ends of the prediction interval, so the interval is computed first.
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }

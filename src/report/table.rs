@@ -134,7 +134,7 @@ impl<'h> TextTable<'h> {
         self.lines.push(TableLine::Row(self.cells(cells)));
     }
 
-    /// Adds free text below the last row; only for tables whose cells have one line each.
+    /// Adds free text below the last row. Every cell of the table must have one line.
     pub fn add_lines(&mut self, text: String) {
         self.lines.push(TableLine::Text(text));
     }

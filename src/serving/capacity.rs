@@ -35,7 +35,7 @@ fn at_rate(
 ///
 /// # Errors
 ///
-/// As [`serve`], and if the scenario's arrivals have no rate.
+/// Fails like [`serve`], and if the scenario's arrivals have no rate.
 pub fn sweep(
     scenario: &Scenario,
     platform: Option<&Platform>,
@@ -59,7 +59,7 @@ pub fn sweep(
 ///
 /// # Errors
 ///
-/// As [`sweep`], if requests have no limit, or if no rate or every rate is sufficient.
+/// Fails like [`sweep`], and if requests have no limit, no rate is sufficient, or every rate is sufficient.
 pub fn find_capacity(
     scenario: &Scenario,
     platform: Option<&Platform>,

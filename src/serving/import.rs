@@ -1,4 +1,5 @@
-//! Converts measurements of a server to a platform file with latencies of a model without queueing.
+//! Converts measurements of a server to a platform file. The file states datapath, queueing and compute times
+//! separately, for each model, batch size and concurrency.
 //!
 //! Two formats are supported. Triton's performance analyzer writes microseconds in the columns `Concurrency`,
 //! `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output`
@@ -95,7 +96,7 @@ const TRITON: [&[&str]; 3] = [
 ///
 /// # Errors
 ///
-/// If the table lacks columns, or a row is invalid.
+/// Fails if the table lacks columns, or a row is invalid.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSummary>, ServeError> {
     let mut table = TableReader::open(path)?;
     let file = table.file().to_owned();

@@ -80,7 +80,7 @@ impl ServeOptions {
 ///
 /// # Errors
 ///
-/// If the platform lacks a value that a model needs, a file of arrivals is invalid, or `observer` fails.
+/// Fails if the platform lacks a value that a model needs, a file of arrivals is invalid, or `observer` fails.
 pub fn serve(
     scenario: &Scenario,
     platform: Option<&Platform>,

@@ -64,7 +64,7 @@ const MOST_AT_ONCE: u64 = 8192;
 ///
 /// # Errors
 ///
-/// If there is no such model, or the model is not a decoder of identical blocks.
+/// Fails if there is no such model, or the model is not a decoder of identical blocks.
 pub fn check_model(name: &str) -> Result<(), ServeError> {
     model_sizes::LlmSizes::find(name).map(drop)
 }
@@ -73,8 +73,8 @@ pub fn check_model(name: &str) -> Result<(), ServeError> {
 ///
 /// # Errors
 ///
-/// If the machine is missing or its memory is too small for the model, a file of requests is invalid, or `observer`
-/// fails.
+/// Fails if the machine is missing or its memory is too small for the model, a file of requests is invalid, or
+/// `observer` fails.
 pub fn serve(
     scenario: &LlmScenario,
     machine: Option<&Machine>,

@@ -53,7 +53,7 @@ pub trait RequestObserver {
     ///
     /// # Errors
     ///
-    /// If the request cannot be written; the run then ends with this error.
+    /// Fails if the request cannot be written; the run then ends with this error.
     fn completed(&mut self, request: &CompletedRequest) -> io::Result<()>;
 
     /// Returns true to receive calls of [`Self::served`].

@@ -101,7 +101,7 @@ const MEASURED: &[&str] = &[
 ///
 /// # Errors
 ///
-/// If there is no such preset, or the file cannot be read.
+/// Fails if there is no such preset, or the file cannot be read.
 pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
     if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
         return match read(name) {
@@ -139,7 +139,7 @@ impl Platform {
     ///
     /// # Errors
     ///
-    /// If no preset or file has this name, or the text is invalid.
+    /// Fails if no preset or file has this name, or the text is invalid.
     pub fn load(name: &str) -> Result<Self, ServeError> {
         if machine::is_inline(name) {
             return Ok(Self::of_machine(Machine::load(name)?));
@@ -175,7 +175,7 @@ impl Platform {
     ///
     /// # Errors
     ///
-    /// If the text is invalid.
+    /// Fails if the text is invalid.
     pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         if document.entries().get("npu").is_some() {

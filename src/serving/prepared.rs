@@ -53,7 +53,7 @@ impl<'s> PreparedScenario<'s> {
     ///
     /// # Errors
     ///
-    /// If the platform lacks a value that a model needs.
+    /// Fails if the platform lacks a value that a model needs.
     pub fn new(scenario: &'s Scenario, platform: Option<&'s Platform>) -> Result<Self, ServeError> {
         let cores = platform.and_then(|platform| platform.cores);
         let models = scenario.models.iter();

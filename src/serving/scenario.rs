@@ -271,8 +271,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, its text is invalid, or a model or table that it names is
-    /// invalid.
+    /// Fails if the file cannot be read, its text is invalid, or a model or table that it names is invalid.
     pub fn load(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let text = chakram_base::config::read(path).map_err(|source| {
@@ -289,7 +288,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or a model or table that it names is invalid.
+    /// Fails if the text is invalid, or a model or table that it names is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         build::scenario(&ConfigDocument::parse(text, file)?, folder)
     }

@@ -62,7 +62,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
     ///
     /// # Errors
     ///
-    /// If `out` cannot be written.
+    /// Fails if `out` cannot be written.
     pub fn new(mut out: W, models: Vec<&'m str>) -> io::Result<Self> {
         writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         write!(
@@ -114,7 +114,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
     ///
     /// # Errors
     ///
-    /// If `out` cannot be written.
+    /// Fails if `out` cannot be written.
     pub fn finish(mut self) -> io::Result<(W, u64)> {
         if let Some(error) = self.failed {
             return Err(error);

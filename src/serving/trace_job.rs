@@ -22,7 +22,7 @@ impl TraceJob {
     ///
     /// # Errors
     ///
-    /// If there are no traces, or they form no job.
+    /// Fails if there are no traces, or they form no job.
     pub fn open(path: &Path) -> Result<Self, JobError> {
         Ok(Self {
             path: path.to_owned(),

@@ -39,8 +39,7 @@ impl<'s> TracedModel<'s> {
     ///
     /// # Errors
     ///
-    /// Describes the finding and the expectation, if the machine cannot run the job or has too few
-    /// NPUs for the processors.
+    /// Fails if the machine cannot run the job, or has too few NPUs for the processors.
     pub fn new(
         trace: &'s TraceJob,
         machine: &'s Machine,

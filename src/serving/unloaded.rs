@@ -26,7 +26,7 @@ impl UnloadedJobs {
     ///
     /// # Errors
     ///
-    /// If there are too many jobs.
+    /// Fails if there are too many jobs.
     pub fn new(graph: &JobGraph, model: &str) -> Result<Self, ServeError> {
         let count = graph.jobs().len() as u32;
         let program = match graph.is_chain() {
@@ -49,7 +49,7 @@ impl UnloadedJobs {
     ///
     /// # Errors
     ///
-    /// If the time exceeds simulated time.
+    /// Fails if the time exceeds simulated time.
     pub fn time(&self, cores: u64, size: impl Fn(u32) -> (u64, Span)) -> Result<Span, ServeError> {
         let Some((workload, machine)) = &self.program else {
             let times = (0..self.count).map(|job| {

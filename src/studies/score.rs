@@ -135,7 +135,7 @@ pub struct PredictedRun {
 ///
 /// # Errors
 ///
-/// The first error from `ended`; no further run begins after it.
+/// Fails with the first error of `ended`. No further run begins after this error.
 pub fn score(
     table: &RunTable,
     options: &ReplayOptions,

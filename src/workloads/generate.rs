@@ -165,7 +165,7 @@ impl GeneratedJob {
     ///
     /// # Errors
     ///
-    /// If it does not fit.
+    /// Fails if the largest trace does not fit.
     pub fn check_traces(&self) -> Result<(), MemoryLimitError> {
         let nodes = (0..self.ranks()).map(|rank| self.0.least_nodes(rank)).max();
         check_trace(nodes.unwrap_or(0), self.0.fewer())
@@ -175,13 +175,14 @@ impl GeneratedJob {
     ///
     /// # Errors
     ///
-    /// If it does not fit.
+    /// Fails if the workload does not fit.
     pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
         // Ranks of one shape share a graph, but each rank has a state for every node.
         let graphs = self.least_shared_nodes();
         let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
         let states = states.fold(0, u64::saturating_add);
-        // These are lower bounds: a job that passes may still fail later, but no job that fits is rejected.
+        // The numbers of nodes are lower bounds: a job that passes may still fail later, but no job that fits is
+        // rejected.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
@@ -379,7 +380,7 @@ const MOST_WORK: u64 = i64::MAX as u64;
 ///
 /// # Errors
 ///
-/// If it does not fit.
+/// Fails if the trace does not fit.
 pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
     let what = format!("to read a trace of {} nodes again", thousands(nodes));
     bounds::check(what, nodes, NODE_BYTES, fewer)

@@ -2,8 +2,8 @@
 //!
 //! The operation of a kernel is taken from the first available source:
 //!
-//! - the arguments that `record_param_comms` recorded around its launch, the `c10d` operator there, or the requests
-//!   that this launch carries out together (`requests`);
+//! - the `record_param_comms` record or the `c10d` operator around the kernel's launch, or the requests that this
+//!   launch carries out together (`requests`);
 //! - the arguments that newer profilers repeat on the kernel, the only source for kernels of a launched graph;
 //! - the kernel's name, which is ambiguous: every all-to-all is named SendRecv.
 
@@ -248,11 +248,11 @@ fn kernel_call(
 
 /// Operators and records around a kernel's launch.
 struct LaunchContext {
-    /// Items of `record_param_comms`; several if one kernel carries out a batch of messages.
+    /// Indices of the launch's `record_param_comms` items. A kernel that carries out a batch of messages has several.
     records: Vec<u32>,
-    /// Item of the `c10d` operator.
+    /// Index of the `c10d` operator's item.
     operator: u32,
-    /// Item of the library's own range, such as `nccl:all_to_all`.
+    /// Index of the item of the library's own range, such as `nccl:all_to_all`.
     range: u32,
 }
 
@@ -358,7 +358,7 @@ impl LaunchContext {
     }
 }
 
-/// Returns the records inside a batch before its single launch.
+/// Returns the indices of the `record_param_comms` items in `batch`, whose messages all have the one launch `launch`.
 fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
     // Items are sorted by thread and start, so the batch's items are between it and the launch.
     let inside = batch..launch;

@@ -39,7 +39,7 @@ pub(super) struct DependencyChecker {
 }
 
 impl DependencyChecker {
-    /// Creates a checker for `nodes` nodes, of which the nodes in `refused` cannot run.
+    /// Creates a checker for `nodes` nodes. The nodes in `refused` cannot run.
     pub fn new(nodes: usize, refused: &[u32]) -> Self {
         Self {
             flags: vec![0; nodes],

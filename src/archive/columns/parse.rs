@@ -43,8 +43,9 @@ impl MessageKind {
         }
     }
 
-    /// Returns whether texts in field `field` are not split. Such texts are names of attributes, which identify
-    /// columns; and values and shapes of tensors, which repeat as a whole and would be larger as numbers.
+    /// Returns whether texts in field `field` are not split. Names of attributes are not split, because they identify
+    /// columns. Values and shapes of tensors are not split, because they repeat as a whole and would be larger as
+    /// numbers.
     fn keeps_text(self, field: u64) -> bool {
         self == Self::Io || self == Self::Attribute && field == 1
     }
@@ -73,7 +74,7 @@ pub fn line(line: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     decimals::split(line, key, slots);
 }
 
-/// Sets `key` to the key that contains `record` unchanged.
+/// Sets `key` to the literal key of `record`, which contains all bytes of the record.
 pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
     key.clear();
     key.push(LITERAL_KEY);

@@ -59,7 +59,7 @@ impl TensorMemory<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of `out`.
+    /// Fails with the errors of `out`.
     pub fn draw(&self, rank: u32, out: &mut impl Write) -> io::Result<()> {
         out.write_all(b"{\"traceEvents\": [")?;
         let mut first = true;

@@ -170,7 +170,7 @@ impl EditedGeneration {
         Ok((names, edited))
     }
 
-    /// Edits the job and loads it for a replay, without files.
+    /// Edits the job and loads it for a replay, without writing files.
     pub fn load(&self) -> Result<Job, Box<dyn Error>> {
         let options = JobOptions {
             edits: self.edits.clone(),

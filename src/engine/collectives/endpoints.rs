@@ -119,9 +119,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles an event on an NPU's bus. Returns the event of a completed transfer, with the number
-    /// stored for it. The bus continues ([`Self::resume_bus`]) after the consequences of this event
-    /// were carried out.
+    /// Handles an event on an NPU's bus. Returns the event of a completed transfer, with the number stored for it. The
+    /// caller carries out the consequences of this event, and then calls [`Self::resume_bus`].
     pub fn handle_bus(
         &mut self,
         effects: &mut Effects,
@@ -134,7 +133,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         Some((Event::from_word(token.word), token.detail))
     }
 
-    /// Continues an NPU's bus after an event.
+    /// Continues an NPU's bus after the consequences of an event.
     pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
         let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
         self.backend.resume_bus(now, npu, event, clock);

@@ -70,8 +70,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let root =
             root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
-        // The start of the root or of the last member can release every member. The start of any
-        // other member can release only that member.
+        // If the root or the last member has just started, every member may now begin. Otherwise only the members that
+        // have just started may begin.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep {

@@ -64,7 +64,7 @@ pub enum InFlightOp {
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
-    /// Submission number of each slot's message; only with contention.
+    /// Submission number of each slot's message. Used only with contention.
     handed: Vec<u64>,
     count: u64,
     free: Vec<OpIndex>,

@@ -170,7 +170,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// If the compute model does not use the roofline.
+    /// Fails if the compute model does not use the roofline.
     pub fn set_efficiency(&mut self, efficiency: RooflineEfficiency) -> Result<(), OptionRefusal> {
         let model = self.compute.at(efficiency);
         self.compute = model.ok_or_else(|| OptionRefusal::NotByRoofline(Box::new(self.compute)))?;
@@ -181,7 +181,8 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Names the first option that has no effect, or for which the machine lacks something.
+    /// Fails if an option has no effect, or the machine lacks something that the option needs. The error names the
+    /// first such option.
     pub fn check(&self, machine: &Machine, workload: &Workload) -> Result<(), OptionRefusal> {
         self.check_together()?;
         self.check_machine(machine)?;
@@ -193,7 +194,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// The first option without an effect.
+    /// Fails if an option has no effect; the error names the first such option.
     pub fn check_together(&self) -> Result<(), OptionRefusal> {
         let of_networks = [
             (self.network.is_some(), SettingKey::Network),
@@ -215,7 +216,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Names the first option for which the machine lacks something.
+    /// Fails if the machine lacks something that an option needs. The error names the first such option.
     pub fn check_machine(&self, machine: &Machine) -> Result<(), OptionRefusal> {
         let name = || machine.name().to_owned();
         if self.compute == ComputeModel::Curves && !machine.has_curves() {
@@ -238,7 +239,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// The first option without an effect.
+    /// Fails if an option has no effect; the error names the first such option.
     pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {

@@ -109,7 +109,7 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line; only if paths differ, so that distances between members matter.
+    /// The members of the line; empty unless paths differ, in which case distances between members matter.
     line: Vec<Npu>,
 }
 

@@ -266,7 +266,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured() {
             return Some(span);
         }
-        // It is not proved how several chunks that are in a phase at once share its ports.
+        // A closed form needs proof. How several chunks in one phase at the same time share the phase's ports has not
+        // been proved.
         let admission = chunk_schedule.admission();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));

@@ -9,7 +9,7 @@ use std::fmt;
 ///
 /// # Errors
 ///
-/// The expected form.
+/// Fails if `text` has another form; the error describes the expected form.
 pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
     match text {
         "recorded" => Ok(ComputeModel::default()),
@@ -46,7 +46,7 @@ impl fmt::Display for ComputeModel {
 ///
 /// # Errors
 ///
-/// The expected form.
+/// Fails if `text` has another form; the error describes the expected form.
 pub fn parse_host(text: &str) -> Result<HostTiming, String> {
     match text {
         "recorded" => Ok(HostTiming::Recorded),
@@ -58,7 +58,7 @@ pub fn parse_host(text: &str) -> Result<HostTiming, String> {
 ///
 /// # Errors
 ///
-/// The expected form.
+/// Fails if `text` has another form; the error describes the expected form.
 pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
     let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
     fraction.ok_or_else(|| {
@@ -85,7 +85,7 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
 ///
 /// # Errors
 ///
-/// The expected form.
+/// Fails if `text` has another form; the error describes the expected form.
 pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
     let mut parts = text.split(',').map(str::trim);
     let name = parts.next().unwrap_or_default();
@@ -148,7 +148,7 @@ impl fmt::Display for LoopNestModel {
 ///
 /// # Errors
 ///
-/// Lists the known keys, or describes the form of the key's value.
+/// Fails if `key` is unknown (the error lists the known keys), or the value is invalid (the error describes its form).
 pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Result<(), String> {
     let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
     let Some((_, expected)) = known else {

@@ -40,7 +40,7 @@ fn graph_end(name: &str) -> Option<usize> {
 ///
 /// # Errors
 ///
-/// An invalid graph, a file that cannot be read, or invalid rates.
+/// Fails if the graph is invalid, its file cannot be read, or the rates are invalid.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // An arbitrarily long argument must not flood the message.

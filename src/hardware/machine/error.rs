@@ -36,7 +36,7 @@ pub enum MachineError {
         /// The preset in the name.
         preset: &'static str,
     },
-    /// Invalid dimensions in the paper's notation.
+    /// Invalid dimensions in the notation of the ASTRA-sim 2.0 paper.
     #[error("machine {name:?}: found {found}, expected {expected}\n  try: one such as '{example}'")]
     Notation {
         /// The requested name.

@@ -15,7 +15,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
-/// Names and abbreviations of shapes, in lower case, with the algorithms of the paper's Table I.
+/// Names and abbreviations of shapes, in lower case, with the algorithms of Table I of the ASTRA-sim 2.0 paper.
 const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["ring", "r"], DimensionShape::Ring, "ring"),
     (
@@ -104,8 +104,8 @@ fn npu_tables(name: &str) -> Option<String> {
 ///
 /// # Errors
 ///
-/// An NPU that no preset has, an unknown shape, a size of zero, missing rates, or a number of rates that differs from
-/// the number of dimensions.
+/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or the number of rates
+/// differs from the number of dimensions.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // An arbitrarily long argument must not flood the message.
@@ -245,8 +245,8 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(machine.classes(), [NpuClass::unknown()]);
-        // The NPU is the paper preset's NPU. The number of chunks is not the preset's, although the
-        // paper's machines state 64.
+        // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not,
+        // although the preset states 64.
         let paper = Machine::load("w-2d").unwrap();
         let machine = Machine::load("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
@@ -254,8 +254,8 @@ mod tests {
         assert_eq!(machine.pipeline(), ChunkPipeline::default());
     }
 
-    /// The name may be any preset, or the NPU of a preset; `a100` is the NPU of `dgx-a100`, not of
-    /// the paper's machines.
+    /// The name may be any preset, or the NPU of a preset; `a100` is the NPU of `dgx-a100`, not of the machines of the
+    /// ASTRA-sim 2.0 paper.
     #[test]
     fn presets_lend_their_npus() {
         let classes = |name: &str| Machine::load(name).unwrap().classes().to_vec();

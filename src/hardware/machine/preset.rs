@@ -34,7 +34,7 @@ pub fn names_file(name: &str) -> bool {
 ///
 /// # Errors
 ///
-/// If there is no such preset, the preset has a fixed size, or the file cannot be read.
+/// Fails if there is no such preset, the preset has a fixed size, or the file cannot be read.
 pub fn source(name: &str) -> Result<MachineSource, MachineError> {
     if is_graph(name) {
         return Ok(MachineSource {
@@ -67,7 +67,7 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
 ///
 /// # Errors
 ///
-/// If there is no such preset, or the preset has a fixed size.
+/// Fails if there is no such preset, or the preset has a fixed size.
 pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
     if let Some(preset) = find(name) {
@@ -113,7 +113,7 @@ fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String
 ///
 /// # Errors
 ///
-/// As [`Machine::load`].
+/// Fails like [`Machine::load`].
 pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     for_ranks_with(name, ranks, &[])
 }
@@ -123,7 +123,7 @@ pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
 ///
 /// # Errors
 ///
-/// As [`Machine::load`], and if the file has no such path.
+/// Fails like [`Machine::load`], and if the file has no such path.
 pub fn for_ranks_with(
     name: &str,
     ranks: u32,

@@ -57,7 +57,7 @@ pub struct DatasheetNumbers {
 ///
 /// # Errors
 ///
-/// Describes the expected form.
+/// Fails if `text` has another form; the error describes the expected form.
 pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     let names = Dtype::ALL.map(|(_, name)| name);
     let Some((format, rate)) = text.split_once('=') else {
@@ -91,7 +91,7 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
 ///
 /// # Errors
 ///
-/// If there is no such machine.
+/// Fails if there is no such machine.
 pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
     let head = format!("\n[npu.{name}]");
     let mut presets = PRESETS.iter();
@@ -112,7 +112,7 @@ pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
 ///
 /// # Errors
 ///
-/// If `from` is invalid, has several classes of NPUs, or lacks a value that a number replaces.
+/// Fails if `from` is invalid, has several classes of NPUs, or lacks a value that a number replaces.
 pub fn relative(
     name: &str,
     from: &MachineSource,

@@ -29,7 +29,7 @@ impl StackPrices {
     ///
     /// # Errors
     ///
-    /// An unknown key, a wrong value, or an empty table.
+    /// Fails if a key is unknown, a value is invalid, or a table is empty.
     pub fn read(field: &ConfigField<'_>) -> Result<Self, ConfigError> {
         let classes = build::stack_classes(field)?;
         Ok(Self { classes })

@@ -67,7 +67,7 @@ fn refusal(old: &str, new: &str) -> String {
     refusal_in(GOOD, old, new)
 }
 
-/// Like [`refusal`], for another text.
+/// Returns the error of `text` with the first `old` replaced by `new`.
 fn refusal_in(text: &str, old: &str, new: &str) -> String {
     assert!(text.contains(old), "{old}");
     let error = Machine::parse(&text.replacen(old, new, 1), "m.toml");
@@ -81,7 +81,7 @@ fn refused(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// Like [`refused`], for another text.
+/// Expects errors as [`refused`] does, for changes of `text`.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;

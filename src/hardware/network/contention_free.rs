@@ -64,8 +64,8 @@ pub struct ContentionFreeNetwork<'a> {
     /// stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
-    /// Time at which the slowest link is free, by the sender's port and the receiver; only if
-    /// neither end link is the slowest.
+    /// Time at which the slowest link is free, by the sender's port and the receiver. Stored only if neither end link
+    /// is the slowest.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges, by their size, because operations of the same size recur.
     closed: Vec<(u32, Vec<u32>)>,

@@ -93,7 +93,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Names the first link or chip that fails the check.
+    /// Fails if a link or chip violates these conditions; the error names the first such link or chip.
     pub fn new(
         name: String,
         dimensions: u32,

@@ -197,7 +197,7 @@ impl TileGrid {
     ///
     /// # Errors
     ///
-    /// Names the first faulty link, as (lower core, dimension), if every route has a faulty link.
+    /// Fails if every route has a faulty link. The error is the first such link, as (core at its lower end, dimension).
     pub(super) fn first_dimension(
         &self,
         dimensions: &[TopologyDimension],

@@ -344,7 +344,7 @@ impl LlmDeployment {
     ///
     /// # Errors
     ///
-    /// If the machine is missing, or its memory is too small for the model.
+    /// Fails if the machine is missing, or its memory is too small for the model.
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {

@@ -60,7 +60,7 @@ impl LlmSizes {
     ///
     /// # Errors
     ///
-    /// If there is no such model, its file is malformed, or it cannot be served token by token.
+    /// Fails if the model does not exist, its file is malformed, or the model cannot be served token by token.
     pub fn find(name: &str) -> Result<Self, ServeError> {
         let definition = ModelSource::find(name)
             .and_then(|source| source.definition(None))
@@ -72,7 +72,7 @@ impl LlmSizes {
     ///
     /// # Errors
     ///
-    /// If the model is not a decoder over tokens, or its blocks differ.
+    /// Fails if the model is not a decoder over tokens, or its blocks differ.
     pub fn of(definition: &ModelDefinition) -> Result<Self, ServeError> {
         let model = &definition.model;
         let unfit = |why: &str| {

@@ -98,7 +98,7 @@ pub trait LlmObserver {
     ///
     /// # Errors
     ///
-    /// If the request cannot be written; the run then ends.
+    /// Fails if the request cannot be written; the run then ends.
     fn completed(&mut self, _request: &CompletedLlmRequest) -> io::Result<()> {
         Ok(())
     }

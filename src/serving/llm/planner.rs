@@ -261,7 +261,7 @@ const NO_RATE: &str = "the arrivals have no rate to change; found users or a fil
 ///
 /// # Errors
 ///
-/// If the scenario has no model, rate or limits, or the model does not fit.
+/// Fails if the scenario has no model, rate or limits, or the model does not fit.
 pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<LlmPlan, ServeError> {
     check(scenario)?;
     let planner = CapacityPlanner { scenario, attain };
@@ -313,7 +313,7 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
 ///
 /// # Errors
 ///
-/// As [`plan`].
+/// Fails like [`plan`].
 pub fn find_rate(
     scenario: &LlmScenario,
     machine: Option<&Machine>,

@@ -32,7 +32,8 @@ pub struct RequestFile {
     rows: FileRows,
     name: String,
     speed: f64,
-    /// Seconds of the first request, if the file has dates.
+    /// Time of the first request in seconds, to which later dates are relative. `None` before the first request, and in
+    /// files without dates.
     first: Option<f64>,
     last: Time,
     /// Number of requests so far, which identifies tokens that a request does not share.

@@ -146,7 +146,7 @@ impl EngineRules {
     ///
     /// # Errors
     ///
-    /// If there are no rules with this name.
+    /// Fails if there are no rules with this name.
     pub fn named(name: &str, hardware: Option<EngineHardware<'_>>) -> Result<Self, ServeError> {
         let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
             let expected = expected_rules(name);

@@ -240,7 +240,7 @@ impl LlmScenario {
     ///
     /// # Errors
     ///
-    /// If the text is invalid.
+    /// Fails if the text is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -332,7 +332,7 @@ impl LlmScenario {
     ///
     /// # Errors
     ///
-    /// If they contradict one another.
+    /// Fails if rules contradict one another.
     pub fn engine_rules(
         &self,
         hardware: Option<EngineHardware<'_>>,

@@ -1,9 +1,9 @@
 //! Selects the requests of a step, and the number of tokens of each.
 //!
-//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values
-//! are not computed, as far as limits allow. These are its prompt at the beginning, one token per
-//! step while it answers, and all tokens after a preemption. A step is composed of the running
-//! requests, in the order of their admission, and then of waiting requests:
+//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values are not computed,
+//! as far as limits allow. The tokens of a request are its prompt at the beginning, one token per step while it
+//! answers, and all tokens after a preemption. A step is composed of the running requests, in the order of their
+//! admission, and then of waiting requests:
 //!
 //! 1. *Running.* If a request finds no block, the last admitted request is preempted (by priority:
 //!    the request with the greatest priority number, the youngest among equals); if this is the

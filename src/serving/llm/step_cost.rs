@@ -193,7 +193,7 @@ impl StepCost {
     ///
     /// # Errors
     ///
-    /// If the machine's NPUs differ, or it does not state their rates.
+    /// Fails if the machine's NPUs differ, or the machine does not state their rates.
     pub fn new(
         sizes: LlmSizes,
         machine: &Machine,

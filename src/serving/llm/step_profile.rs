@@ -130,7 +130,7 @@ impl StepProfile {
     ///
     /// # Errors
     ///
-    /// If the table cannot be read, or has no operations of either kind.
+    /// Fails if the table cannot be read, or has no operations of either kind.
     pub fn load(choice: &ProfileChoice, besides: LinearStep) -> Result<Self, ServeError> {
         let mut reader = TableReader::open(&choice.path)?;
         for (column, value) in &choice.rows {

@@ -175,7 +175,7 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
-    /// Mean times; only for predictions that moved.
+    /// Mean times; `None` for predictions that did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanRow>,
     baselines: Vec<BaselineRow<'a>>,

@@ -79,7 +79,7 @@ impl CycleTable {
     ///
     /// # Errors
     ///
-    /// If a heading or cell is invalid, or a layer has two different rows.
+    /// Fails if a heading or cell is invalid, or a layer has two different rows.
     pub fn parse(text: &str, file: &str) -> Result<Self, CycleError> {
         let wrong = |line: usize, found: String, expected: &str| CycleError {
             file: file.to_owned(),

@@ -233,7 +233,7 @@ impl LanguageModel {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::tasks`].
+    /// Fails with the errors of [`Self::tasks`].
     pub fn partitioned(&self) -> Result<PartitionedModel, FamilyError> {
         let products = self.all_products()?;
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
@@ -297,8 +297,8 @@ impl LanguageModel {
     ///
     /// # Errors
     ///
-    /// If a size is zero, heads do not divide the width, there are too many sub-layers, or a product has too few rows
-    /// or columns for its parts.
+    /// Fails if a size is zero, heads do not divide the width, there are too many sub-layers, or a product has too few
+    /// rows or columns for its parts.
     pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.all_products()?;
         let places = self.places(&products)?;

@@ -58,7 +58,7 @@ pub enum ScheduleError {
 ///
 /// # Errors
 ///
-/// If there are no chips, or Algorithm 1 as printed does not complete.
+/// Fails if there are no chips, or Algorithm 1 as printed does not complete.
 pub fn schedule(
     graph: &TaskGraph,
     chips: usize,
@@ -212,8 +212,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of the paper marks sub-layers as finished. Here they all count as finished from
-        // the next round on.
+        // No line of DEAP's Algorithm 1 marks sub-layers as finished. Here all sub-layers of a round count as finished
+        // from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();

@@ -91,7 +91,7 @@ impl LayerRecord {
         (2 * inputs - 1).saturating_mul(n * k * p * q)
     }
 
-    /// Formats the record as in the paper, with the keys `more` appended.
+    /// Formats the record as in the DEAP paper, with the keys `more` appended.
     fn text(&self, more: &str) -> String {
         let mut keys: BTreeMap<&str, u64> = SIZES.into_iter().zip(self.shape.sizes).collect();
         for (names, values) in DISTANCES
@@ -201,7 +201,7 @@ struct KnownLayer {
 ///
 /// # Errors
 ///
-/// If the text is not a literal, has an invalid record, or has a dependency that is not computed earlier.
+/// Fails if the text is not a literal, has an invalid record, or has a dependency that is not computed earlier.
 pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule), RecordError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| RecordError::Literal {
         file: file.to_owned(),
@@ -324,7 +324,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // In the paper's format, each sub-layer has its own weights.
+            // In DEAP's format, each sub-layer has its own weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,

@@ -2,7 +2,7 @@
 //!
 //! The simulation tracks the data on each chip. A sub-layer needs the outputs of its predecessors, its weights, and, at
 //! the head of the model, the input. Data on its own chip need no transfer; data on no chip, as every input at first,
-//! come from memory through the network interface (section IV-C); data on other chips come from the chip with the
+//! come from memory through the network interface (DEAP, section IV-C); data on other chips come from the chip with the
 //! shortest transfer time. A transfer of m bytes over links at distance d takes (Eq. 2)
 //!
 //! t = m d / B,
@@ -257,7 +257,7 @@ impl ChipMachine {
     ///
     /// # Errors
     ///
-    /// If the number of links has no rate, the schedule uses too many chips, or a sub-layer does not fit.
+    /// Fails if the number of links has no rate, the schedule uses too many chips, or a sub-layer does not fit.
     pub fn steps(
         &self,
         graph: &TaskGraph,

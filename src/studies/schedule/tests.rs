@@ -19,7 +19,7 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
     }
 }
 
-/// The record printed in the paper.
+/// The record printed in the DEAP paper (Agrawal and Xu, 2023).
 const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K': 32,\n  'N': 1,\n  'P': 2500,\n  'Q': 1,\n  'R': 1,\n\
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
@@ -63,7 +63,7 @@ fn schedules_are_read_as_they_are_written() {
         write_schedule(&again, &places).matches("'id'").count(),
         graph.tasks.len()
     );
-    // Both have the same sub-layers at the same positions, with the same inputs.
+    // The parsed schedule has the same sub-layers as the original at the same positions, with the same inputs.
     for step in 0..schedule.steps() {
         for chip in 0..3 {
             let (one, other) = (schedule.at(chip, step), places.at(chip, step));

@@ -70,7 +70,7 @@ impl ScheduledJob<'_> {
     ///
     /// # Errors
     ///
-    /// The errors of `out`.
+    /// Fails with the errors of `out`.
     pub fn nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
         let mut writer = RankWriter {
             out,

@@ -70,7 +70,7 @@ fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
 ///
 /// # Errors
 ///
-/// The first run that cannot be generated or replayed, or has no matrix product.
+/// Fails at the first run that cannot be generated or replayed, or has no matrix product.
 pub fn calibrate(
     table: &RunTable,
     options: &ReplayOptions,

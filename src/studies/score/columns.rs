@@ -204,7 +204,7 @@ impl RunColumns {
     ///
     /// # Errors
     ///
-    /// If it is not TOML, lacks a key, or has an unknown key.
+    /// Fails if the text is not TOML, lacks a key, or has an unknown key.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -283,7 +283,7 @@ impl RunColumns {
     ///
     /// # Errors
     ///
-    /// If there is no such option.
+    /// Fails if the option `key` does not exist.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key(key);
         if !known(&key) {

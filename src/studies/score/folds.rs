@@ -68,7 +68,8 @@ fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable 
 ///
 /// # Errors
 ///
-/// The first run that cannot be predicted; a table with one fold; or a constant that some machine does not have.
+/// Fails if a run cannot be predicted (the error is that of the first such run), the table has only one fold, or a
+/// machine lacks one of the constants.
 pub fn fit_in_folds(
     table: &RunTable,
     options: &ReplayOptions,

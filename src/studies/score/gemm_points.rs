@@ -20,7 +20,7 @@ pub type GemmPoints = BTreeMap<[u64; 3], f64>;
 ///
 /// # Errors
 ///
-/// A column is missing, or a row is not a GEMM.
+/// Fails if a column is missing, or a row is not a GEMM.
 pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, ScoreError> {
     let table = |why: String| ScoreError::Table {
         file: file.to_owned(),

@@ -21,7 +21,7 @@ const TESTS: [(&str, CollectiveKind); 4] = [
 ///
 /// # Errors
 ///
-/// A log without a test's name, ranks or times, or with an invalid line.
+/// Fails if the log has no test name, ranks or times, or has an invalid line.
 pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     let refuse = |why: String| ScoreError::Table {
         file: file.to_owned(),

@@ -130,7 +130,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// The first problem, with its line.
+    /// Fails at the first problem, with its line.
     pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;
@@ -209,7 +209,7 @@ impl PairTable {
     ///
     /// # Errors
     ///
-    /// The first pair whose job cannot be read, edited or replayed.
+    /// Fails at the first pair whose job cannot be read, edited or replayed.
     pub fn score(&self) -> Result<PairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
             let predicted = self.predict(pair);

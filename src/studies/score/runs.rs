@@ -85,8 +85,8 @@ impl RunTable {
     ///
     /// # Errors
     ///
-    /// If a column is missing, or there are no rows. Invalid rows are not errors; `refused` has
-    /// them.
+    /// Fails if a column is missing, or there are no rows. Invalid rows are not errors; the table lists them in
+    /// `refused`.
     pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
@@ -196,7 +196,7 @@ impl RunTable {
     ///
     /// # Errors
     ///
-    /// The first invalid row.
+    /// Fails at the first invalid row.
     pub fn whole(self) -> Result<Self, ScoreError> {
         match self.refused.into_iter().next() {
             None => Ok(Self {

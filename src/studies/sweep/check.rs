@@ -47,7 +47,7 @@ pub enum StudyError {
 ///
 /// # Errors
 ///
-/// If it cannot be read, or anything in it is unknown.
+/// Fails if the study cannot be read, or anything in the study is unknown.
 pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     let text = config::read(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
@@ -181,8 +181,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             return Err(refuse(key, value, refusal.detail));
         }
     }
-    // Check each value with the first values of the other axes; if keys depend on other keys, the
-    // first refusal of all values counts.
+    // Check each value with the first values of the other axes; if keys depend on other keys, the first rejection among
+    // all values counts.
     for axis in &study.axes {
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
@@ -207,7 +207,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Returns true if a refusal depends on several values of a plan, so that other combinations may be valid.
+/// Returns true if a point is rejected because of several values of a plan together, so that other combinations may be
+/// valid.
 fn of_plans(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }

@@ -282,7 +282,7 @@ impl<'s> PointEvaluator<'s> {
     ///
     /// # Errors
     ///
-    /// The reason why the point has no report.
+    /// Fails if the point cannot be replayed; the error states the reason.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
         let work = self.work(&resolved)?;

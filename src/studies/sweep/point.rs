@@ -28,7 +28,7 @@ pub struct PointRefusal {
 }
 
 impl PointRefusal {
-    /// Creates a refusal with class `reason`.
+    /// Creates the answer for a point that is rejected for a reason of class `reason`.
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),

@@ -172,7 +172,7 @@ impl<'s> StudyExplorer<'s> {
     ///
     /// # Errors
     ///
-    /// If the journal cannot be written, or answers are missing and must not be computed.
+    /// Fails if the journal cannot be written, or answers are missing and must not be computed.
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.take_turns(rounds)?,

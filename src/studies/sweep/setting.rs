@@ -79,7 +79,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
 ///
 /// # Errors
 ///
-/// The most similar name, if `key` is unknown.
+/// Fails if `key` is unknown, with the most similar known key.
 pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if NAMES.contains(&key) {
         return Ok(SettingKind::Name);

@@ -100,7 +100,7 @@ impl Study {
     ///
     /// # Errors
     ///
-    /// If it is not TOML, lacks a key, or has a key that is unknown or contradicts another.
+    /// Fails if the text is not TOML, lacks a key, or has a key that is unknown or contradicts another key.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;

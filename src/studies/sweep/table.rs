@@ -37,7 +37,7 @@ pub struct SweepTable<'s> {
     pub study: &'s Study,
     /// Rows of the study, by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of layers, for a study in rounds.
+    /// Turns of the study's layers in a search in rounds; empty for other searches.
     turns: Vec<LayerTurn>,
     /// Objective values of each row; `None` unless all values are known.
     values: Vec<Option<Vec<f64>>>,
@@ -48,7 +48,7 @@ pub struct SweepTable<'s> {
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`, with the turns of layers that found the rows, if any.
+    /// Creates the table of `rows`. `turns` are the layers' turns of a search in rounds; empty for other searches.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures(row)?;
@@ -131,7 +131,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of the best row by `objective` with the other rows, if it is known.
+    /// Compares the interval of the best row by `objective` with the values of the other rows; `None` if the interval
+    /// is unknown.
     pub fn lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval(best, objective)?;
         let place = self
@@ -193,8 +194,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the indices of the Pareto-optimal rows, best in the first objective first. Of rows
-    /// that are equal in all objectives only the first is returned.
+    /// Returns the indices of the Pareto-optimal rows, best in the first objective first. If rows are equal in all
+    /// objectives, only the first is returned.
     pub fn front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())

@@ -36,7 +36,7 @@ impl GeneratedJob {
     ///
     /// # Errors
     ///
-    /// None in practice, because nodes of a generated job cause no errors.
+    /// Never fails in practice, because the nodes of a generated job cause no errors.
     pub fn members(&self) -> Result<Vec<TraceMembers>, TraceError> {
         let partners = |rank: u32| -> Result<NamedPartners, TraceError> {
             let mut partners = NamedPartners::default();

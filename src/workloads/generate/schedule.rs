@@ -330,9 +330,9 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Returns the maximum number of passes whose activations stage `stage` stores: forward passes
-    /// whose gradients are incomplete. Each is 1/[`chunks`](PipelineSchedule::chunks) of the
-    /// activations of a micro-batch on the stage.
+    /// Returns the maximum number of passes whose activations stage `stage` stores: forward passes whose gradients are
+    /// incomplete. The activations of a pass are 1/[`chunks`](PipelineSchedule::chunks) of the activations of a
+    /// micro-batch on the stage.
     ///
     /// The number is the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, m for GPipe, and
     /// 0 for inference, which saves nothing.

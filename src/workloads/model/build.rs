@@ -24,7 +24,7 @@ impl ModelDefinition {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or the model's samples cannot have this number of tokens.
+    /// Fails if the text is invalid, or the model's samples cannot have this number of tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
         Self::of_sizes(
             text,
@@ -40,7 +40,7 @@ impl ModelDefinition {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or the model cannot have those sizes.
+    /// Fails if the text is invalid, or the model cannot have those sizes.
     pub fn of_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
         definition(text, file, sizes)
     }

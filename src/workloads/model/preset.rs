@@ -155,7 +155,7 @@ impl ModelSource {
     ///
     /// # Errors
     ///
-    /// If the text is invalid, or the model cannot have those sizes.
+    /// Fails if the text is invalid, or the model cannot have those sizes.
     pub fn definition_of(&self, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::of_sizes(&self.text, &self.file, sizes)
     }
@@ -165,7 +165,7 @@ impl ModelSource {
     ///
     /// # Errors
     ///
-    /// If the text is invalid.
+    /// Fails if the text is invalid.
     pub fn size(&self, key: &str) -> Result<Option<u64>, ModelError> {
         let document = ConfigDocument::parse(&self.text, &self.file)?;
         let root = document.entries();
@@ -183,7 +183,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// If the preset does not exist, or the file cannot be read or is invalid.
+    /// Fails if the preset does not exist, or the file cannot be read or is invalid.
     pub fn named(name: &str) -> Result<Self, ModelError> {
         Ok(ModelSource::find(name)?.definition(None)?.model)
     }
@@ -193,7 +193,7 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// As [`Model::named`], and if the model's samples cannot have this number of tokens.
+    /// Fails like [`Model::named`], and if the model's samples cannot have this number of tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
     }

@@ -57,7 +57,8 @@ pub(super) trait Recorder {
     fn enter(&mut self, _op: u32, _at: u64) {}
     fn exit(&mut self, _at: u64) {}
     fn thread(&mut self, _thread: u8) {}
-    /// Receives a Gloo meeting, on a worker of its group or on the thread itself.
+    /// Receives a meeting `m` that Gloo carries out, on the thread of `worker` or, for messages, on the requesting
+    /// thread.
     fn meet(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
     fn call(&mut self, _call: Call, _at: u64, _ns: u64, _correlation: u64) {}
     fn device(&mut self, _what: Device, _stream: u32, _at: u64, _ns: u64, _correlation: u64) {}

@@ -1,4 +1,4 @@
-//! Arguments of operators, and the form of arguments in both files.
+//! Arguments of operators, as the host file and Kineto's file write them.
 
 use std::fmt::Write;
 

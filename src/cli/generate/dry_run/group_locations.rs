@@ -15,7 +15,7 @@ pub struct GroupLocation {
     pub groups: u32,
     /// Extent of each group.
     pub extent: SharedExtent,
-    /// Routes from members to their next members; only on machines of tiles.
+    /// Routes from members to their next members; `None` unless the machine has tiles.
     pub neighbours: Option<NeighbourHops>,
 }
 
@@ -81,7 +81,7 @@ pub struct DimensionMembers {
     pub apart: Option<u32>,
 }
 
-/// Family name of the ranks of one pipeline.
+/// Value of [`GroupLocation::family`] for the ranks of one pipeline, which are not a group.
 const STAGES: &str = "stages";
 
 /// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` has the NPU of each rank.

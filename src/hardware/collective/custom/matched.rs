@@ -51,7 +51,7 @@ impl ScriptedAlgorithm {
     ///
     /// # Errors
     ///
-    /// If a peer does not exist, a send or receive has no counterpart, or an operation depends on itself.
+    /// Fails if a peer does not exist, a send or receive has no counterpart, or an operation depends on itself.
     pub fn matched(&self) -> Result<Self, ScriptFault> {
         let size = self.positions();
         let mut channels: BTreeMap<(u32, u32, u32), ChannelOps> = BTreeMap::new();

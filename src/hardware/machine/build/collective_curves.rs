@@ -45,7 +45,7 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
     })
 }
 
-/// Returns the links of the dimension called `name` before an edit of `original`.
+/// Returns the link rates of the dimension `name` in `original`, the machine before an edit.
 pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;

@@ -55,7 +55,7 @@ pub(super) fn tiles(
     let (grid, shape) = grid(&table)?;
     let inside = table.quantity("link_bandwidth", BANDWIDTH)?;
     let latency = table.quantity("link_latency", LATENCY)?;
-    // A ring in the order of the group, as in the paper.
+    // By default a ring in the order of the group, as in PALM.
     let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
     let algorithm = table.or("algorithm", ring, |field| {
         field.choice(&AlgorithmChoice::ALL)

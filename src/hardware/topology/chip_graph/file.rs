@@ -28,7 +28,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Invalid lines, missing or repeated chips, and the errors of [`ChipGraph::new`].
+    /// Fails if a line is invalid, or a chip is missing or repeated, and with the errors of [`ChipGraph::new`].
     pub fn parse(text: &str, file: &str) -> Result<Self, ChipGraphError> {
         let wrong = |line: usize, found: &str, expected: &str| ChipGraphError::Line {
             file: file.to_owned(),

@@ -9,7 +9,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// If the name is unknown, or the graph would have more than [`MOST_CHIPS`].
+    /// Fails if the name is unknown, or the graph would have more than [`MOST_CHIPS`].
     pub fn named(text: &str) -> Result<Self, ChipGraphError> {
         let wrong = || ChipGraphError::Shape {
             found: text.chars().take(80).collect(),

@@ -41,7 +41,7 @@ pub struct LinkTechnology {
 }
 
 impl LinkTechnology {
-    /// Returns Table III, whose rates are at the level of TPU v4.
+    /// Returns DEAP's Table III, whose rates are at the level of TPU v4.
     pub fn table_three(interpolation: LinkInterpolation) -> Self {
         Self {
             interface: 1e9,
@@ -50,12 +50,12 @@ impl LinkTechnology {
         }
     }
 
-    /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a
-    /// chip, and the rate of the network interface, by default Table III's.
+    /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and the rate of
+    /// the network interface. By default, this rate is that of DEAP's Table III.
     ///
     /// # Errors
     ///
-    /// Numbers of links or rates out of range, and repeated numbers.
+    /// Fails if a number of links or a rate is out of range, or a number of links is repeated.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self {
             links: Vec::new(),

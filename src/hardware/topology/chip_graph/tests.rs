@@ -6,7 +6,7 @@ fn graph(name: &str) -> ChipGraph {
     ChipGraph::named(name).unwrap()
 }
 
-/// The sample of the paper, section IV.A.
+/// The sample topology file of the DEAP paper (Agrawal and Xu, 2023), section IV.A.
 const SAMPLE: &str = "{\n  Topology: 2D-torus\n  Size: 4\n  Dimension: 2\n};\n\
     {\n  Chip_id: 0\n  Connected_chip_id: {1, 3}\n  Connected_chip_distance: {1, 1}\n}\n\
     {\n  Chip_id: 1\n  Connected_chip_id: {0, 2}\n  Connected_chip_distance: {1, 1}\n}\n\
@@ -262,7 +262,7 @@ fn tables_of_rates_are_read() {
     let table = LinkTechnology::parse("3=64 GB/s, 1=180GB/s,interface=2 GB/s").unwrap();
     assert_eq!(table.links, [(1, 180e9), (3, 64e9)]);
     assert_eq!((table.rate(0), table.rate(2)), (Some(2e9), None));
-    // Without a stated interface, Table III's is used.
+    // Without a stated interface, the rate of DEAP's Table III is used.
     assert_eq!(LinkTechnology::parse("4=10GB/s").unwrap().interface, 1e9);
     for wrong in ["", "3", "x=1GB/s", "0=1GB/s", "3=64", "3=1GB/s,3=2GB/s"] {
         assert!(LinkTechnology::parse(wrong).is_err(), "{wrong}");

@@ -178,7 +178,7 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// If there are too many NPUs, switches or links, or if links do not join the NPUs.
+    /// Fails if there are too many NPUs, switches or links, or if links do not join the NPUs.
     pub fn new(topology: &Topology, links: &[DimensionLinks]) -> Result<Self, LinkGraphFault> {
         let npus = topology.npus();
         if npus > MOST_NPUS {

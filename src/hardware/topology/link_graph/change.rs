@@ -30,7 +30,7 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// Names the first change that applies to no link.
+    /// Fails if a change applies to no link; the error names the first such change.
     pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, LinkChangeFault> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;

@@ -12,8 +12,7 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// A text that describes the finding, if a vertex is unknown or no link connects the two
-    /// vertices.
+    /// Fails if a vertex is unknown, or no link connects the two vertices.
     pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
         // Every separator is tried, because names may contain the separator themselves.

@@ -64,8 +64,8 @@ fn rows_of_a_torus_close_over_a_border() {
     assert_eq!(t.path(Npu(3), Npu(0)).unwrap().latency, Span::from_ns(1));
 }
 
-/// Store-and-forward is Eq. 3 of the paper: every link takes its latency and the whole message. For 1 MB from (2, 0) to
-/// (5, 0): two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
+/// Store-and-forward is Eq. 3 of PALM: every link takes its latency and the whole message. For 1 MB from (2, 0) to (5,
+/// 0): two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
 #[test]
 fn store_and_forward_adds_up_the_links() {
     let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);

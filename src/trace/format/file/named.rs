@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf, is_separator};
 #[derive(Debug)]
 pub struct PrefixFiles {
     prefix: String,
-    /// Index of the best ending that exists, for each rank.
+    /// For each rank, the index of the file ending that has precedence among its existing files.
     best: BTreeMap<u32, usize>,
 }
 
@@ -50,7 +50,7 @@ impl PrefixFiles {
         self.best.keys().copied()
     }
 
-    /// Returns the file of `rank` with the best existing ending; `{prefix}.{rank}.et` if there is none.
+    /// Returns the existing file of `rank` whose ending has precedence; `{prefix}.{rank}.et` if no file exists.
     pub fn path(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
         let (ending, packed) = (ENDINGS[place / PACKED.len()], PACKED[place % PACKED.len()]);

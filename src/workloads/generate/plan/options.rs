@@ -170,7 +170,7 @@ impl ParallelismPlan {
     ///
     /// # Errors
     ///
-    /// The reason why the option cannot be combined with the other options.
+    /// Fails if the option cannot be combined with the other options; the error states the reason.
     pub fn take_default(
         &mut self,
         option: &PlanOption,

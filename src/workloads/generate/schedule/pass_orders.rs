@@ -101,8 +101,8 @@ impl PassOrders {
     ///
     /// # Errors
     ///
-    /// A cell without a valid pass; a pass that is missing, occurs twice, or precedes its inputs; a part on two stages;
-    /// or an order in which stages wait for one another forever.
+    /// Fails if a cell has no valid pass; a pass is missing, occurs twice, or precedes its inputs; a part is on two
+    /// stages; or stages wait for one another forever.
     pub fn parse(text: &str) -> Result<Self, PassOrderError> {
         let lines: Vec<&str> = text.lines().collect();
         // Trailing empty lines are ignored.

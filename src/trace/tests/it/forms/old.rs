@@ -264,8 +264,7 @@ fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
     ]);
     std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
     let opened = TraceContents::open(&path).unwrap();
-    // The last node is a collective without a size. It is record 2, and its message starts at this
-    // byte.
+    // The last node is a collective without a size. The node is record 2, and its message starts at byte `start`.
     let error = Graph::read(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
     let start = contents.len() - head(12, "c", 6, &[11]).number(13, 1).0.len();
     let error = opened.with_source(error).to_string();

@@ -123,8 +123,8 @@ fn products_of_experts_are_one_many_or_fused() {
     assert_eq!(kept(&each[0]), kept(&grouped[0]));
 }
 
-/// Tests the rows of the fullest rank: 30 + 10 of 40 copies on the first of two ranks are twice the
-/// mean; a capacity of 1.5 pads to 1.5 times the mean.
+/// Tests that all ranks have the rows of the fullest rank. With expert counts 30, 10, 0 and 0, the first of two ranks
+/// has all 40 copies, twice the mean. A capacity factor of 1.5 pads to 1.5 times the mean.
 #[test]
 fn all_ranks_have_the_rows_of_the_fullest() {
     let flops = |nodes: &[Vec<EmittedNode>], name: &str| {
