@@ -1,8 +1,8 @@
 //! The congestion-aware network: one dimension of links that carry one message at a time.
 //!
 //! A message is stored whole at every device and then forwarded. On a link that is free at t it
-//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t
-//! + ⌊m / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served.
+//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at
+//! t + ⌊m / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served.
 //! On a ring a message takes the shorter direction, and the upward direction if both are equally
 //! short; a switch is a separate device between any two NPUs.
 //!

@@ -16,8 +16,8 @@
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
 //! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay
-//! messages that its receiver takes earlier. If both end links are faster than the slowest link, b
-//! + α is at least s later than for the previous message between the same NPUs. Every model with
+//! messages that its receiver takes earlier. If both end links are faster than the slowest link,
+//! b + α is at least s later than for the previous message between the same NPUs. Every model with
 //! contention has these servers and further ones, so no model is faster than this one.
 //!
 //! The state of a port is two times until which it is busy, so a message takes constant time and

@@ -38,9 +38,9 @@ impl PipelineSchedule {
             + self.waits(slowest, through, micro_batches)
     }
 
-    /// Returns the pipeline bubble of equal stages as a fraction of their computation: (S - 1) / (v
-    /// m) (SC'21, section 2.2.2); layer-wise schedules with fewer micro-batches than stages add (v
-    /// - 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
+    /// Returns the pipeline bubble of equal stages as a fraction of their computation:
+    /// (S - 1) / (v m) (SC'21, section 2.2.2); layer-wise schedules with fewer micro-batches than
+    /// stages add (v - 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
     /// computation times 1 + the result.
     ///
     /// If weight gradients are separate or passes overlap, the formula assumes that forward passes,
