@@ -61,7 +61,7 @@ impl EditRow {
             notes: vec![match together {
                 Some((before, after)) => format!("{before} together, {after} now"),
                 None if count.of_collectives => {
-                    "each lasts so long from its last arrival on, beside whatever else is sent"
+                    "each then lasts this long from the arrival of its last member, whatever else is sent"
                         .to_owned()
                 }
                 None => "they last as long as before".to_owned(),
