@@ -38,7 +38,7 @@ impl CommKernels {
     }
 
     /// Returns the table for looking up names.
-    pub(crate) fn table(&self) -> CommKernelTable<'_> {
+    pub(crate) fn lookup_table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
             known: known_rows().collect(),
@@ -78,8 +78,11 @@ impl CommKernelTable<'_> {
         if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
             return KernelNameHint::Communicates(Some(*kind));
         }
-        let name = plain(name);
-        let row = self.known.iter().find(|row| fits(row.pattern, &name));
+        let name = normalize_name(name);
+        let row = self
+            .known
+            .iter()
+            .find(|row| matches_pattern(row.pattern, &name));
         row.map_or(KernelNameHint::Nothing, |row| {
             KernelNameHint::Communicates(row.kind)
         })
@@ -108,7 +111,7 @@ fn kind_named(name: &str) -> Option<CollectiveKind> {
 }
 
 /// Returns a name in lower case without its argument types, which may belong to another library.
-fn plain(name: &str) -> String {
+fn normalize_name(name: &str) -> String {
     let name = name
         .to_ascii_lowercase()
         .replace("(anonymous namespace)", "");
@@ -119,7 +122,7 @@ fn plain(name: &str) -> String {
 }
 
 /// Returns whether `name` contains the parts of `pattern` in order, and no letter is directly before the first part.
-fn fits(pattern: &str, name: &str) -> bool {
+fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let starts = name.match_indices(first);
@@ -151,8 +154,10 @@ mod tests {
             "all rows but the head are read"
         );
         for (place, row) in rows.iter().enumerate() {
-            let name = plain(row.example);
-            let first = rows.iter().position(|row| fits(row.pattern, &name));
+            let name = normalize_name(row.example);
+            let first = rows
+                .iter()
+                .position(|row| matches_pattern(row.pattern, &name));
             assert_eq!(
                 first,
                 Some(place),
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn names_say_what_a_kernel_does_and_users_add_to_them() {
         let mut kernels = CommKernels::default();
-        let kind = |kernels: &CommKernels, name| kernels.table().find(name);
+        let kind = |kernels: &CommKernels, name| kernels.lookup_table().find(name);
         for (name, expected) in [
             (
                 "nccldevkernel_allreduce_sum_f32_ring_ll",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// # Errors
 ///
 /// Fails if the folder cannot be listed.
-pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let io = |source| TraceError::io(folder, "list", source);
     let entries = std::fs::read_dir(folder).map_err(io)?;
     let paths = entries.map(|entry| Ok(entry.map_err(io)?.path()));

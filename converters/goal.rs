@@ -90,7 +90,7 @@ impl GoalSchedule {
 }
 
 /// Builds the error for an invalid file, at a line, counted from 1.
-fn refused(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
+fn error_at_line(line: usize, found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: (line > 0).then_some((line, 1)),
         ..TraceLocation::default()

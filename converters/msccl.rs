@@ -105,27 +105,27 @@ impl StepKind {
         (Self::Nothing, "nop"),
     ];
 
-    fn word(self) -> &'static str {
+    fn xml_word(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    fn receives(self) -> bool {
-        self.word().starts_with('r') && self != Self::Reduce
+    fn has_receive(self) -> bool {
+        self.xml_word().starts_with('r') && self != Self::Reduce
     }
 
-    fn sends(self) -> bool {
-        self.word().ends_with('s')
+    fn has_send(self) -> bool {
+        self.xml_word().ends_with('s')
     }
 }
 
 /// Returns the text after the first `end`.
-fn behind<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
+fn text_after<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
     let at = text.windows(end.len()).position(|part| part == end)?;
     Some(&text[at + end.len()..])
 }
 
 /// Returns the text after the first `end` that is outside quotes.
-fn unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
+fn text_after_unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
     let mut quote = None;
     for (at, byte) in text.iter().enumerate() {
         match (quote, byte) {
@@ -148,9 +148,11 @@ impl MscclAlgorithm {
             let end = match rest {
                 // The XML parser treats exactly this form as a declaration. Any other `<?` begins a processing
                 // instruction, in which quotes have no meaning.
-                [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => unquoted(inside, b"?>"),
-                [b'<', b'?', inside @ ..] => behind(inside, b"?>"),
-                [b'<', b'!', b'-', b'-', inside @ ..] => behind(inside, b"-->"),
+                [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => {
+                    text_after_unquoted(inside, b"?>")
+                }
+                [b'<', b'?', inside @ ..] => text_after(inside, b"?>"),
+                [b'<', b'!', b'-', b'-', inside @ ..] => text_after(inside, b"-->"),
                 _ => break,
             };
             let Some(end) = end else {
@@ -173,7 +175,7 @@ impl MscclAlgorithm {
 }
 
 /// Builds the error for an invalid file at a line and column, both counted from 1.
-fn refused(line: (usize, usize), found: impl Into<String>, hint: impl Into<String>) -> TraceError {
+fn error_at(line: (usize, usize), found: impl Into<String>, hint: impl Into<String>) -> TraceError {
     let place = TraceLocation {
         line: Some(line),
         ..TraceLocation::default()

@@ -14,7 +14,7 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 
-use crate::folder::{files_of, listed};
+use crate::folder::{files_of, list_folder};
 use crate::pytorch::summary::ConversionSummary;
 use crate::pytorch::{ConvertOptions, ProcessGroup, convert_kineto};
 use chakram_base::ids::MAX_NPUS;
@@ -84,7 +84,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         "export its reports: nsys export -t sqlite REPORT.nsys-rep",
     );
     files_of(paths, expected, |folder| {
-        let mut own = listed(folder)?;
+        let mut own = list_folder(folder)?;
         own.retain(|path| path.is_file() && is_export(path));
         Ok(own)
     })
@@ -104,9 +104,9 @@ pub fn convert(
 ) -> Result<NsysConversion, TraceError> {
     let mut processes = Vec::new();
     for path in paths {
-        processes.extend(report::read(path, &options.comm_kernels)?);
+        processes.extend(report::read_processes(path, &options.comm_kernels)?);
     }
-    let (order, largest) = order(&mut processes);
+    let (order, largest) = order_by_rank(&mut processes);
     let stated = state_calls(&mut processes, largest.as_deref());
     let about = processes.iter().map(|process| {
         let devices = process.devices.iter().copied().collect();
@@ -126,7 +126,7 @@ pub fn convert(
 
 /// Sorts processes into rank order and numbers them: by NCCL's largest communicator if that communicator contains all
 /// processes (its name is returned too), else by file, device and process.
-fn order(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
+fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
     let largest = largest.map(|(name, _, ranks)| (name.clone(), *ranks));

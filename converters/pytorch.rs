@@ -56,7 +56,7 @@ pub(crate) use job::convert_kineto;
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent};
 pub use sniff::{CaptureFileKind, sniff};
-pub(crate) use sniff::{foreign, foreign_magic};
+pub(crate) use sniff::{foreign_description, foreign_magic};
 use std::collections::BTreeMap;
 
 /// A process group that a file declares.
@@ -148,7 +148,7 @@ const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
 /// Returns whether an interval with this name is communication in flight that the host carries out.
-fn in_flight(name: &str) -> bool {
+fn is_in_flight(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }
 

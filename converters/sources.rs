@@ -1,12 +1,12 @@
 //! Sources of traces: their file formats, what the conversion keeps, and detection of a file's
 //! source.
 
-use crate::folder::listed;
+use crate::folder::list_folder;
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
 use crate::nsys;
 use crate::pytorch::tar::is_tar;
-use crate::pytorch::{CaptureFileKind, files, foreign, foreign_magic, sniff};
+use crate::pytorch::{CaptureFileKind, files, foreign_description, foreign_magic, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
@@ -146,7 +146,7 @@ impl TraceSource {
         }
         match of_file(path)? {
             Ok(source) => Ok(source),
-            Err(found) => Err(refused(path, found)),
+            Err(found) => Err(unknown_source(path, found)),
         }
     }
 
@@ -199,7 +199,7 @@ impl RecognizedInput {
                     .metadata()
                     .is_ok_and(|file| file.is_file() && file.len() > 0) =>
             {
-                foreign(path).map(Self::Foreign)
+                foreign_description(path).map(Self::Foreign)
             }
             Err(_) => None,
         }
@@ -239,7 +239,7 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     if let Some(found) = foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
-    Ok(of_bytes(&head).map_err(|found| foreign(path).map_or(found, str::to_owned)))
+    Ok(of_bytes(&head).map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
 }
 
 /// Returns the source of a file that begins with `head` and is not PyTorch's, or a description of the file.
@@ -268,7 +268,7 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
     match FrameCursor::new(head).next_record() {
         Ok(Some(record)) if is_record(record.bytes) => Ok(TraceSource::Trace),
-        _ => Err(described(head)),
+        _ => Err(describe_unknown(head)),
     }
 }
 
@@ -288,7 +288,7 @@ fn is_record(bytes: &[u8]) -> bool {
 }
 
 /// Describes contents that belong to no source.
-fn described(head: &[u8]) -> String {
+fn describe_unknown(head: &[u8]) -> String {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let line = &line[..line.len().min(40)];
     let text = std::str::from_utf8(line).ok();
@@ -306,7 +306,7 @@ fn described(head: &[u8]) -> String {
 /// Returns the source of a folder: the source of the first file, in order of names, that has one.
 /// If no file has a source, its subfolders are searched for captures of ranks and profiles of JAX.
 fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
-    let (files, folders) = entries(path)?;
+    let (files, folders) = folder_entries(path)?;
     for file in &files {
         if let Ok(source) = of_file(file)? {
             return Ok(source);
@@ -318,13 +318,13 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     // A folder whose subfolders have different sources is not one capture.
     let mut inside = Vec::new();
     for folder in &folders {
-        inside.extend(entries(folder)?.0);
+        inside.extend(folder_entries(folder)?.0);
     }
     let mut sources = inside.iter().filter_map(|file| of_file(file).ok()?.ok());
     if sources.next() == Some(TraceSource::Pytorch) {
         return Ok(TraceSource::Pytorch);
     }
-    Err(refused(
+    Err(unknown_source(
         path,
         format!(
             "a folder with {} files, none of a known source",
@@ -334,14 +334,15 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
 }
 
 /// Returns the files and the folders directly in a folder, sorted by name.
-fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
-    let (folders, mut files): (Vec<_>, Vec<_>) =
-        listed(folder)?.into_iter().partition(|path| path.is_dir());
+fn folder_entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
+    let (folders, mut files): (Vec<_>, Vec<_>) = list_folder(folder)?
+        .into_iter()
+        .partition(|path| path.is_dir());
     files.retain(|path| path.is_file());
     Ok((files, folders))
 }
 
-fn refused(path: &Path, found: String) -> TraceError {
+fn unknown_source(path: &Path, found: String) -> TraceError {
     let words = TraceSource::ALL.map(|source| source.word).join(", ");
     TraceError::refused_in(
         path,

@@ -54,7 +54,7 @@ impl LayerComm {
         (Self::Absent, "NONE", 0),
     ];
 
-    fn word(self) -> &'static str {
+    fn file_word(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 

@@ -124,7 +124,7 @@ impl<'a> XplaneJob<'a> {
             let first = devices.len() as u64;
             modules.begin(first);
             modules.read(&space).map_err(named)?;
-            let own = timeline::devices(space, hosts, first, modules.file(), &mut left_out);
+            let own = timeline::read_devices(space, hosts, first, modules.file(), &mut left_out);
             devices.extend(own.map_err(named)?);
         }
         let starts = devices.iter().filter_map(DeviceTimeline::start);
@@ -155,7 +155,7 @@ impl<'a> XplaneJob<'a> {
             calls,
             base,
             summary: XplaneSummary {
-                span_ns: ns(end, base),
+                span_ns: ns_since(end, base),
                 devices: Vec::new(),
                 left_out,
             },
@@ -176,10 +176,10 @@ impl<'a> XplaneJob<'a> {
         let device = &self.devices[rank as usize];
         let io = |source: io::Error| TraceError::io("", "write", source);
         let lanes = device.lane_names();
-        let end = device.end().map_or(0, |end| ns(end, self.base));
-        let metadata = emit::metadata(rank, self.ranks(), end, &lanes);
+        let end = device.end().map_or(0, |end| ns_since(end, self.base));
+        let metadata = emit::metadata_attributes(rank, self.ranks(), end, &lanes);
         let mut writer = TraceWriter::with_metadata(out, &metadata).map_err(io)?;
-        let written = emit::write(device, rank, &self.calls, self.base, &mut writer)?;
+        let written = emit::write_device(device, rank, &self.calls, self.base, &mut writer)?;
         self.summary.devices.push(written);
         Ok(writer.into_inner())
     }
@@ -192,6 +192,6 @@ impl<'a> XplaneJob<'a> {
 
 /// Returns the nanoseconds from `base` to a later instant, both in ps. Rounds down, so that adjacent intervals remain
 /// adjacent.
-fn ns(instant: i128, base: i128) -> u64 {
+fn ns_since(instant: i128, base: i128) -> u64 {
     ((instant - base) / 1000) as u64
 }

@@ -5,7 +5,7 @@
 //! end of A, B depends on A. If B requires only the beginning of A, B depends on the predecessors of A, because B may
 //! begin when A begins.
 
-use super::{GoalOperationKind, GoalProgram, GoalSchedule, refused};
+use super::{GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NodeExtras, TraceWriter};
@@ -23,7 +23,7 @@ impl GoalSchedule {
         let io = |source: std::io::Error| TraceError::io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let program = &self.programs[rank as usize];
-        let after = program.dependencies(rank)?;
+        let after = program.dependencies_of(rank)?;
         let mut id = 0;
         for (operation, after) in program.operations.iter().zip(&after) {
             id += 1;
@@ -69,7 +69,7 @@ impl GoalSchedule {
 
 impl GoalProgram {
     /// Returns, per operation, the operations that must end before the operation.
-    fn dependencies(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
+    fn dependencies_of(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();
         let mut waits = vec![0_u32; count];
         let mut later: Vec<Vec<u32>> = vec![Vec::new(); count];
@@ -104,7 +104,7 @@ impl GoalProgram {
         }
         let stuck = waits.iter().position(|&waits| waits > 0).unwrap_or(0);
         let operation = &self.operations[stuck];
-        Err(refused(
+        Err(error_at_line(
             operation.line,
             format!(
                 "the dependencies of rank {rank} form a cycle, which contains operation `{}`",

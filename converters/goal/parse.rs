@@ -10,7 +10,7 @@
 //!
 //! Labels begin with a letter. Comments are `//` to the end of the line, and `/* … */`.
 
-use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, refused};
+use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl<'t> GoalWords<'t> {
         }
     }
 
-    fn skip(&mut self, length: usize) -> &'t str {
+    fn skip_bytes(&mut self, length: usize) -> &'t str {
         let (word, rest) = self.rest.split_at(length);
         self.line += word.bytes().filter(|byte| *byte == b'\n').count();
         self.rest = rest;
@@ -43,13 +43,13 @@ impl<'t> Iterator for GoalWords<'t> {
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             let blank = self.rest.len() - self.rest.trim_start_matches([' ', '\t', '\r']).len();
-            self.skip(blank);
+            self.skip_bytes(blank);
             if self.rest.starts_with("//") {
                 let end = self.rest.find('\n').unwrap_or(self.rest.len());
-                self.skip(end);
+                self.skip_bytes(end);
             } else if self.rest.starts_with("/*") {
                 let end = self.rest.find("*/").map_or(self.rest.len(), |end| end + 2);
-                self.skip(end);
+                self.skip_bytes(end);
             } else {
                 break;
             }
@@ -66,7 +66,7 @@ impl<'t> Iterator for GoalWords<'t> {
                     .max(first.len_utf8())
             }
         };
-        Some((line, self.skip(length)))
+        Some((line, self.skip_bytes(length)))
     }
 }
 
@@ -98,23 +98,23 @@ impl GoalSchedule {
             words: GoalWords::new(text).peekable(),
             line: 1,
         };
-        parser.lines();
-        parser.take("num_ranks", "`num_ranks N` on the first line")?;
-        let ranks = parser.number("the number of ranks", MOST_RANKS)? as u32;
+        parser.skip_line_ends();
+        parser.expect_word("num_ranks", "`num_ranks N` on the first line")?;
+        let ranks = parser.read_number("the number of ranks", MOST_RANKS)? as u32;
         let mut programs: Vec<Option<GoalProgram>> = vec![None; ranks as usize];
         loop {
-            parser.lines();
+            parser.skip_line_ends();
             if parser.words.peek().is_none() {
                 break;
             }
-            parser.take("rank", "`rank R {`")?;
-            let rank = parser.number("the rank", u64::from(ranks).saturating_sub(1))?;
+            parser.expect_word("rank", "`rank R {`")?;
+            let rank = parser.read_number("the rank", u64::from(ranks).saturating_sub(1))?;
             let line = parser.line;
-            parser.lines();
-            parser.take("{", "`{` after the rank")?;
+            parser.skip_line_ends();
+            parser.expect_word("{", "`{` after the rank")?;
             let Some(slot) = programs.get_mut(rank as usize) else {
                 let found = format!("a block for rank {rank}, but `num_ranks` is 0");
-                return Err(refused(
+                return Err(error_at_line(
                     line,
                     found,
                     "the number of rank blocks as `num_ranks` on the first line",
@@ -122,15 +122,16 @@ impl GoalSchedule {
             };
             if slot.is_some() {
                 let found = format!("a second block for rank {rank}");
-                return Err(refused(line, found, "one block for each rank"));
+                return Err(error_at_line(line, found, "one block for each rank"));
             }
-            *slot = Some(parser.program(rank as u32, ranks)?);
+            *slot = Some(parser.read_program(rank as u32, ranks)?);
         }
         let end = parser.line;
         let programs = programs.into_iter().enumerate().map(|(rank, program)| {
             let found = || format!("the text ends without a block for rank {rank} of {ranks}");
-            program
-                .ok_or_else(|| refused(end, found(), "a block for each rank, which may be empty"))
+            program.ok_or_else(|| {
+                error_at_line(end, found(), "a block for each rank, which may be empty")
+            })
         });
         let programs = programs.collect::<Result<_, _>>()?;
         Ok(Self { programs })
@@ -156,11 +157,11 @@ impl<'t> GoalParser<'t> {
     }
 
     /// Skips line ends.
-    fn lines(&mut self) {
+    fn skip_line_ends(&mut self) {
         while self.next_is("\n") {}
     }
 
-    fn wrong(&mut self, expected: &str) -> TraceError {
+    fn unexpected_word(&mut self, expected: &str) -> TraceError {
         let found = match self.words.peek() {
             Some(&(line, word)) => {
                 self.line = line;
@@ -168,64 +169,64 @@ impl<'t> GoalParser<'t> {
             }
             None => "the text ends".to_owned(),
         };
-        refused(self.line, format!("{found}, expected {expected}"), FORM)
+        error_at_line(self.line, format!("{found}, expected {expected}"), FORM)
     }
 
-    fn take(&mut self, word: &str, expected: &str) -> Result<(), TraceError> {
+    fn expect_word(&mut self, word: &str, expected: &str) -> Result<(), TraceError> {
         if self.next_is(word) {
             Ok(())
         } else {
-            Err(self.wrong(expected))
+            Err(self.unexpected_word(expected))
         }
     }
 
     /// Reads a number from 0 to `most`.
-    fn number(&mut self, what: &str, most: u64) -> Result<u64, TraceError> {
+    fn read_number(&mut self, what: &str, most: u64) -> Result<u64, TraceError> {
         let parsed = self.words.peek().and_then(|(_, word)| word.parse().ok());
         match parsed.filter(|number| *number <= most) {
             Some(number) => {
                 self.next();
                 Ok(number)
             }
-            None => Err(self.wrong(&format!("{what}, a whole number from 0 to {most}"))),
+            None => Err(self.unexpected_word(&format!("{what}, a whole number from 0 to {most}"))),
         }
     }
 
     /// Reads the operations and dependencies of a rank, and the closing brace.
-    fn program(&mut self, rank: u32, ranks: u32) -> Result<GoalProgram, TraceError> {
+    fn read_program(&mut self, rank: u32, ranks: u32) -> Result<GoalProgram, TraceError> {
         let mut program = GoalProgram::default();
         let mut labels: BTreeMap<&str, u32> = BTreeMap::new();
         let mut dependencies = Vec::new();
         loop {
-            self.lines();
+            self.skip_line_ends();
             if self.next_is("}") {
                 break;
             }
             let Some(&(line, word)) = self.words.peek() else {
-                return Err(self.wrong("an operation, a dependency or `}`"));
+                return Err(self.unexpected_word("an operation, a dependency or `}`"));
             };
             let mut label = "";
             if !matches!(word, "calc" | "send" | "recv")
                 && word.starts_with(|c: char| c.is_ascii_alphabetic())
             {
                 self.next();
-                if let Some(begins) = self.relation() {
-                    dependencies.push(self.dependency(line, word, begins)?);
+                if let Some(begins) = self.read_relation() {
+                    dependencies.push(self.read_dependency(line, word, begins)?);
                     continue;
                 }
-                self.take(":", "`:`, `requires` or `irequires` after the label")?;
+                self.expect_word(":", "`:`, `requires` or `irequires` after the label")?;
                 label = word;
             }
             let place = program.operations.len() as u32;
             if !label.is_empty() && labels.insert(label, place).is_some() {
                 let found = format!("a second operation with the label `{}`", escape(label));
-                return Err(refused(
+                return Err(error_at_line(
                     line,
                     found,
                     "a label of its own for each operation of a rank",
                 ));
             }
-            let (kind, cpu) = self.operation(rank, ranks)?;
+            let (kind, cpu) = self.read_operation(rank, ranks)?;
             program.operations.push(GoalOperation {
                 label: label.to_owned(),
                 kind,
@@ -245,7 +246,7 @@ impl<'t> GoalParser<'t> {
             let place = |label: &str| {
                 labels.get(label).copied().ok_or_else(|| {
                     let found = format!("rank {rank} has no operation `{}`", escape(label));
-                    refused(line, found, "labels of operations of the same rank")
+                    error_at_line(line, found, "labels of operations of the same rank")
                 })
             };
             let (later, earlier) = (place(later)?, place(earlier)?);
@@ -268,7 +269,7 @@ impl<'t> GoalParser<'t> {
 
     /// Consumes the keyword of a dependency if the next word is one; returns whether the earlier operation only needs
     /// to begin.
-    fn relation(&mut self) -> Option<bool> {
+    fn read_relation(&mut self) -> Option<bool> {
         if self.next_is("requires") {
             Some(false)
         } else {
@@ -276,7 +277,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    fn dependency(
+    fn read_dependency(
         &mut self,
         line: usize,
         later: &'t str,
@@ -284,7 +285,7 @@ impl<'t> GoalParser<'t> {
     ) -> Result<LabelledDependency<'t>, TraceError> {
         let earlier = match self.words.peek() {
             Some(&(_, word)) if word.starts_with(|c: char| c.is_ascii_alphabetic()) => word,
-            _ => return Err(self.wrong("a label")),
+            _ => return Err(self.unexpected_word("a label")),
         };
         self.next();
         self.end_of_line()?;
@@ -299,21 +300,25 @@ impl<'t> GoalParser<'t> {
     fn end_of_line(&mut self) -> Result<(), TraceError> {
         match self.words.peek() {
             None | Some((_, "\n" | "}")) => Ok(()),
-            _ => Err(self.wrong("the end of the line")),
+            _ => Err(self.unexpected_word("the end of the line")),
         }
     }
 
     /// Reads an operation and the processor that it occupies, to the end of the line.
-    fn operation(&mut self, rank: u32, ranks: u32) -> Result<(GoalOperationKind, u32), TraceError> {
+    fn read_operation(
+        &mut self,
+        rank: u32,
+        ranks: u32,
+    ) -> Result<(GoalOperationKind, u32), TraceError> {
         let Some(&(line, word)) = self.words.peek() else {
-            return Err(self.wrong(OPERATION));
+            return Err(self.unexpected_word(OPERATION));
         };
         let receive = match word {
             "calc" => {
                 self.next();
-                let ns = self.number("nanoseconds", MOST_NS)?;
+                let ns = self.read_number("nanoseconds", MOST_NS)?;
                 let cpu = if self.next_is("cpu") {
-                    self.number("a processor", MOST_CPU)?
+                    self.read_number("a processor", MOST_CPU)?
                 } else {
                     0
                 };
@@ -322,34 +327,38 @@ impl<'t> GoalParser<'t> {
             }
             "send" => false,
             "recv" => true,
-            _ => return Err(self.wrong(OPERATION)),
+            _ => return Err(self.unexpected_word(OPERATION)),
         };
         self.next();
-        let bytes = self.size()?;
+        let bytes = self.read_size()?;
         let (word, what) = if receive {
             ("from", "`from`")
         } else {
             ("to", "`to`")
         };
-        self.take(word, what)?;
+        self.expect_word(word, what)?;
         self.no_wildcard("rank")?;
-        let peer = self.number("a rank", u64::from(ranks) - 1)? as u32;
+        let peer = self.read_number("a rank", u64::from(ranks) - 1)? as u32;
         if peer == rank {
             let found = format!("rank {rank} exchanges a message with itself");
-            return Err(refused(line, found, "a `calc` for copies within a rank"));
+            return Err(error_at_line(
+                line,
+                found,
+                "a `calc` for copies within a rank",
+            ));
         }
         let mut tag = 0;
         if self.next_is("tag") {
             self.no_wildcard("tag")?;
-            tag = self.number("a tag", i32::MAX as u64)? as i32;
+            tag = self.read_number("a tag", i32::MAX as u64)? as i32;
         }
         let cpu = if self.next_is("cpu") {
-            self.number("a processor", MOST_CPU)?
+            self.read_number("a processor", MOST_CPU)?
         } else {
             0
         };
         if self.next_is("nic") {
-            self.number("a network interface", MOST_CPU)?;
+            self.read_number("a network interface", MOST_CPU)?;
         }
         self.end_of_line()?;
         let kind = GoalOperationKind::Message {
@@ -362,7 +371,7 @@ impl<'t> GoalParser<'t> {
     }
 
     /// Reads a size, `10b` or `10 b`.
-    fn size(&mut self) -> Result<u64, TraceError> {
+    fn read_size(&mut self) -> Result<u64, TraceError> {
         const EXPECTED: &str = "bytes, such as `10b`";
         let word = self.words.peek().map_or("", |(_, word)| word);
         let (digits, unit) = match word.strip_suffix('b') {
@@ -370,18 +379,18 @@ impl<'t> GoalParser<'t> {
             None => (word, false),
         };
         let Some(bytes) = digits.parse().ok().filter(|bytes| *bytes <= MOST_BYTES) else {
-            return Err(self.wrong(EXPECTED));
+            return Err(self.unexpected_word(EXPECTED));
         };
         self.next();
         if !unit {
-            self.take("b", EXPECTED)?;
+            self.expect_word("b", EXPECTED)?;
         }
         Ok(bytes)
     }
 
     fn no_wildcard(&mut self, what: &str) -> Result<(), TraceError> {
         match self.words.peek() {
-            Some(&(line, "-1")) => Err(refused(
+            Some(&(line, "-1")) => Err(error_at_line(
                 line,
                 format!("the receive accepts any {what} (-1), so the matching send is unknown"),
                 format!("the {what} that the receive matched in the traced run"),

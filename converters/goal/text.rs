@@ -37,8 +37,8 @@ impl GoalProgram {
             after.sort_unstable();
             after.dedup();
             let (kind, delay) = (
-                operation(graph, peers, node)?,
-                nanoseconds(graph.delay(node)),
+                operation_of(graph, peers, node)?,
+                round_to_ns(graph.delay(node)),
             );
             let cpu = graph.lane(node);
             let operations = &mut program.operations;
@@ -92,7 +92,7 @@ fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
 }
 
 /// Converts a node to an operation of a schedule.
-fn operation(
+fn operation_of(
     graph: &Graph,
     peers: &[u32],
     node: NodeIndex,
@@ -134,13 +134,13 @@ fn operation(
             )
         }
         _ => Ok(GoalOperationKind::Calculation {
-            ns: nanoseconds(graph.recorded(node)),
+            ns: round_to_ns(graph.recorded(node)),
         }),
     }
 }
 
 /// Returns a time in nanoseconds, rounded to nearest.
-fn nanoseconds(span: Span) -> u64 {
+fn round_to_ns(span: Span) -> u64 {
     span.0 / 1000 + u64::from(span.0 % 1000 >= 500)
 }
 

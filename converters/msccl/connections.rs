@@ -1,6 +1,6 @@
 //! Connections between thread blocks, and the messages on them.
 
-use super::{MscclAlgorithm, refused};
+use super::{MscclAlgorithm, error_at};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ impl MscclAlgorithm {
     /// Checks that each connection has one thread block at each end, and that both ends agree on the number and sizes
     /// of its messages. Returns the first chunk of each message of each connection, in order, as the sender numbers
     /// the chunks.
-    pub(super) fn connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
+    pub(super) fn match_connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {
             for (id, block) in (0..).zip(&gpu.blocks) {
@@ -31,8 +31,8 @@ impl MscclAlgorithm {
                         continue;
                     };
                     let steps = (0..).zip(&block.steps).filter(|(_, step)| match side {
-                        0 => step.kind.sends(),
-                        _ => step.kind.receives(),
+                        0 => step.kind.has_send(),
+                        _ => step.kind.has_receive(),
                     });
                     let steps: Vec<u32> = steps.map(|(place, _)| place).collect();
                     if steps.is_empty() {
@@ -41,7 +41,7 @@ impl MscclAlgorithm {
                     let end = &mut all.entry(connection).or_default()[side];
                     if let Some(other) = end.block.replace(id) {
                         let (from, to, channel) = connection;
-                        return Err(refused(
+                        return Err(error_at(
                             block.line,
                             format!(
                                 "thread blocks {other} and {id} of GPU {own} share the connection \
@@ -75,7 +75,7 @@ impl MscclAlgorithm {
         for (&send, &receive) in pairs {
             let (send, receive) = (step(from, sender, send), step(to, receiver, receive));
             if send.count != receive.count {
-                return Err(refused(
+                return Err(error_at(
                     receive.line,
                     format!(
                         "in channel {channel} GPU {to} receives {} chunks, but GPU {from} sends {} chunks",
@@ -87,14 +87,14 @@ impl MscclAlgorithm {
         }
         let paired = sender.steps.len().min(receiver.steps.len());
         if let Some(&extra) = sender.steps.get(paired) {
-            return Err(refused(
+            return Err(error_at(
                 step(from, sender, extra).line,
                 format!("GPU {to} has no receive for this send in channel {channel}"),
                 "a receive step for each send step",
             ));
         }
         if let Some(&extra) = receiver.steps.get(paired) {
-            return Err(refused(
+            return Err(error_at(
                 step(to, receiver, extra).line,
                 format!("GPU {from} has no send for this receive in channel {channel}"),
                 "a send step for each receive step",

@@ -28,14 +28,14 @@ impl<'a> MscclScripts<'a> {
     pub fn new(algorithm: &'a MscclAlgorithm, buffer: u64) -> Result<Self, TraceError> {
         Ok(Self {
             algorithm,
-            messages: algorithm.connections()?,
+            messages: algorithm.match_connections()?,
             buffer,
         })
     }
 
     /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes, as
     /// equal as possible.
-    fn bytes(&self, first: u64, count: u64) -> u64 {
+    fn chunk_bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
         (end(first + count) - end(first)) as u64
@@ -56,7 +56,7 @@ impl<'a> MscclScripts<'a> {
         for block in blocks {
             let mut ids = Vec::with_capacity(block.steps.len());
             for step in &block.steps {
-                next += u64::from(step.kind.receives() && step.kind.sends()) + 1;
+                next += u64::from(step.kind.has_receive() && step.kind.has_send()) + 1;
                 ids.push(next - 1);
             }
             last.push(ids);
@@ -72,7 +72,7 @@ impl<'a> MscclScripts<'a> {
                     data.push(last[block as usize][step as usize]);
                 }
                 name.clear();
-                let word = step.kind.word();
+                let word = step.kind.xml_word();
                 write!(name, "tb{number}/{place}/{word}").expect("a string grows as needed");
                 let mut put = |op, data: &[u64]| {
                     let view = NodeView::new(id, &name, op);
@@ -80,20 +80,21 @@ impl<'a> MscclScripts<'a> {
                     writer.write(&view, data, &NodeExtras::default())
                 };
                 let end = last[number][place];
-                if let (true, Some(peer)) = (step.kind.receives(), block.receive) {
-                    let op = self.message(true, (peer, gpu, block.channel), received, step.count);
+                if let (true, Some(peer)) = (step.kind.has_receive(), block.receive) {
+                    let op =
+                        self.message_op(true, (peer, gpu, block.channel), received, step.count);
                     put(op, &data)?;
                     received += 1;
                     // Data must be received before it is forwarded.
                     data = vec![end - 1];
                 }
-                if let (true, Some(peer)) = (step.kind.sends(), block.send) {
-                    let op = self.message(false, (gpu, peer, block.channel), sent, step.count);
+                if let (true, Some(peer)) = (step.kind.has_send(), block.send) {
+                    let op = self.message_op(false, (gpu, peer, block.channel), sent, step.count);
                     put(op, &data)?;
                     sent += 1;
                 }
                 // A local step costs no time; it must not become a kernel without a known time.
-                if !step.kind.receives() && !step.kind.sends() {
+                if !step.kind.has_receive() && !step.kind.has_send() {
                     put(Op::NoOp, &data)?;
                 }
                 before = Some(end);
@@ -103,7 +104,7 @@ impl<'a> MscclScripts<'a> {
     }
 
     /// Returns the send or the receive of the message `index` of a connection.
-    fn message(
+    fn message_op(
         &self,
         receive: bool,
         connection: Connection,
@@ -117,7 +118,7 @@ impl<'a> MscclScripts<'a> {
             peer: if receive { from } else { to },
             // Messages of a connection arrive in order; the index distinguishes messages of one channel.
             tag: (channel << 16 | index as u32) as i32,
-            bytes: self.bytes(first, count),
+            bytes: self.chunk_bytes(first, count),
             own: None,
             host: false,
         }
@@ -140,8 +141,8 @@ mod tests {
         };
         let scripts = MscclScripts::new(&algorithm, 10).unwrap();
         // Three chunks of 10 B end at the bytes 3, 6 and 10.
-        let bytes =
-            [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)].map(|(first, n)| scripts.bytes(first, n));
+        let bytes = [(0, 1), (1, 1), (2, 1), (0, 3), (1, 2)]
+            .map(|(first, n)| scripts.chunk_bytes(first, n));
         assert_eq!(bytes, [3, 3, 4, 10, 7]);
     }
 }

@@ -1,6 +1,6 @@
 //! Parses MSCCL's XML, in which `algo` contains `gpu`, which contains `tb`, which contains `step`.
 
-use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, refused};
+use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
 use roxmltree::{Document, Node};
 
@@ -24,25 +24,29 @@ const COLLECTIVES: [(&str, CollectiveKind); 8] = [
 struct Element<'d>(Node<'d, 'd>);
 
 impl<'d> Element<'d> {
-    fn line(&self) -> (usize, usize) {
+    fn line_and_column(&self) -> (usize, usize) {
         let position = self.0.document().text_pos_at(self.0.range().start);
         (position.row as usize, position.col as usize)
     }
 
-    fn name(&self) -> &'d str {
+    fn tag_name(&self) -> &'d str {
         self.0.tag_name().name()
     }
 
-    fn text(&self, key: &str) -> Result<&'d str, TraceError> {
+    fn text_attribute(&self, key: &str) -> Result<&'d str, TraceError> {
         self.0.attribute(key).ok_or_else(|| {
-            let found = format!("<{}> without `{key}`", self.name());
-            refused(self.line(), found, "the attributes that msccl-tools write")
+            let found = format!("<{}> without `{key}`", self.tag_name());
+            error_at(
+                self.line_and_column(),
+                found,
+                "the attributes that msccl-tools write",
+            )
         })
     }
 
     /// Parses the attribute `key` as a number from 0 to `most`; `None` for -1.
-    fn optional(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
-        let text = self.text(key)?;
+    fn optional_number(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
+        let text = self.text_attribute(key)?;
         if text == "-1" {
             return Ok(None);
         }
@@ -51,28 +55,36 @@ impl<'d> Element<'d> {
             _ => {
                 let found = format!("`{key}` is \"{}\"", escape(text));
                 let hint = format!("a number from 0 to {most}, or -1 for none");
-                Err(refused(self.line(), found, hint))
+                Err(error_at(self.line_and_column(), found, hint))
             }
         }
     }
 
-    fn number(&self, key: &str, most: u64) -> Result<u64, TraceError> {
-        self.optional(key, most)?.ok_or_else(|| {
+    fn number_attribute(&self, key: &str, most: u64) -> Result<u64, TraceError> {
+        self.optional_number(key, most)?.ok_or_else(|| {
             let found = format!("`{key}` is \"-1\"");
-            refused(self.line(), found, format!("a number from 0 to {most}"))
+            error_at(
+                self.line_and_column(),
+                found,
+                format!("a number from 0 to {most}"),
+            )
         })
     }
 
     /// Returns the child elements, which must all be named `name`, sorted by their attribute `key`, whose values must
     /// be 0, 1, 2, ….
-    fn inner(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
+    fn numbered_children(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
         for element in self.0.children().filter(Node::is_element).map(Element) {
-            if element.name() != name {
-                let found = format!("<{}> in <{}>", escape(element.name()), self.name());
-                return Err(refused(element.line(), found, format!("<{name}>")));
+            if element.tag_name() != name {
+                let found = format!("<{}> in <{}>", escape(element.tag_name()), self.tag_name());
+                return Err(error_at(
+                    element.line_and_column(),
+                    found,
+                    format!("<{name}>"),
+                ));
             }
-            inner.push((element.number(key, MOST)?, element));
+            inner.push((element.number_attribute(key, MOST)?, element));
         }
         inner.sort_by_key(|(number, _)| *number);
         for (place, (number, element)) in (0..).zip(&inner) {
@@ -80,7 +92,7 @@ impl<'d> Element<'d> {
                 let found =
                     format!("<{name}> with `{key}` {number}, but the next `{key}` is {place}");
                 let hint = format!("each {key} from 0 on exactly once");
-                return Err(refused(element.line(), found, hint));
+                return Err(error_at(element.line_and_column(), found, hint));
             }
         }
         Ok(inner.into_iter().map(|(_, element)| element).collect())
@@ -108,34 +120,38 @@ impl MscclAlgorithm {
             )
         })?;
         let algo = Element(document.root_element());
-        if algo.name() != "algo" {
-            let found = format!("the root element is <{}>", escape(algo.name()));
-            return Err(refused(
-                algo.line(),
+        if algo.tag_name() != "algo" {
+            let found = format!("the root element is <{}>", escape(algo.tag_name()));
+            return Err(error_at(
+                algo.line_and_column(),
                 found,
                 "<algo>, as msccl-tools write it",
             ));
         }
-        let coll = algo.text("coll")?;
+        let coll = algo.text_attribute("coll")?;
         let Some((_, kind)) = COLLECTIVES.iter().find(|(word, _)| *word == coll) else {
             let words = COLLECTIVES.map(|(word, _)| word).join(", ");
             let found = format!("the collective \"{}\"", escape(coll));
-            return Err(refused(algo.line(), found, format!("one of {words}")));
+            return Err(error_at(
+                algo.line_and_column(),
+                found,
+                format!("one of {words}"),
+            ));
         };
-        let gpus = algo.inner("gpu", "id")?;
-        let stated = algo.number("ngpus", MOST)?;
+        let gpus = algo.numbered_children("gpu", "id")?;
+        let stated = algo.number_attribute("ngpus", MOST)?;
         if gpus.len() as u64 != stated || stated < 2 {
             let found = format!("{} <gpu> elements, but `ngpus` is {stated}", gpus.len());
-            return Err(refused(
-                algo.line(),
+            return Err(error_at(
+                algo.line_and_column(),
                 found,
                 "`ngpus` equal to the number of <gpu> elements, and at least 2",
             ));
         }
-        let chunks = algo.number("nchunksperloop", MOST)?;
+        let chunks = algo.number_attribute("nchunksperloop", MOST)?;
         if chunks == 0 {
-            return Err(refused(
-                algo.line(),
+            return Err(error_at(
+                algo.line_and_column(),
                 "`nchunksperloop` is 0",
                 "at least 1 chunk",
             ));
@@ -144,8 +160,8 @@ impl MscclAlgorithm {
             (Some(_), Some(_)) => {
                 let most = i64::MAX as u64;
                 let (least, most) = (
-                    algo.number("minBytes", most)?,
-                    algo.number("maxBytes", most)?,
+                    algo.number_attribute("minBytes", most)?,
+                    algo.number_attribute("maxBytes", most)?,
                 );
                 // Tools write zeros if the size is unbounded.
                 Some((least, most)).filter(|(_, most)| *most > 0)
@@ -161,7 +177,7 @@ impl MscclAlgorithm {
             gpus: gpus.collect::<Result<_, _>>()?,
         };
         this.check_waits()?;
-        this.connections()?;
+        this.match_connections()?;
         Ok(this)
     }
 
@@ -174,7 +190,7 @@ impl MscclAlgorithm {
                 };
                 let known = gpu.blocks.get(block as usize);
                 if known.is_none_or(|block| wanted as usize >= block.steps.len()) {
-                    return Err(refused(
+                    return Err(error_at(
                         step.line,
                         format!(
                             "a step waits for step {wanted} of thread block {block}, which does not exist"
@@ -189,7 +205,7 @@ impl MscclAlgorithm {
 }
 
 fn gpu_of(gpu: &Element<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError> {
-    let blocks = gpu.inner("tb", "id")?;
+    let blocks = gpu.numbered_children("tb", "id")?;
     let blocks = blocks.iter().map(|block| block_of(block, id, gpus));
     Ok(MscclGpu {
         blocks: blocks.collect::<Result<_, _>>()?,
@@ -198,26 +214,32 @@ fn gpu_of(gpu: &Element<'_>, id: u32, gpus: u64) -> Result<MscclGpu, TraceError>
 
 fn block_of(block: &Element<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, TraceError> {
     let peer = |key| {
-        let peer = block.optional(key, gpus - 1)?.map(|peer| peer as u32);
+        let peer = block
+            .optional_number(key, gpus - 1)?
+            .map(|peer| peer as u32);
         if peer == Some(own) {
             let found = format!("`{key}` of a thread block of GPU {own} is {own}, the GPU itself");
-            return Err(refused(block.line(), found, "another GPU, or -1"));
+            return Err(error_at(
+                block.line_and_column(),
+                found,
+                "another GPU, or -1",
+            ));
         }
         Ok(peer)
     };
     let (send, receive) = (peer("send")?, peer("recv")?);
-    let steps = block.inner("step", "s")?;
+    let steps = block.numbered_children("step", "s")?;
     let steps = steps.iter().map(step_of).collect::<Result<Vec<_>, _>>()?;
     for step in &steps {
         let lacks = |needed, peer: Option<u32>| needed && peer.is_none();
-        let word = step.kind.word();
+        let word = step.kind.xml_word();
         for (lacks, key) in [
-            (lacks(step.kind.sends(), send), "send"),
-            (lacks(step.kind.receives(), receive), "recv"),
+            (lacks(step.kind.has_send(), send), "send"),
+            (lacks(step.kind.has_receive(), receive), "recv"),
         ] {
             if lacks {
                 let found = format!("a step `{word}` in a thread block without `{key}`");
-                return Err(refused(
+                return Err(error_at(
                     step.line,
                     found,
                     format!("a peer in `{key}` of <tb>"),
@@ -228,28 +250,35 @@ fn block_of(block: &Element<'_>, own: u32, gpus: u64) -> Result<ThreadBlock, Tra
     Ok(ThreadBlock {
         send,
         receive,
-        channel: block.number("chan", MOST - 1)? as u32,
+        channel: block.number_attribute("chan", MOST - 1)? as u32,
         steps,
-        line: block.line(),
+        line: block.line_and_column(),
     })
 }
 
 fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
-    let word = step.text("type")?;
+    let word = step.text_attribute("type")?;
     let Some((kind, _)) = StepKind::ALL.iter().find(|(_, known)| *known == word) else {
         let words = StepKind::ALL.map(|(_, word)| word).join(", ");
         let found = format!("a step of type \"{}\"", escape(word));
-        return Err(refused(step.line(), found, format!("one of {words}")));
+        return Err(error_at(
+            step.line_and_column(),
+            found,
+            format!("one of {words}"),
+        ));
     };
-    let after = match (step.optional("depid", MOST)?, step.optional("deps", MOST)?) {
+    let after = match (
+        step.optional_number("depid", MOST)?,
+        step.optional_number("deps", MOST)?,
+    ) {
         (Some(block), Some(step)) => Some((block as u32, step as u32)),
         (None, _) => None,
         (Some(block), None) => {
             let found = format!(
                 "a step has `depid` {block} for a thread block, but no `deps` for one of its steps"
             );
-            return Err(refused(
-                step.line(),
+            return Err(error_at(
+                step.line_and_column(),
                 found,
                 "`deps` with the index of the step",
             ));
@@ -257,10 +286,10 @@ fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
     };
     Ok(MscclStep {
         kind: *kind,
-        source: step.optional("srcoff", MOST)?.unwrap_or(0),
-        count: step.number("cnt", MOST)?,
+        source: step.optional_number("srcoff", MOST)?.unwrap_or(0),
+        count: step.number_attribute("cnt", MOST)?,
         after,
-        line: step.line(),
+        line: step.line_and_column(),
     })
 }
 
@@ -323,10 +352,10 @@ mod tests {
             all.map(|(_, word)| *word).collect::<Vec<_>>()
         };
         assert_eq!(
-            words(StepKind::receives),
+            words(StepKind::has_receive),
             ["r", "rcs", "rrs", "rrc", "rrcs"]
         );
-        assert_eq!(words(StepKind::sends), ["s", "rcs", "rrs", "rrcs"]);
+        assert_eq!(words(StepKind::has_send), ["s", "rcs", "rrs", "rrcs"]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl NcclRange {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;
         }
-        let facts = RangeFacts::of(name, json);
+        let facts = RangeFacts::from_range(name, json);
         if let (Some(communicator), Some(rank), Some(ranks)) =
             (&facts.communicator, facts.rank, facts.ranks)
         {
@@ -90,7 +90,7 @@ struct RangeFacts {
 }
 
 impl RangeFacts {
-    fn of(name: &str, json: Option<&str>) -> Self {
+    fn from_range(name: &str, json: Option<&str>) -> Self {
         let mut facts = Self::default();
         let payload = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
         for (key, value) in payload.iter().filter_map(Value::as_object).flatten() {
@@ -98,7 +98,7 @@ impl RangeFacts {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            facts.fact(&key.to_lowercase(), &text);
+            facts.take_fact(&key.to_lowercase(), &text);
         }
         // The fields are `key value, key value`, either after a colon or as the whole name.
         let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
@@ -115,12 +115,12 @@ impl RangeFacts {
                 "nranks" => "nranks",
                 _ => continue,
             };
-            facts.fact(key, pair[1]);
+            facts.take_fact(key, pair[1]);
         }
         facts
     }
 
-    fn fact(&mut self, key: &str, value: &str) {
+    fn take_fact(&mut self, key: &str, value: &str) {
         let number = || value.parse().ok();
         if key.contains("communicator") || key == "comm" {
             self.communicator = Some(value.to_owned());
@@ -162,7 +162,7 @@ pub(super) fn calls_of_kernels(
             match moment {
                 ThreadMoment::Call(call) => {
                     if !launches.is_empty() {
-                        settle(&pending, &launches, &mut found);
+                        assign_calls(&pending, &launches, &mut found);
                         pending.clear();
                         launches.clear();
                     }
@@ -171,14 +171,14 @@ pub(super) fn calls_of_kernels(
                 ThreadMoment::Launch(event, kind) => launches.push((event, kind)),
             }
         }
-        settle(&pending, &launches, &mut found);
+        assign_calls(&pending, &launches, &mut found);
     }
     found
 }
 
 /// Assigns the calls of one group to the launches after them, kind by kind: one to one if the numbers match, or all
 /// calls to a single kernel.
-fn settle(
+fn assign_calls(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
     found: &mut BTreeMap<u32, NcclCall>,

@@ -113,7 +113,10 @@ pub(super) fn is_export(path: &Path) -> bool {
 /// # Errors
 ///
 /// Fails if the file is not an export, is damaged, or has no device work.
-pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapture>, TraceError> {
+pub(super) fn read_processes(
+    path: &Path,
+    kernels: &CommKernels,
+) -> Result<Vec<ProcessCapture>, TraceError> {
     let database = SqliteDatabase::open(path)?;
     if !WORK.iter().any(|name| database.table(name).is_some()) {
         let known = database.table("StringIds").is_some();
@@ -134,7 +137,7 @@ pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapt
     reader.read_records()?;
     reader.read_syncs()?;
     reader.name_threads()?;
-    reader.finish()
+    reader.finish_processes()
 }
 
 /// An export being read.
@@ -181,13 +184,13 @@ impl<'d> ReportReader<'d> {
             texts: NameTable::default(),
             text_of: BTreeMap::new(),
             hints: Vec::new(),
-            comm_kernels: comm_kernels.table(),
+            comm_kernels: comm_kernels.lookup_table(),
             base: 0,
             has_processes: work.into_iter().all(|table| table.has("globalPid")),
             processes: BTreeMap::new(),
         };
         let (texts, text_of) = (&mut this.texts, &mut this.text_of);
-        rows(database, "StringIds", &["id", "value"], &mut |row| {
+        for_each_row(database, "StringIds", &["id", "value"], &mut |row| {
             if let (Some(id), Some(text)) = (row[0].integer(), row[1].text()) {
                 let number = texts.intern(&text).ok_or_else(|| too_many(path))?;
                 text_of.insert(id, number);
@@ -195,7 +198,7 @@ impl<'d> ReportReader<'d> {
             Ok(())
         })?;
         let mut base = None;
-        rows(
+        for_each_row(
             database,
             "TARGET_INFO_SESSION_START_TIME",
             &["utcEpochNs"],
@@ -210,30 +213,30 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Calls `take` with each row of the table `name`, if it exists.
-    fn each(
+    fn for_each_row(
         &mut self,
         name: &str,
         columns: &[&str],
         take: &mut TakeRow<'_, Self>,
     ) -> Result<(), TraceError> {
         let database = self.database;
-        rows(database, name, columns, &mut |row| take(self, row))
+        for_each_row(database, name, columns, &mut |row| take(self, row))
     }
 
     /// Calls `take` with each row of the device work table `name`, if it exists: a row has the
     /// columns [`WORK_COLUMNS`], then `more`.
-    fn each_work(
+    fn for_each_work_row(
         &mut self,
         name: &str,
         more: &[&str],
         take: &mut TakeRow<'_, Self>,
     ) -> Result<(), TraceError> {
-        self.each(name, &[&WORK_COLUMNS[..], more].concat(), take)
+        self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
     /// Returns the process of a row. The process id is in the bits of the global id above the
     /// lowest 24.
-    fn process(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
+    fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
             false => 0,
@@ -256,7 +259,11 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns the start and the duration of a row on the host's clock; counts rows without them.
-    fn time(&mut self, row: &[SqliteValue<'_>], global: SqliteValue<'_>) -> Option<(i64, u64)> {
+    fn host_time(
+        &mut self,
+        row: &[SqliteValue<'_>],
+        global: SqliteValue<'_>,
+    ) -> Option<(i64, u64)> {
         let base = self.base;
         let span = || {
             let (start, end) = (row[0].integer()?, row[1].integer()?);
@@ -265,7 +272,7 @@ impl<'d> ReportReader<'d> {
         };
         let span = span();
         if span.is_none() {
-            self.process(global).trace.untimed += 1;
+            self.process_of(global).trace.untimed += 1;
         }
         span
     }
@@ -273,7 +280,7 @@ impl<'d> ReportReader<'d> {
     /// Adds an event of the process `global`; returns its index.
     fn push(&mut self, global: SqliteValue<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
         let path = self.path;
-        let process = self.process(global);
+        let process = self.process_of(global);
         let trace = &mut process.trace;
         let name = trace.texts.intern(event.name);
         let name = name.ok_or_else(|| too_many(path))?;
@@ -307,7 +314,7 @@ impl<'d> ReportReader<'d> {
         bytes: u64,
     ) -> Result<Option<u32>, TraceError> {
         let global = row[5];
-        let Some((start, duration)) = self.time(row, global) else {
+        let Some((start, duration)) = self.host_time(row, global) else {
             return Ok(None);
         };
         let device = row[2]
@@ -315,7 +322,7 @@ impl<'d> ReportReader<'d> {
             .and_then(|device| i32::try_from(device).ok());
         let device = device.unwrap_or(-1);
         let stream = row[3].integer().unwrap_or(-1);
-        let process = self.process(global);
+        let process = self.process_of(global);
         process.devices.insert(device);
         let tracks = &mut process.trace.tracks;
         let track = *process.streams.entry((device, stream)).or_insert_with(|| {
@@ -335,17 +342,17 @@ impl<'d> ReportReader<'d> {
             duration,
             track,
             correlation: row[4].count().unwrap_or(0),
-            details: Some(details(device, stream, bytes)),
+            details: Some(device_details(device, stream, bytes)),
         };
         self.push(global, event).map(Some)
     }
 
-    fn text(&self, id: SqliteValue<'_>) -> Option<u32> {
+    fn text_index(&self, id: SqliteValue<'_>) -> Option<u32> {
         self.text_of.get(&id.integer()?).copied()
     }
 
     /// Returns what the name at this index shows about communication.
-    fn hint(&mut self, name: u32) -> KernelNameHint {
+    fn kernel_hint(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
             self.hints.resize(self.texts.len(), None);
@@ -356,21 +363,21 @@ impl<'d> ReportReader<'d> {
 
     fn read_kernels(&mut self) -> Result<(), TraceError> {
         let columns = ["demangledName", "shortName", "graphNodeId"];
-        self.each_work(WORK[0], &columns, &mut |this, row| {
-            let name = this.text(row[6]).or_else(|| this.text(row[7]));
+        self.for_each_work_row(WORK[0], &columns, &mut |this, row| {
+            let name = this.text_index(row[6]).or_else(|| this.text_index(row[7]));
             let shown = name
                 .map_or("kernel", |name| this.texts.get(name))
                 .to_owned();
             let Some(event) = this.push_work(row, &shown, EventCategory::Kernel, 0)? else {
                 return Ok(());
             };
-            let hint = name.map_or(KernelNameHint::Nothing, |name| this.hint(name));
+            let hint = name.map_or(KernelNameHint::Nothing, |name| this.kernel_hint(name));
             let is_of_graph = row[8].count().is_some_and(|node| node > 0);
             if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
                 && let Some(correlation) = row[4].count()
             {
                 let kind = kind.and_then(record_name);
-                let process = this.process(row[5]);
+                let process = this.process_of(row[5]);
                 let kernels = process.kernels.entry(correlation).or_default();
                 kernels.push((event, kind));
             }
@@ -380,7 +387,7 @@ impl<'d> ReportReader<'d> {
 
     fn read_copies(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes", "copyKind"];
-        self.each_work(WORK[1], &columns, &mut |this, row| {
+        self.for_each_work_row(WORK[1], &columns, &mut |this, row| {
             let kind = row[7].integer();
             let name = COPIES.iter().find(|(number, _)| Some(*number) == kind);
             let name = name.map_or("Memcpy", |(_, name)| name);
@@ -392,7 +399,7 @@ impl<'d> ReportReader<'d> {
 
     fn read_sets(&mut self) -> Result<(), TraceError> {
         let columns = ["bytes"];
-        self.each_work(WORK[2], &columns, &mut |this, row| {
+        self.for_each_work_row(WORK[2], &columns, &mut |this, row| {
             let bytes = row[6].count().unwrap_or(0);
             this.push_work(row, "Memset (Device)", EventCategory::Set, bytes)
                 .map(drop)
@@ -402,7 +409,7 @@ impl<'d> ReportReader<'d> {
     /// Reads launches of graphs that were traced as a whole; each becomes one kernel on its stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
-        self.each_work(WORK[3], &columns, &mut |this, row| {
+        self.for_each_work_row(WORK[3], &columns, &mut |this, row| {
             let name = match row[6].integer() {
                 Some(graph) => format!("CUDA graph {graph}"),
                 None => "CUDA graph".to_owned(),
@@ -414,9 +421,9 @@ impl<'d> ReportReader<'d> {
 
     /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global
     /// id.
-    fn thread(&mut self, global: SqliteValue<'_>) -> u32 {
+    fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.integer().unwrap_or(0).cast_unsigned();
-        let process = self.process(global);
+        let process = self.process_of(global);
         let pid = process.pid;
         let tracks = &mut process.trace.tracks;
         *process.threads.entry(id).or_insert_with(|| {
@@ -434,7 +441,7 @@ impl<'d> ReportReader<'d> {
     fn read_runtime(&mut self) -> Result<(), TraceError> {
         let columns = ["start", "end", "globalTid", "correlationId", "nameId"];
         let mut process = None;
-        self.each("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, &mut |this, row| {
+        self.for_each_row("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, &mut |this, row| {
             let global = row[2];
             let own = global.integer().map(|id| id.cast_unsigned() >> 24);
             if !this.has_processes && *process.get_or_insert(own) != own {
@@ -443,15 +450,15 @@ impl<'d> ReportReader<'d> {
                 let hint = "export with a newer Nsight Systems, whose kernels have `globalPid`";
                 return Err(TraceError::refused_in(this.path, found, hint));
             }
-            let Some((start, duration)) = this.time(row, global) else {
+            let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
             };
             let name = this
-                .text(row[4])
+                .text_index(row[4])
                 .map_or("CUDA call", |name| this.texts.get(name));
             let name = without_version(name).to_owned();
             let correlation = row[3].count().unwrap_or(0);
-            let track = this.thread(global);
+            let track = this.thread_track(global);
             let event = EventParts {
                 name: &name,
                 category: EventCategory::Runtime,
@@ -462,7 +469,7 @@ impl<'d> ReportReader<'d> {
                 details: None,
             };
             this.push(global, event)?;
-            let process = this.process(global);
+            let process = this.process_of(global);
             let kernels = process.kernels.get(&correlation).into_iter().flatten();
             let launches = kernels.map(|&(event, kind)| (start, ThreadMoment::Launch(event, kind)));
             let moments = process.moments.entry(track).or_default();
@@ -482,10 +489,12 @@ impl<'d> ReportReader<'d> {
             "jsonText",
             "jsonTextId",
         ];
-        self.each("NVTX_EVENTS", &columns, &mut |this, row| {
+        self.for_each_row("NVTX_EVENTS", &columns, &mut |this, row| {
             let global = row[2];
-            let id_text =
-                |this: &Self, id| this.text(id).map(|text| this.texts.get(text).to_owned());
+            let id_text = |this: &Self, id| {
+                this.text_index(id)
+                    .map(|text| this.texts.get(text).to_owned())
+            };
             let name = row[4].text().map(|text| text.into_owned());
             let name = name.or_else(|| id_text(this, row[5]));
             let json = row[6].text().map(|text| text.into_owned());
@@ -500,22 +509,22 @@ impl<'d> ReportReader<'d> {
                 ranks,
             }) = &said
             {
-                let members = &mut this.process(global).members;
+                let members = &mut this.process_of(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
             // Ranges that end on another thread do not nest, and marks have no end.
             let kind = row[3].integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
-                *this.process(global).left_out.entry(what).or_default() += 1;
+                *this.process_of(global).left_out.entry(what).or_default() += 1;
                 return Ok(());
             }
-            let Some((start, duration)) = this.time(row, global) else {
+            let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
             };
-            let track = this.thread(global);
+            let track = this.thread_track(global);
             if let Some(NcclRange::Call(call)) = said {
-                let moments = this.process(global).moments.entry(track).or_default();
+                let moments = this.process_of(global).moments.entry(track).or_default();
                 moments.push((start, ThreadMoment::Call(call)));
             }
             let event = EventParts {
@@ -534,14 +543,14 @@ impl<'d> ReportReader<'d> {
     /// Reads records of CUDA events, on which streams wait.
     fn read_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
-        self.each(
+        self.for_each_row(
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
             &columns,
             &mut |this, row| {
                 if let (Some(correlation), Some(stream), Some(event)) =
                     (row[0].count(), row[1].integer(), row[2].integer())
                 {
-                    let records = &mut this.process(row[3]).records;
+                    let records = &mut this.process_of(row[3]).records;
                     records
                         .entry(event)
                         .or_default()
@@ -559,17 +568,17 @@ impl<'d> ReportReader<'d> {
     fn read_syncs(&mut self) -> Result<(), TraceError> {
         let columns = ["syncType", "eventId"];
         let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
-        self.each_work(table, &columns, &mut |this, row| {
+        self.for_each_work_row(table, &columns, &mut |this, row| {
             let global = row[5];
             let kind = row[6].integer().unwrap_or(0);
             let Some((_, name)) = SYNCS.iter().find(|(number, _)| *number == kind) else {
                 return Ok(());
             };
-            let Some((start, duration)) = this.time(row, global) else {
+            let Some((start, duration)) = this.host_time(row, global) else {
                 return Ok(());
             };
             let correlation = row[4].count().unwrap_or(0);
-            let process = this.process(global);
+            let process = this.process_of(global);
             let mut args = NONE;
             let records = row[7]
                 .integer()
@@ -599,7 +608,7 @@ impl<'d> ReportReader<'d> {
                 correlation,
                 details: Some(EventDetails {
                     args,
-                    ..details(-1, stream, 0)
+                    ..device_details(-1, stream, 0)
                 }),
             };
             this.push(global, event).map(drop)
@@ -608,7 +617,7 @@ impl<'d> ReportReader<'d> {
 
     /// Returns the track of synchronizations, a track on which no work runs.
     fn sync_track(&mut self, global: SqliteValue<'_>) -> u32 {
-        let process = self.process(global);
+        let process = self.process_of(global);
         let tracks = &mut process.trace.tracks;
         *process.streams.entry((i32::MIN, 0)).or_insert_with(|| {
             add_track(
@@ -622,15 +631,15 @@ impl<'d> ReportReader<'d> {
     }
 
     fn name_threads(&mut self) -> Result<(), TraceError> {
-        self.each("ThreadNames", &["nameId", "globalTid"], &mut |this, row| {
+        self.for_each_row("ThreadNames", &["nameId", "globalTid"], &mut |this, row| {
             let Some(name) = this
-                .text(row[0])
+                .text_index(row[0])
                 .map(|name| this.texts.get(name).to_owned())
             else {
                 return Ok(());
             };
             let id = row[1].integer().unwrap_or(0).cast_unsigned();
-            let process = this.process(row[1]);
+            let process = this.process_of(row[1]);
             if let Some(track) = process.threads.get(&id) {
                 let track = &mut process.trace.tracks[*track as usize];
                 track.name = format!("thread {} ({name})", track.tid);
@@ -640,25 +649,25 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns the processes that have device work.
-    fn finish(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
+    fn finish_processes(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
         let mut devices: BTreeMap<i64, String> = BTreeMap::new();
         let mut host = None;
         let database = self.database;
-        rows(database, "TARGET_INFO_GPU", &["id", "name"], &mut |row| {
+        for_each_row(database, "TARGET_INFO_GPU", &["id", "name"], &mut |row| {
             if let (Some(id), Some(name)) = (row[0].integer(), row[1].text()) {
                 devices.insert(id, name.into_owned());
             }
             Ok(())
         })?;
         let columns = ["name", "value"];
-        rows(database, "TARGET_INFO_SYSTEM_ENV", &columns, &mut |row| {
+        for_each_row(database, "TARGET_INFO_SYSTEM_ENV", &columns, &mut |row| {
             if row[0].text().is_some_and(|name| name == "Hostname") {
                 host = row[1].text().map(|text| text.into_owned());
             }
             Ok(())
         })?;
         let mut version = None;
-        rows(database, "META_DATA_EXPORT", &columns, &mut |row| {
+        for_each_row(database, "META_DATA_EXPORT", &columns, &mut |row| {
             if row[0]
                 .text()
                 .is_some_and(|name| name == "EXPORT_SCHEMA_VERSION")
@@ -690,7 +699,7 @@ impl<'d> ReportReader<'d> {
 }
 
 /// Calls `take` with each row of the table `name`, if it exists.
-fn rows(
+fn for_each_row(
     database: &SqliteDatabase,
     name: &str,
     columns: &[&str],
@@ -714,7 +723,7 @@ fn too_many(path: &Path) -> TraceError {
     )
 }
 
-fn details(device: i32, stream: i64, bytes: u64) -> EventDetails {
+fn device_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
     EventDetails {
         stream,
         device,

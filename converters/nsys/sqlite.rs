@@ -112,10 +112,10 @@ pub(crate) struct SqliteTable {
 impl SqliteTable {
     /// Returns whether the table has a column `name`.
     pub fn has(&self, name: &str) -> bool {
-        self.place(name).is_some()
+        self.column_place(name).is_some()
     }
 
-    fn place(&self, name: &str) -> Option<usize> {
+    fn column_place(&self, name: &str) -> Option<usize> {
         let mut columns = self.columns.iter();
         columns.position(|column| column.eq_ignore_ascii_case(name))
     }
@@ -192,7 +192,7 @@ impl SqliteDatabase {
             ));
         }
         let mut header = Vec::new();
-        this.read(0, HEADER, &mut header)?;
+        this.read_at(0, HEADER, &mut header)?;
         if !header.starts_with(MAGIC) {
             return Err(refuse("the file is not a SQLite database", no_export));
         }
@@ -277,7 +277,7 @@ impl SqliteDatabase {
             // Virtual tables have no pages, and tables without row ids use another kind of tree.
             let root = row[2].integer().and_then(|root| u32::try_from(root).ok());
             if let (Some(root @ 1..), true) = (root, kind == "table" && !is_without_row_id(&sql)) {
-                let (columns, row_id) = columns(&sql);
+                let (columns, row_id) = column_names(&sql);
                 let name = name.into_owned();
                 tables.insert(
                     name.clone(),
@@ -310,7 +310,10 @@ impl SqliteDatabase {
             columns.len() <= MOST_COLUMNS,
             "rows are read into a place of that size"
         );
-        let places: Vec<Option<usize>> = columns.iter().map(|name| table.place(name)).collect();
+        let places: Vec<Option<usize>> = columns
+            .iter()
+            .map(|name| table.column_place(name))
+            .collect();
         let mut walk = TableWalk {
             database: self,
             table,
@@ -323,7 +326,7 @@ impl SqliteDatabase {
     }
 
     /// Reads `length` bytes at `offset` into `into`, replacing its contents.
-    fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
+    fn read_at(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
             DatabaseBytes::Memory(bytes) => {
@@ -332,7 +335,7 @@ impl SqliteDatabase {
                     .checked_add(length)
                     .and_then(|end| bytes.get(start..end));
                 into.extend_from_slice(
-                    found.ok_or_else(|| self.damaged(offset, "the file ends here"))?,
+                    found.ok_or_else(|| self.damaged_at(offset, "the file ends here"))?,
                 );
                 Ok(())
             }
@@ -355,16 +358,16 @@ impl SqliteDatabase {
                 "a reference to page {number}, but the file has {} pages",
                 self.pages
             );
-            return Err(self.damaged(0, &found));
+            return Err(self.damaged_at(0, &found));
         }
-        self.read(self.offset(number), self.page, into)
+        self.read_at(self.page_offset(number), self.page, into)
     }
 
-    fn offset(&self, page: u32) -> u64 {
+    fn page_offset(&self, page: u32) -> u64 {
         u64::from(page - 1) * self.page as u64
     }
 
-    fn damaged(&self, offset: u64, found: &str) -> TraceError {
+    fn damaged_at(&self, offset: u64, found: &str) -> TraceError {
         let place = TraceLocation {
             file: Some(self.path.clone()),
             offset: usize::try_from(offset).ok(),
@@ -403,7 +406,7 @@ impl TableWalk<'_> {
         loop {
             let Some(number) = next
                 .take()
-                .map_or_else(|| self.child(&mut path), |n| Ok(Some(n)))?
+                .map_or_else(|| self.next_child(&mut path), |n| Ok(Some(n)))?
             else {
                 return Ok(());
             };
@@ -417,23 +420,23 @@ impl TableWalk<'_> {
                 }),
                 5 => {
                     let found = format!("more than {DEEPEST} levels of inner pages");
-                    return Err(self.damaged(number, &found));
+                    return Err(self.damaged_page(number, &found));
                 }
-                13 => self.leaf(number, &leaf, take)?,
+                13 => self.read_leaf(number, &leaf, take)?,
                 kind => {
                     let found =
                         format!("page {number} has type {kind}, expected 5 (inner) or 13 (leaf)");
-                    return Err(self.damaged(number, &found));
+                    return Err(self.damaged_page(number, &found));
                 }
             }
         }
     }
 
     /// Returns the next child of the last inner page of `path`, and pops pages that have no more children.
-    fn child(&self, path: &mut Vec<InnerPage>) -> Result<Option<u32>, TraceError> {
+    fn next_child(&self, path: &mut Vec<InnerPage>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = header_at(page.number);
-            let cells = usize::from(self.u16(page.number, &page.bytes, head + 3)?);
+            let cells = usize::from(self.read_u16(page.number, &page.bytes, head + 3)?);
             let place = page.next;
             page.next += 1;
             let (number, bytes) = (page.number, &page.bytes);
@@ -444,32 +447,35 @@ impl TableWalk<'_> {
             let at = match place < cells {
                 // The number of the last child is in the page header.
                 false => head + 8,
-                true => usize::from(self.u16(number, bytes, head + 12 + 2 * place)?),
+                true => usize::from(self.read_u16(number, bytes, head + 12 + 2 * place)?),
             };
             let child = read_u32(bytes, at);
             return match child {
                 Some(child) => Ok(Some(child)),
-                None => Err(self.damaged(number, "a cell that begins after the end of its page")),
+                None => {
+                    Err(self.damaged_page(number, "a cell that begins after the end of its page"))
+                }
             };
         }
         Ok(None)
     }
 
-    fn leaf(
+    fn read_leaf(
         &mut self,
         number: u32,
         page: &[u8],
         take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         let head = header_at(number);
-        let cells = usize::from(self.u16(number, page, head + 3)?);
+        let cells = usize::from(self.read_u16(number, page, head + 3)?);
         for place in 0..cells {
-            let at = usize::from(self.u16(number, page, head + 8 + 2 * place)?);
+            let at = usize::from(self.read_u16(number, page, head + 8 + 2 * place)?);
             let mut row = std::mem::take(&mut self.row);
             let row_id = self.read_row(number, page, at, &mut row)?;
             let mut values = [SqliteValue::Null; MOST_COLUMNS];
-            self.decode(&row, row_id, &mut values)
-                .ok_or_else(|| self.damaged(number, "a row whose header contradicts its length"))?;
+            self.decode_row(&row, row_id, &mut values).ok_or_else(|| {
+                self.damaged_page(number, "a row whose header contradicts its length")
+            })?;
             take(&values[..self.places.len()])?;
             self.row = row;
         }
@@ -484,16 +490,16 @@ impl TableWalk<'_> {
         at: usize,
         row: &mut Vec<u8>,
     ) -> Result<i64, TraceError> {
-        let cut = || self.damaged(number, "a row that extends beyond the end of its page");
+        let cut = || self.damaged_page(number, "a row that extends beyond the end of its page");
         let mut rest = page.get(at..self.database.usable).ok_or_else(cut)?;
-        let length = varint(&mut rest).ok_or_else(cut)? as u64;
-        let row_id = varint(&mut rest).ok_or_else(cut)?;
+        let length = take_varint(&mut rest).ok_or_else(cut)? as u64;
+        let row_id = take_varint(&mut rest).ok_or_else(cut)?;
         let usable = self.database.usable as u64;
         if length > LONGEST_ROW || length > self.database.bytes {
             let found = format!(
                 "a row of {length} bytes, expected at most {LONGEST_ROW} and at most the file's size"
             );
-            return Err(self.damaged(number, &found));
+            return Err(self.damaged_page(number, &found));
         }
         // Rule of the file format: a row that exceeds a page keeps a prefix in the page, sized so that the rest fills
         // whole overflow pages.
@@ -524,21 +530,21 @@ impl TableWalk<'_> {
     }
 
     /// Decodes the requested columns into `values`; returns `None` if the header of `row` is invalid.
-    fn decode<'r>(
+    fn decode_row<'r>(
         &self,
         row: &'r [u8],
         row_id: i64,
         values: &mut [SqliteValue<'r>; MOST_COLUMNS],
     ) -> Option<()> {
         let mut types = row;
-        let header = usize::try_from(varint(&mut types)?).ok()?;
+        let header = usize::try_from(take_varint(&mut types)?).ok()?;
         let used = row.len() - types.len();
         let mut types = row.get(used..header)?;
         let mut body = row.get(header..)?;
         let encoding = ValueEncoding(self.database.encoding);
         let mut column = 0;
         while !types.is_empty() {
-            let kind = varint(&mut types)?;
+            let kind = take_varint(&mut types)?;
             let length = match kind {
                 0 | 8 | 9 => 0,
                 1..=4 => kind as usize,
@@ -554,7 +560,7 @@ impl TableWalk<'_> {
                 0 => SqliteValue::Null,
                 8 | 9 => SqliteValue::Integer(kind - 8),
                 7 => SqliteValue::Real(f64::from_be_bytes(bytes.try_into().ok()?)),
-                1..=6 => SqliteValue::Integer(integer(bytes)),
+                1..=6 => SqliteValue::Integer(read_integer(bytes)),
                 _ if kind % 2 == 0 => SqliteValue::Blob,
                 _ => SqliteValue::Text(bytes, encoding),
             };
@@ -576,25 +582,25 @@ impl TableWalk<'_> {
                     "the pages of table {} form a cycle",
                     escape(&self.table.name)
                 );
-                return Err(self.damaged(number, &found));
+                return Err(self.damaged_page(number, &found));
             }
         }
         Ok(())
     }
 
-    fn u16(&self, number: u32, page: &[u8], at: usize) -> Result<u16, TraceError> {
+    fn read_u16(&self, number: u32, page: &[u8], at: usize) -> Result<u16, TraceError> {
         let bytes = page.get(at..at + 2);
         let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
         bytes
             .map(u16::from_be_bytes)
-            .ok_or_else(|| self.damaged(number, "more cells than a page can have"))
+            .ok_or_else(|| self.damaged_page(number, "more cells than a page can have"))
     }
 
-    fn damaged(&self, number: u32, found: &str) -> TraceError {
+    fn damaged_page(&self, number: u32, found: &str) -> TraceError {
         let offset = number
             .checked_sub(1)
             .map_or(0, |before| u64::from(before) * self.database.page as u64);
-        self.database.damaged(offset, found)
+        self.database.damaged_at(offset, found)
     }
 }
 
@@ -609,7 +615,7 @@ fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Removes a varint from the front of `bytes` and returns it.
-fn varint(bytes: &mut &[u8]) -> Option<i64> {
+fn take_varint(bytes: &mut &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for place in 0..9 {
         let (&byte, rest) = bytes.split_first()?;
@@ -626,7 +632,7 @@ fn varint(bytes: &mut &[u8]) -> Option<i64> {
 }
 
 /// Reads a signed big-endian integer of up to eight bytes.
-fn integer(bytes: &[u8]) -> i64 {
+fn read_integer(bytes: &[u8]) -> i64 {
     let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
     let start = if negative { -1 } else { 0 };
     bytes
@@ -644,10 +650,10 @@ fn is_without_row_id(sql: &str) -> bool {
 }
 
 /// Returns the column names in the `CREATE TABLE` statement `sql`, and the index of the row id's alias.
-fn columns(sql: &str) -> (Vec<String>, Option<usize>) {
+fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     const CONSTRAINTS: [&str; 5] = ["PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT"];
     let (mut columns, mut row_id) = (Vec::new(), None);
-    for part in parts(sql) {
+    for part in split_parentheses(sql) {
         let Some((name, is_quoted)) = part.first() else {
             continue;
         };
@@ -671,7 +677,7 @@ type SqlWord = (String, bool);
 
 /// Splits the outermost parentheses of `sql` at commas and returns the words of each part, without words in inner
 /// parentheses.
-fn parts(sql: &str) -> Vec<Vec<SqlWord>> {
+fn split_parentheses(sql: &str) -> Vec<Vec<SqlWord>> {
     let mut chars = sql.chars().peekable();
     let mut depth = 0_u32;
     let mut all = vec![Vec::new()];

@@ -280,7 +280,7 @@ fn random_exports_keep_the_time_of_their_devices() {
         let path = folder.path().join("report.sqlite");
         let file = made.file(page);
         std::fs::write(&path, &file).unwrap();
-        let read = report::read(&path, &CommKernels::default()).unwrap();
+        let read = report::read_processes(&path, &CommKernels::default()).unwrap();
         assert_eq!(read.len() as u64, processes);
         let mut bytes = 0;
         for process in read {

@@ -119,7 +119,7 @@ pub struct Activities {
 pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
     host_waits::set_done(rank, calls);
     let mut found = DependencyStats::default();
-    let (mut waits, blocked) = host_waits::find(rank, calls, &mut found);
+    let (mut waits, blocked) = host_waits::find_host_waits(rank, calls, &mut found);
     let mut bounds = thread_chains::ActivityBounds::new(rank, calls);
     device::host_syncs(rank, &mut bounds, &mut waits, &mut found);
     let mut activities = Activities {
@@ -129,29 +129,30 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
         blocked,
         ..Activities::default()
     };
-    let chains = thread_chains::build(rank, calls, bounds, &waits, &mut activities);
-    in_flight::place(rank, calls, &chains, &mut activities);
-    let device_activities = device::place(rank, calls, &mut activities, &mut found);
+    let chains = thread_chains::build_chains(rank, calls, bounds, &waits, &mut activities);
+    in_flight::place_in_flight(rank, calls, &chains, &mut activities);
+    let device_activities =
+        device::place_device_activities(rank, calls, &mut activities, &mut found);
     for wait in &waits {
         let source = match wait.source {
             WaitSource::Call(call)
                 if calls.list[call as usize].done > calls.list[call as usize].end =>
             {
                 let call = &calls.list[call as usize];
-                chains.before(call.worker, call.done, &activities.list)
+                chains.last_before(call.worker, call.done, &activities.list)
             }
             WaitSource::Call(call) => activities.of_call[call as usize],
             WaitSource::Device(device) => device_activities[device as usize],
         };
         let target = match wait.into {
-            NONE => chains.after(wait.thread, wait.to, &activities.list),
+            NONE => chains.first_after(wait.thread, wait.to, &activities.list),
             item => activities.of_item[item as usize],
         };
         activities.add_dependency(source, target);
     }
-    handoffs::link(&chains, rank, calls, &mut activities, &mut found);
+    handoffs::link_handoffs(&chains, rank, calls, &mut activities, &mut found);
     activities.stats = found;
-    activities.normalize();
+    activities.normalize_dependencies();
     activities
 }
 
@@ -177,7 +178,7 @@ impl Activities {
 
     /// Returns the thread's activity that submitted this one: a host activity submits itself, device work is
     /// submitted by its launch, and a call by its operator. Returns 0 if the launch was before the capture.
-    pub fn submitter(&self, rank: &RankTimeline, work: u32) -> u32 {
+    pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,
             ActivityKind::Device(device) => rank.devices[device as usize].launch,
@@ -212,7 +213,7 @@ impl Activities {
     /// Sorts the dependencies and drops those that contradict the times: a dependency must end before its
     /// dependent begins. Zero-length activities at the same moment are ordered by insertion, so that
     /// dependencies form no cycle.
-    fn normalize(&mut self) {
+    fn normalize_dependencies(&mut self) {
         sort_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
         let list = &self.list;
@@ -257,7 +258,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
 }
 
 /// Returns, per thread, whether it only executes work requested by other threads.
-fn workers(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
+fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     let mut works_for = vec![false; rank.threads.len()];
     for call in calls.list.iter().filter(|call| call.worker != NONE) {
         works_for[call.worker as usize] = true;

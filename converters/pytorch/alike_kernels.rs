@@ -66,7 +66,7 @@ impl AlikeKernels {
         let nearest = near.min_by_key(|kernel| kernel.time.abs_diff(time))?;
         Some(KernelWork {
             time,
-            cost: nearest.cost.part(time, nearest.time),
+            cost: nearest.cost.scaled_part(time, nearest.time),
             ..*nearest
         })
     }

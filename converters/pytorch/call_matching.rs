@@ -86,19 +86,19 @@ pub fn matching(
         let members = found
             .flatten()
             .map(|rank| calls_of[rank].member(rank as u32, [index]));
-        let members = job.common(members.collect(), &mut matches.unmatched);
+        let members = job.keep_common(members.collect(), &mut matches.unmatched);
         let Some((first, others)) = members.split_first() else {
             continue;
         };
-        if let Some(found) = disagreement(first, others, |at| job.signature(at))
+        if let Some(found) = disagreement(first, others, |at| job.signature_of(at))
             && let [Some(one), Some(other)] = found.calls
         {
             let text = format!(
                 "collective {} of group `{}`: {}, but {}",
                 found.k,
                 group.name,
-                job.said(one),
-                job.said(other)
+                job.describe_call(one),
+                job.describe_call(other)
             );
             return Err(CallMismatch(text));
         }
@@ -110,7 +110,9 @@ pub fn matching(
                 matches.unmatched.extend(others);
                 continue;
             }
-            matches.collectives.push(job.matched(index, calls));
+            matches
+                .collectives
+                .push(job.matched_collective(index, calls));
         }
     }
     for (rank, calls) in (0..).zip(calls) {
@@ -122,7 +124,7 @@ pub fn matching(
             .unmatched
             .extend(untold.map(|(i, _)| ((rank, i), reason)));
     }
-    job.messages(&mut matches);
+    job.match_messages(&mut matches);
     // Dropped calls have no node, so they are not reported as unmatched.
     matches.unmatched.retain(|&(at, _)| !job.is_dropped(at));
     Ok(matches)
@@ -149,7 +151,7 @@ struct CapturedCalls<'a> {
 }
 
 impl<'a> CapturedCalls<'a> {
-    fn call(&self, at: CommRef) -> &'a CommCall {
+    fn call_at(&self, at: CommRef) -> &'a CommCall {
         let calls = &self.calls[at.0 as usize];
         match calls.list.get(at.1 as usize) {
             Some(call) => call,
@@ -162,8 +164,8 @@ impl<'a> CapturedCalls<'a> {
         at.1 as usize >= self.calls[at.0 as usize].list.len()
     }
 
-    fn kind(&self, at: CommRef) -> CollectiveKind {
-        match self.call(at).act {
+    fn kind_of(&self, at: CommRef) -> CollectiveKind {
+        match self.call_at(at).act {
             CommOp::Collective(kind) => kind,
             _ => unreachable!("messages are not among them"),
         }
@@ -172,13 +174,13 @@ impl<'a> CapturedCalls<'a> {
     /// Keeps only the calls that all members share, because profiling windows may start or end at different calls. If
     /// no shift makes the members agree, keeps the first calls of each list, up to the length of the shortest list,
     /// so that the mismatch is reported.
-    fn common<'c>(
+    fn keep_common<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
         alone: &mut Vec<(CommRef, &'static str)>,
     ) -> Vec<MemberCalls<'c>> {
         let outlines = |member: &MemberCalls<'_>| -> Vec<CallOutline> {
-            member.iter().map(|at| self.outline(at)).collect()
+            member.iter().map(|at| self.outline_of(at)).collect()
         };
         let Some((first, others)) = members.split_first() else {
             return members;
@@ -213,21 +215,21 @@ impl<'a> CapturedCalls<'a> {
         members
     }
 
-    fn outline(&self, at: CommRef) -> CallOutline {
-        let call = self.call(at);
+    fn outline_of(&self, at: CommRef) -> CallOutline {
+        let call = self.call_at(at);
         // A root may finish before the others begin.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
-            && !self.kind(at).has_root()
+            && !self.kind_of(at).has_root()
             && !self.is_dropped(at);
         CallOutline {
-            signature: self.signature(at),
+            signature: self.signature_of(at),
             sequence: call.asked.sequence,
             span: timed.then_some((call.start, call.end)),
         }
     }
 
-    fn signature(&self, at: CommRef) -> CollectiveSignature {
-        let kind = self.kind(at);
+    fn signature_of(&self, at: CommRef) -> CollectiveSignature {
+        let kind = self.kind_of(at);
         // In a scatter only the root knows the total size, and in all-to-all and gather each member may have its own
         // size, so a difference is no error.
         let one_size = !matches!(
@@ -240,41 +242,41 @@ impl<'a> CapturedCalls<'a> {
         );
         CollectiveSignature {
             kind,
-            bytes: if one_size { self.size(at) } else { 0 },
-            root: self.root(at),
+            bytes: if one_size { self.comm_size_of(at) } else { 0 },
+            root: self.root_of(at),
         }
     }
 
     /// Returns the index of the root among the members.
-    fn root(&self, at: CommRef) -> Option<u32> {
-        self.call(at)
+    fn root_of(&self, at: CommRef) -> Option<u32> {
+        self.call_at(at)
             .asked
             .peer
-            .filter(|_| self.kind(at).has_root())
+            .filter(|_| self.kind_of(at).has_root())
     }
 
-    fn size(&self, at: CommRef) -> u64 {
-        let call = self.call(at);
+    fn comm_size_of(&self, at: CommRef) -> u64 {
+        let call = self.call_at(at);
         let count = self.groups[call.group as usize].ranks.len() as u64;
-        size(
-            self.kind(at),
+        comm_size(
+            self.kind_of(at),
             call.asked.bytes_in,
             call.asked.bytes_out,
             count,
         )
     }
 
-    fn matched(&self, group: u32, members: Vec<CommRef>) -> MatchedCollective {
-        let sizes = members.iter().map(|&at| self.size(at));
+    fn matched_collective(&self, group: u32, members: Vec<CommRef>) -> MatchedCollective {
+        let sizes = members.iter().map(|&at| self.comm_size_of(at));
         let bytes = sizes.clone().max().unwrap_or(0);
-        let asked = members.iter().any(|&at| self.call(at).asked.uneven);
+        let asked = members.iter().any(|&at| self.call_at(at).asked.uneven);
         let uneven = asked || sizes.clone().any(|size| size != bytes);
-        let root = self.root(members[0]);
+        let root = self.root_of(members[0]);
         let root = root.and_then(|root| self.groups[group as usize].ranks.get(root as usize));
         let rank = |at: &CommRef| self.ranks[at.0 as usize].number;
         let root = root.and_then(|root| members.iter().position(|at| rank(at) == *root));
         MatchedCollective {
-            kind: self.kind(members[0]),
+            kind: self.kind_of(members[0]),
             group,
             root: root.map(|at| at as u32),
             bytes,
@@ -283,7 +285,7 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn messages(&self, matches: &mut CallMatches) {
+    fn match_messages(&self, matches: &mut CallMatches) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
             let all = in_order(calls);
@@ -326,8 +328,8 @@ impl<'a> CapturedCalls<'a> {
         }
     }
 
-    fn said(&self, at: CommRef) -> String {
-        let (JobRank { number, timeline }, call) = (self.ranks[at.0 as usize], self.call(at));
+    fn describe_call(&self, at: CommRef) -> String {
+        let (JobRank { number, timeline }, call) = (self.ranks[at.0 as usize], self.call_at(at));
         let item = &timeline.items[call.item as usize];
         let root = call.asked.peer.map(|peer| format!(", root {peer}"));
         format!(
@@ -344,7 +346,7 @@ impl<'a> CapturedCalls<'a> {
 }
 
 /// Returns `comm_size` of a collective from one member's input and output bytes, in a group of `count` members.
-fn size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
+fn comm_size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),
         CollectiveKind::AllGather if bytes_in == 0 => bytes_out / count.max(1),

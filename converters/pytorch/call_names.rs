@@ -37,7 +37,7 @@ impl CarrierKind {
     }
 
     /// Returns whether an interval of kind `carrier` may carry out this kind of request.
-    pub fn carried_by(self, carrier: Self) -> bool {
+    pub fn is_carried_by(self, carrier: Self) -> bool {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
 
@@ -57,7 +57,7 @@ impl CarrierKind {
         })
     }
 
-    fn named(plain: &str) -> Option<Self> {
+    fn from_name(plain: &str) -> Option<Self> {
         const BEGINNINGS: [(&str, CarrierKind); 13] = [
             ("allreduce", CarrierKind::AllReduce),
             ("all_reduce", CarrierKind::AllReduce),
@@ -86,14 +86,14 @@ impl CarrierKind {
 
 /// Returns the kind of communication that the `c10d` operator `name` requests.
 pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
-    CarrierKind::named(name.strip_prefix("c10d::")?)
+    CarrierKind::from_name(name.strip_prefix("c10d::")?)
 }
 
 /// Returns the kind of communication that an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
 pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);
-    CarrierKind::named(plain).filter(|_| known && !plain.starts_with(':'))
+    CarrierKind::from_name(plain).filter(|_| known && !plain.starts_with(':'))
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
             let (asked, made) = (operator_kind(operator), carrier_kind(carrier));
             let fits = asked
                 .zip(made)
-                .is_some_and(|(asked, made)| asked.carried_by(made));
+                .is_some_and(|(asked, made)| asked.is_carried_by(made));
             assert!(fits, "{operator} {asked:?}, {carrier} {made:?}");
         }
         assert_eq!(carrier_kind("nccl:coalesced"), None);

@@ -33,12 +33,12 @@ const ALIKE: i64 = 200_000;
 pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = by_sequence(one, other) {
-        return agree(one, other, shift).then_some(shift);
+        return windows_agree(one, other, shift).then_some(shift);
     }
-    if n == m && agree(one, other, 0) {
+    if n == m && windows_agree(one, other, 0) {
         let together = match one_clock {
             true => overlap_in_time(one, other),
-            false => differences(one, other, 0).1 < ALIKE,
+            false => time_differences(one, other, 0).1 < ALIKE,
         };
         if together {
             return Some(0);
@@ -47,17 +47,17 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
     // Most of the shorter list must overlap the longer one, otherwise almost any shift would fit.
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
-    let shifts = (low..=high).filter(|&shift| overlap(n, m, shift) >= least.max(1));
-    let fitting = shifts.filter(|&shift| agree(one, other, shift));
+    let shifts = (low..=high).filter(|&shift| overlap_count(n, m, shift) >= least.max(1));
+    let fitting = shifts.filter(|&shift| windows_agree(one, other, shift));
     fitting.min_by_key(|&shift| {
-        let (offset, spread) = differences(one, other, shift);
+        let (offset, spread) = time_differences(one, other, shift);
         // If times do not decide, prefer aligned starts, then aligned ends.
         let end = if shift == 0 {
             0
         } else {
             i64::from(shift != n - m) + 1
         };
-        let lost = n.min(m) - overlap(n, m, shift);
+        let lost = n.min(m) - overlap_count(n, m, shift);
         let same_calls = n == m && shift == 0 && !one_clock;
         (
             spread / ALIKE,
@@ -81,16 +81,16 @@ fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let same = |(one, other): (&CallOutline, &CallOutline)| {
         one.sequence.is_some() && one.sequence == other.sequence
     };
-    pairs(one, other, shift).all(same).then_some(shift)
+    matching_pairs(one, other, shift).all(same).then_some(shift)
 }
 
 /// Returns the number of calls that lists of `n` and `m` calls share under a shift.
-fn overlap(n: i64, m: i64, shift: i64) -> i64 {
+fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
 
 /// Returns the pairs of calls that are the same collective.
-fn pairs<'c>(
+fn matching_pairs<'c>(
     one: &'c [CallOutline],
     other: &'c [CallOutline],
     shift: i64,
@@ -100,22 +100,23 @@ fn pairs<'c>(
     ones.zip(other.iter().skip(skipped(-shift)))
 }
 
-fn agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool {
-    pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
+fn windows_agree(one: &[CallOutline], other: &[CallOutline], shift: i64) -> bool {
+    matching_pairs(one, other, shift).all(|(one, other)| one.signature == other.signature)
 }
 
 /// Returns the median difference of end times, and the median deviation from that median.
-fn differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
-    let ends = pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
+fn time_differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, i64) {
+    let ends =
+        matching_pairs(one, other, shift).map(|(one, other)| Some(one.span?.1 - other.span?.1));
     let mut ends: Vec<i64> = ends.flatten().collect();
-    let middle = median(&mut ends);
+    let middle = median_of(&mut ends);
     let mut apart: Vec<i64> = ends.iter().map(|end| (end - middle).abs()).collect();
-    (middle, median(&mut apart))
+    (middle, median_of(&mut apart))
 }
 
 /// Returns whether at least half of the pairs overlap in time, given a common clock.
 fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
-    let spans = pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
+    let spans = matching_pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
     let apart = |&&(one, other): &&((i64, i64), (i64, i64))| {
         one.0 > other.1 + ALIKE || other.0 > one.1 + ALIKE
@@ -123,7 +124,7 @@ fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
     spans.iter().filter(apart).count() * 2 <= spans.len()
 }
 
-fn median(values: &mut [i64]) -> i64 {
+fn median_of(values: &mut [i64]) -> i64 {
     statistics::middle(values).map_or(0, |[_, upper]| upper)
 }
 

@@ -86,8 +86,8 @@ pub struct CommCalls {
 
 /// Finds the calls of `rank`; `kernels` identifies communication kernels.
 pub fn find(rank: &RankTimeline, kernels: &CommKernels) -> CommCalls {
-    let mut calls = host::find(rank);
-    device::find(rank, kernels, &mut calls);
+    let mut calls = host::find_host_calls(rank);
+    device::append_device_calls(rank, kernels, &mut calls);
     calls
         .list
         .sort_by_key(|call| (call.rf_id, call.item, call.start, call.event));

@@ -102,7 +102,7 @@ enum ObservationKind {
 
 impl ClockObservation {
     /// Swaps the two ranks.
-    fn turn_around(self) -> Self {
+    fn reversed(self) -> Self {
         let kind = match self.kind {
             ObservationKind::Collective => ObservationKind::Collective,
             ObservationKind::Sent => ObservationKind::Received,
@@ -122,10 +122,11 @@ pub fn offsets(
     calls: &[CommCalls],
     matches: &CallMatches,
 ) -> Vec<ClockOffset> {
-    let between = observe(calls, matches);
+    let between = collect_observations(calls, matches);
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
-    let hosts = |a: u32, b: u32| HostRelation::of(&ranks[a as usize], &ranks[b as usize]);
+    let hosts =
+        |a: u32, b: u32| HostRelation::between_ranks(&ranks[a as usize], &ranks[b as usize]);
     // Spread from known ranks to unknown ones: first to ranks on the same host, because they share its clock, then
     // along the pair with the most shared observations.
     loop {
@@ -149,7 +150,7 @@ pub fn offsets(
         let turned = from != a;
         let seen = seen
             .iter()
-            .map(|&seen| if turned { seen.turn_around() } else { seen });
+            .map(|&seen| if turned { seen.reversed() } else { seen });
         offsets[to as usize] =
             estimate_offset(seen.collect(), &offsets[from as usize], hosts(a, b));
         known[to as usize] = true;
@@ -166,7 +167,7 @@ enum HostRelation {
 }
 
 impl HostRelation {
-    fn of(one: &RankTimeline, other: &RankTimeline) -> Self {
+    fn between_ranks(one: &RankTimeline, other: &RankTimeline) -> Self {
         match (&one.kineto.host_name, &other.kineto.host_name) {
             (Some(one), Some(other)) if one == other => Self::Same,
             (Some(_), Some(_)) => Self::Different,
@@ -201,7 +202,7 @@ fn estimate_offset(
         seen.spans[1] = (time(start), time(end));
     }
     let mut differences = differences_of_ends(&seen);
-    let estimate = median(&mut differences);
+    let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
     // Errors in the two clocks can make the bounds contradict each other. Then the estimate, or the
@@ -291,7 +292,7 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
         i64::try_from(grown / i128::from(to - from)).unwrap_or(i64::MAX)
     };
     let mut slopes: Vec<i64> = slopes.map(slope).collect();
-    let drift = median(&mut slopes);
+    let drift = median_of(&mut slopes);
     if drift.saturating_abs() > LARGEST_DRIFT {
         return (0, 0);
     }
@@ -299,7 +300,7 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
         .iter()
         .map(|&(end, apart)| apart.saturating_sub(drift_gain(drift, end - from)))
         .collect();
-    let middle = median(&mut left);
+    let middle = median_of(&mut left);
     let spread = median_distance(&left, middle) as f64;
     let growth = drift_gain(drift, to.saturating_sub(from)).saturating_abs();
     // A slope fitted to n differences of standard deviation s = 1.48 × spread has standard error s √12 / √n per window;
@@ -314,7 +315,7 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
 }
 
 /// Collects the observations of each pair of ranks that share calls, lower rank first.
-fn observe(
+fn collect_observations(
     calls: &[CommCalls],
     matches: &CallMatches,
 ) -> BTreeMap<(u32, u32), Vec<ClockObservation>> {
@@ -331,7 +332,7 @@ fn observe(
         let seen = if one.0 < other.0 {
             seen
         } else {
-            seen.turn_around()
+            seen.reversed()
         };
         let pair = (one.0.min(other.0), one.0.max(other.0));
         between.entry(pair).or_default().push(seen);
@@ -358,10 +359,10 @@ fn observe(
 /// Returns the median absolute distance from `middle`.
 fn median_distance(values: &[i64], middle: i64) -> i64 {
     let distance = |value: &i64| value.saturating_sub(middle).saturating_abs();
-    median(&mut values.iter().map(distance).collect::<Vec<i64>>())
+    median_of(&mut values.iter().map(distance).collect::<Vec<i64>>())
 }
 
-fn median(values: &mut [i64]) -> i64 {
+fn median_of(values: &mut [i64]) -> i64 {
     let [lower, upper] = statistics::middle(values).unwrap_or_default();
     lower.saturating_add(upper.saturating_sub(lower) / 2)
 }
@@ -389,7 +390,7 @@ mod tests {
     }
 
     fn turned(seen: &[ClockObservation]) -> Vec<ClockObservation> {
-        seen.iter().map(|seen| seen.turn_around()).collect()
+        seen.iter().map(|seen| seen.reversed()).collect()
     }
 
     fn of(seen: &[ClockObservation], hosts: HostRelation) -> ClockOffset {

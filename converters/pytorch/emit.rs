@@ -11,8 +11,8 @@ use super::transfer_times::CallTime;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NamedAttribute, NodeExtras, TraceWriter};
-use node::{ActivityEmitter, dtypes};
-use order::order;
+use node::{ActivityEmitter, operator_dtypes};
+use order::order_activities;
 use serde::Serialize;
 use std::io::Write;
 
@@ -78,7 +78,7 @@ pub fn write<W: Write>(
     job: &EmitContext<'_>,
     writer: &mut TraceWriter<W>,
 ) -> Result<EmittedCounts, TraceError> {
-    let order = order(rank, activities, calls);
+    let order = order_activities(rank, activities, calls);
     let mut ids = vec![0_u32; activities.list.len()];
     for (place, &work) in order.iter().enumerate() {
         // Ids start at 2, because id 1 is the node that declares the groups.
@@ -99,7 +99,7 @@ pub fn write<W: Write>(
         ids: &ids,
         efforts: &OpCosts::new(rank, job.host_computes),
         alike: AlikeKernels::default(),
-        dtypes: &dtypes(rank),
+        dtypes: &operator_dtypes(rank),
         steps: &rank.step_windows(),
     };
     writing.alike = AlikeKernels::new(writing.kernels());
@@ -129,9 +129,9 @@ pub fn write<W: Write>(
             ActivityKind::Call(call) => job.times[call as usize].late,
             _ => 0,
         };
-        let delay = ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
+        let delay = clamp_to_ns(activity.begin.saturating_sub(last.unwrap_or(job.start)));
         let delay = delay.saturating_add(late);
-        let profiler = charges.charge(rank, activity, delay);
+        let profiler = charges.charge_activity(rank, activity, delay);
         written.profiler_ns = written.profiler_ns.saturating_add(profiler);
         attributes.clear();
         let span = (delay, profiler);
@@ -140,7 +140,7 @@ pub fn write<W: Write>(
         written.causes += causes.len() as u64;
         if let ActivityLane::Stream(_) = activities.lane(rank, activity) {
             let end = end_of(activities, calls, job, work);
-            let lasted = ns(end.saturating_sub(activity.begin));
+            let lasted = clamp_to_ns(end.saturating_sub(activity.begin));
             written.device_ns = written.device_ns.saturating_add(lasted);
         }
     }
@@ -186,6 +186,6 @@ fn groups_json(number: u32, groups: &[JobGroup]) -> String {
     serde_json::to_string(&declared).expect("names and numbers can be written")
 }
 
-fn ns(difference: i64) -> u64 {
+fn clamp_to_ns(difference: i64) -> u64 {
     u64::try_from(difference).unwrap_or(0)
 }

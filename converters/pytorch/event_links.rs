@@ -137,7 +137,7 @@ impl HostNodeLinks {
     /// Joins the nodes of `host` to the events of `kineto`.
     pub fn new(host: &HostTrace, kineto: &KinetoTrace) -> Result<Self, EventLinkError> {
         if !Self::by_id(host, kineto) {
-            return by_order::link(host, kineto).sure();
+            return by_order::link_by_order(host, kineto).require_confidence();
         }
         let mut by_id: Vec<(u64, u32)> = Vec::with_capacity(host.nodes.len());
         let mut this = Self {
@@ -192,7 +192,7 @@ impl HostNodeLinks {
             }
         }
         this.host_only = by_id.len() as u64 - this.linked.min(by_id.len() as u64);
-        this.check(by_id.len() as u64)?;
+        this.check_linked(by_id.len() as u64)?;
         Ok(this)
     }
 
@@ -202,7 +202,7 @@ impl HostNodeLinks {
     }
 
     /// Returns links of `events` events, none of which has a host node.
-    pub(super) fn unlinked(events: usize) -> Self {
+    pub(super) fn without_links(events: usize) -> Self {
         Self {
             host_of: vec![NONE; events],
             ..Self::default()
@@ -223,7 +223,7 @@ impl HostNodeLinks {
     }
 
     /// Rejects links by order with a low confidence.
-    fn sure(self) -> Result<Self, EventLinkError> {
+    fn require_confidence(self) -> Result<Self, EventLinkError> {
         let confidence = self.confidence();
         // Kineto may record fewer threads than the observer; but if more than half of the operators
         // have no event, the files are hardly from one run.
@@ -257,7 +257,7 @@ impl HostNodeLinks {
         })
     }
 
-    fn check(&self, nodes: u64) -> Result<(), EventLinkError> {
+    fn check_linked(&self, nodes: u64) -> Result<(), EventLinkError> {
         const HINT: &str = "pair the host trace and the Kineto trace of one run, rank by rank; \
                             profile(execution_trace_observer=…) starts both together";
         if self.renamed as f64 > self.linked as f64 * MAX_RENAMED {

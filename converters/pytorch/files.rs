@@ -1,8 +1,8 @@
 //! Finds a job's captures and the files of each rank.
 
-use super::sniff::{CaptureFileKind, foreign};
+use super::sniff::{CaptureFileKind, foreign_description};
 use super::tar;
-use crate::folder::listed;
+use crate::folder::list_folder;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ impl CapturePair {
     }
 
     /// Reads `path`, one of the rank's files: `read` reads the file from disk, `parse` parses a file in memory.
-    pub(super) fn read<T>(
+    pub(super) fn read_file<T>(
         &self,
         path: &Path,
         read: fn(&Path) -> Result<T, TraceError>,
@@ -118,11 +118,11 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         if piped.is_some() && is_pipe(path) {
             files.push((path.clone(), true));
         } else if path.is_dir() {
-            files.extend(list(path)?);
+            files.extend(list_captures(path)?);
         } else if path.exists() {
             files.push((path.clone(), true));
         } else {
-            files.extend(matching(path)?.into_iter().map(|path| (path, true)));
+            files.extend(expand_pattern(path)?.into_iter().map(|path| (path, true)));
         }
     }
     // A file that is both named and found in a folder counts as named.
@@ -130,7 +130,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
     files.dedup_by(|later, first| later.0 == first.0);
     let mut held = HeldFiles::new(piped);
     let mut set = CaptureSet::default();
-    let mut files = unpacked(files, &mut held, &mut set)?;
+    let mut files = unpack_archives(files, &mut held, &mut set)?;
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let mut found = Vec::with_capacity(files.len());
     for (path, named) in files {
@@ -162,7 +162,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
                 let path = spoken(&file.path);
-                let what = match foreign(path) {
+                let what = match foreign_description(path) {
                     Some(what) => format!("it is {what}"),
                     None => "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
                              (`traceEvents`)"
@@ -178,10 +178,10 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         let rank = file.rank.or(beside);
         ranks.entry(rank).or_default()[slot].push(file.clone());
     }
-    set.pairs = by_process::take(&mut ranks, &held)?;
+    set.pairs = by_process::take_unnumbered(&mut ranks, &held)?;
     for (rank, [hosts, kinetos]) in ranks {
-        let host = only(hosts, kinetos.first(), &held, &mut set.left_aside)?;
-        let kineto = only(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
+        let host = require_single(hosts, kinetos.first(), &held, &mut set.left_aside)?;
+        let kineto = require_single(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
         set.pairs.push(CapturePair {
             rank: rank.unwrap_or(set.pairs.len() as u32),
             unnumbered: false,
@@ -197,13 +197,13 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         set.left_aside.push((path, reason));
     }
     if let [only] = &mut set.pairs[..] {
-        only.guessed = !numbered(only.named());
+        only.guessed = !is_rank_number(only.named());
     }
     let Some(first) = set.pairs.first() else {
         let path = paths.first().cloned().unwrap_or_default();
         return Err(TraceError::refused_in(
             &path,
-            format!("no captures here{}", others(&found)),
+            format!("no captures here{}", describe_others(&found)),
             "give a folder with host.0.json, kineto.0.json, host.1.json, …, or the files",
         ));
     };
@@ -250,7 +250,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
 }
 
 /// Replaces the tar archives among `files` by the captures in them, which are stored in `held`.
-fn unpacked(
+fn unpack_archives(
     files: Vec<(PathBuf, bool)>,
     held: &mut HeldFiles,
     set: &mut CaptureSet,
@@ -304,7 +304,7 @@ fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
 }
 
 /// Describes files of a folder that are not captures.
-fn others(found: &[FoundFile]) -> String {
+fn describe_others(found: &[FoundFile]) -> String {
     let Some(first) = found.first() else {
         return String::new();
     };
@@ -316,7 +316,7 @@ fn others(found: &[FoundFile]) -> String {
         0 => String::new(),
         more => format!(", and so are {more} more"),
     };
-    if let Some(what) = foreign(&first.path) {
+    if let Some(what) = foreign_description(&first.path) {
         return format!(": {} is {what}{more}", name(first));
     }
     format!(
@@ -327,7 +327,7 @@ fn others(found: &[FoundFile]) -> String {
 
 /// Returns the only file of a rank among `files` of one kind. If there are several, files of a different process than
 /// `other` are put aside, unless the user gave them by name.
-fn only(
+fn require_single(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
     held: &HeldFiles,
@@ -390,7 +390,7 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
 
 /// Expands a pattern such as `run?/host.*.json`, for shells that do not expand patterns; returns `path` itself if it
 /// is not a pattern.
-fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
+fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
     let Some(pattern) = text else {
         return Ok(vec![path.to_owned()]);
@@ -416,14 +416,14 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
 
 /// Returns the JSON files and archives directly in a folder, or, if there are none, the files directly in its
 /// subfolders.
-fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
-    let (files, folders) = entries(folder)?;
+fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
+    let (files, folders) = folder_entries(folder)?;
     if !files.is_empty() {
         return Ok(files);
     }
     let mut inside = Vec::new();
     for folder in folders {
-        inside.extend(entries(&folder)?.0);
+        inside.extend(folder_entries(&folder)?.0);
     }
     Ok(inside)
 }
@@ -431,9 +431,9 @@ fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
 /// JSON files and archives of a folder, each with `false` (not given by name), and the folder's subfolders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
-fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
+fn folder_entries(folder: &Path) -> Result<FolderEntries, TraceError> {
     let (mut files, mut folders) = (Vec::new(), Vec::new());
-    for path in listed(folder)? {
+    for path in list_folder(folder)? {
         let name = path
             .file_name()
             .and_then(|name| name.to_str())
@@ -502,7 +502,7 @@ fn rank_of(path: &Path) -> Option<u32> {
 }
 
 /// Returns whether the number in a file's name is certainly a rank, because the name has a known form.
-fn numbered(path: &Path) -> bool {
+fn is_rank_number(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
         return false;
     };
@@ -554,16 +554,16 @@ mod tests {
         for name in ["host.0.json", "host.1.json", "kineto.0.json"] {
             std::fs::write(folder.path().join(name), "{}").expect("there is room");
         }
-        let found = matching(&folder.path().join("host.*.json")).expect("it is a pattern");
+        let found = expand_pattern(&folder.path().join("host.*.json")).expect("it is a pattern");
         let names: Vec<_> = found.iter().filter_map(|path| path.file_name()).collect();
         assert_eq!(names, ["host.0.json", "host.1.json"]);
-        let none = matching(&folder.path().join("x*")).expect_err("there is none");
+        let none = expand_pattern(&folder.path().join("x*")).expect_err("there is none");
         assert!(
             none.to_string().contains("no file matches this pattern"),
             "{none}"
         );
         assert_eq!(
-            matching(Path::new("plain")).expect("it is a path"),
+            expand_pattern(Path::new("plain")).expect("it is a path"),
             [Path::new("plain")]
         );
     }

@@ -70,7 +70,7 @@ pub fn resolve(
     let all: Vec<u32> = (0..world).collect();
     let mut own = Vec::new();
     for rank in ranks {
-        own.push(declared(rank, &all, &mut groups)?);
+        own.push(merge_declared(rank, &all, &mut groups)?);
     }
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
@@ -79,9 +79,9 @@ pub fn resolve(
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
-        workers::assign(ranks, calls, &groups, &own, &known)
+        workers::assign_worker_groups(ranks, calls, &groups, &own, &known)
     };
-    let communicators = communicators::assign(ranks, calls, &mut groups, &own, world);
+    let communicators = communicators::assign_groups(ranks, calls, &mut groups, &own, world);
     let assumed: Vec<Option<u32>> = own
         .iter()
         .zip(&*calls)
@@ -91,7 +91,7 @@ pub fn resolve(
         let own = &own[r];
         let CommCalls { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
-            let key = communicators::key(call);
+            let key = communicators::communicator_key(call);
             // A record may state the number of the group's members.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
@@ -120,7 +120,7 @@ pub fn resolve(
                             inferred.untold += 1;
                             UNTOLD
                         }
-                        None => return Err(undeclared(rank, call, name)),
+                        None => return Err(undeclared_group(rank, call, name)),
                     }
                 }
                 (None, &[only]) if fits(&only) => {
@@ -146,7 +146,7 @@ pub fn resolve(
                         inferred.untold += 1;
                         UNTOLD
                     } else {
-                        return Err(unnamed(rank, call));
+                        return Err(unnamed_group(rank, call));
                     }
                 }
             };
@@ -163,7 +163,7 @@ pub fn resolve(
             call.asked.peer = place.map(|place| place as u32);
         }
     }
-    messages(ranks, calls, &groups, &mut inferred)?;
+    narrow_message_groups(ranks, calls, &groups, &mut inferred)?;
     Ok((groups, inferred))
 }
 
@@ -218,7 +218,7 @@ fn shown_members(call: &CommCall) -> Option<u32> {
 /// Returns a lower bound on the job's number of ranks: its default group contains all ranks, and no group is larger.
 pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
-    let of_groups = declared.chain(recorded(rank)).map(|group| {
+    let of_groups = declared.chain(recorded_groups(rank)).map(|group| {
         let last = group
             .ranks
             .iter()
@@ -237,13 +237,13 @@ pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
 
 /// Returns the groups that records of calls describe: the name, and either the members (listed or computed) or only
 /// the number of members.
-fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
+fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let kineto = rank.kineto.args.iter();
-    let kineto = kineto.filter_map(|args| described(args, &OF_PROFILER));
+    let kineto = kineto.filter_map(|args| group_from_arguments(args, &OF_PROFILER));
     let host = rank.host.args.iter();
-    let host = host.filter_map(|args| described(&args.attrs, &OF_OBSERVER));
+    let host = host.filter_map(|args| group_from_arguments(&args.attrs, &OF_OBSERVER));
     for group in kineto.chain(host) {
         found.entry(group.name.clone()).or_insert(group);
     }
@@ -289,7 +289,7 @@ const OF_OBSERVER: GroupKeys = [
 ];
 
 /// Returns the group that a record's arguments describe: the members, or only the number of members.
-fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
+fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
         let value = value.map(|(_, value)| value.trim_matches('"'));
@@ -301,7 +301,7 @@ fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup
     let size = number(size).filter(|size| (1..=LARGEST_GROUP).contains(size));
     let listed = get(listed).and_then(|list| groups::parse_ranks(list, size));
     let listed = listed.filter(|list| size.is_none_or(|size| list.len() == size as usize));
-    let strided = || groups::progression(number(first)?, number(stride)?, size?);
+    let strided = || groups::rank_progression(number(first)?, number(stride)?, size?);
     let ranks = listed.or_else(strided).unwrap_or_default();
     (!ranks.is_empty() || size.is_some()).then(|| ProcessGroup {
         name: name.to_owned(),
@@ -320,7 +320,7 @@ fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
 }
 
 /// Merges the groups that `rank` declares into `groups`; returns their indices, the group of all ranks first.
-fn declared(
+fn merge_declared(
     rank: &RankTimeline,
     all: &[u32],
     groups: &mut Vec<JobGroup>,
@@ -335,7 +335,7 @@ fn declared(
         }
     }
     // Records describe groups that are not declared, and members that no declaration lists.
-    for group in recorded(rank) {
+    for group in recorded_groups(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
             Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
                 known.ranks = group.ranks;
@@ -416,7 +416,7 @@ pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String
 }
 
 /// Moves messages to a smaller group if sends and receives do not match among all ranks.
-fn messages(
+fn narrow_message_groups(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
     groups: &[JobGroup],
@@ -513,7 +513,7 @@ fn messages_pair_up(
     balance.values().all(|&count| count == 0)
 }
 
-fn undeclared(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
+fn undeclared_group(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenceError {
     GroupInferenceError {
         rank: rank.rank,
         found: format!(
@@ -526,7 +526,7 @@ fn undeclared(rank: &RankTimeline, call: &CommCall, name: &str) -> GroupInferenc
     }
 }
 
-fn unnamed(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
+fn unnamed_group(rank: &RankTimeline, call: &CommCall) -> GroupInferenceError {
     let (why, hint) = if rank.untimed {
         (
             "neither names nor sizes determine the group, and a host trace does not record the worker threads",

@@ -27,11 +27,11 @@ struct ProcessGroupEntry<'a> {
 impl From<ProcessGroupEntry<'_>> for ProcessGroup {
     fn from(entry: ProcessGroupEntry<'_>) -> Self {
         Self {
-            name: number::text(entry.pg_name.get()).into_owned(),
+            name: number::value_text(entry.pg_name.get()).into_owned(),
             desc: entry.pg_desc.unwrap_or_default(),
             ranks: entry
                 .ranks
-                .and_then(|list| parse_ranks(&number::text(list.get()), entry.pg_size))
+                .and_then(|list| parse_ranks(&number::value_text(list.get()), entry.pg_size))
                 .unwrap_or_default(),
             size: entry.pg_size,
             backend: entry.backend_config.unwrap_or_default(),
@@ -80,7 +80,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
             .checked_add(1)?,
         (None, None) => return None,
     };
-    let ranks = progression(first, stride, size)?;
+    let ranks = rank_progression(first, stride, size)?;
     let ends = back.unwrap_or_default();
     (ranks.starts_with(&front) && ranks.ends_with(&ends)).then_some(ranks)
 }
@@ -90,7 +90,7 @@ pub(super) const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Returns `size` ranks from `first` on, `stride` apart; `None` if the group would be too large or contain
 /// duplicates.
-pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
+pub(super) fn rank_progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
     if size == 0 || size > LARGEST_GROUP || stride == 0 && size > 1 {
         return None;
     }
@@ -186,9 +186,9 @@ mod tests {
             assert_eq!(parse_ranks(text, size), None, "{text}");
         }
         assert_eq!(parse_ranks("[]", Some(4)), Some(Vec::new()));
-        assert_eq!(progression(0, 0, 2), None);
-        assert_eq!(progression(5, 0, 1), Some(vec![5]));
-        assert_eq!(progression(u32::MAX, 1, 2), None);
+        assert_eq!(rank_progression(0, 0, 2), None);
+        assert_eq!(rank_progression(5, 0, 1), Some(vec![5]));
+        assert_eq!(rank_progression(u32::MAX, 1, 2), None);
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl HostTrace {
     /// Reads the file at `path`, compressed or not.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
-        reader.trace.bytes = stream::read(path, &mut reader)?;
+        reader.trace.bytes = stream::read_elements(path, &mut reader)?;
         Ok(reader.finish())
     }
 

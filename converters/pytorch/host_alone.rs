@@ -24,13 +24,14 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     let mut order: Vec<u32> = (0..host.nodes.len() as u32).collect();
     order.sort_by_key(|&i| host.records[i as usize].id);
     order.retain(|&i| !name(i).starts_with("[pytorch|") && name(i) != "## process_group:init ##");
-    let mut link = HostNodeLinks::unlinked(0);
+    let mut link = HostNodeLinks::without_links(0);
     link.roots = (host.nodes.len() - order.len()) as u64;
-    let (flights, order): (Vec<u32>, Vec<u32>) =
-        order.into_iter().partition(|&i| super::in_flight(name(i)));
+    let (flights, order): (Vec<u32>, Vec<u32>) = order
+        .into_iter()
+        .partition(|&i| super::is_in_flight(name(i)));
     link.carried = flights.len() as u64;
-    link.unrequested = unrequested(&flights, &order, &name);
-    let ends = ends(host, &order);
+    link.unrequested = count_unrequested(&flights, &order, &name);
+    let ends = operator_ends(host, &order);
     let mut events = TickedEvents::default();
     for (place, &node) in order.iter().enumerate() {
         let start = TICK * (place as i64 + 1);
@@ -57,7 +58,7 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
 
 /// Returns how many worker intervals of a kind no operator in the file requests. Such intervals come from library
 /// calls without operators.
-fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
+fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
         .filter_map(|&i| operator_kind(name(i)))
@@ -66,7 +67,7 @@ fn unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h st
     requested.dedup();
     let alone = |&&i: &&u32| {
         let kind = carrier_kind(name(i));
-        kind.is_none_or(|kind| !requested.iter().any(|asked| asked.carried_by(kind)))
+        kind.is_none_or(|kind| !requested.iter().any(|asked| asked.is_carried_by(kind)))
     };
     flights.iter().filter(alone).count() as u64
 }
@@ -124,11 +125,11 @@ impl TickedEvents {
 }
 
 /// Returns the end tick of each operator of `order`: a tick after the last operator that ran inside the operator.
-fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
+fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)
         .collect();
-    for (own, parent) in parents(host, order).into_iter().enumerate().rev() {
+    for (own, parent) in operator_parents(host, order).into_iter().enumerate().rev() {
         if let Some(parent) = parent {
             ends[parent] = ends[parent].max(ends[own]);
         }
@@ -141,7 +142,7 @@ fn ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 /// The observer writes operators when they end. On one thread, an operator ran inside another if it began later and
 /// ended earlier. This rule is more reliable than the file's own parent links, because a link names the top of a
 /// stack that gloo's workers share. If another tool sorted the file, only the links are available.
-fn parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
+fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
     let pairs = pairs.filter_map(|(parent, &i)| parent.map(|parent| i < order[parent]));

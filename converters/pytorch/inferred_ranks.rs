@@ -65,7 +65,7 @@ impl fmt::Display for UnknownRole {
 
 /// Returns all ranks of the job with their calls: the captured `ranks`, and every other rank with its model. Adds
 /// groups that no capture declares.
-pub fn infer(
+pub fn infer_ranks(
     ranks: &[JobRank<'_>],
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
@@ -166,7 +166,7 @@ impl ModelSearch<'_> {
         moved.extend(stay.iter().map(|&group| (group, group)));
         for group in go {
             let taken: BTreeSet<u32> = moved.values().copied().collect();
-            let to = self.counterpart(group, &taken, &mut added)?;
+            let to = self.counterpart_group(group, &taken, &mut added)?;
             let place = |ranks: &[u32], rank| ranks.iter().position(|other| *other == rank);
             let after = self.groups.iter().chain(&added).nth(to as usize);
             let after = after.and_then(|group| place(&group.ranks, self.number));
@@ -212,7 +212,7 @@ impl ModelSearch<'_> {
 
     /// Returns the group in which the rank has the role that its model has in `group`; adds the group to the job if
     /// no capture declares it.
-    fn counterpart(
+    fn counterpart_group(
         &self,
         group: u32,
         taken: &BTreeSet<u32>,

@@ -178,7 +178,7 @@ impl EventCategory {
         matches!(self, Self::Kernel | Self::Copy | Self::Set)
     }
 
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             // Capitalized names are from profilers of 2021.
             "cpu_op" | "Operator" => Self::CpuOp,
@@ -289,7 +289,7 @@ impl KinetoTrace {
     /// Reads the file at `path`, compressed or not.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
-        reader.trace.bytes = stream::read(path, &mut reader)?;
+        reader.trace.bytes = stream::read_elements(path, &mut reader)?;
         reader.finish().map_err(|error| error.in_file(path))
     }
 

@@ -26,10 +26,10 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
         ..HostTrace::default()
     };
     let none = host.texts.intern("[]").unwrap_or(0);
-    let mut link = HostNodeLinks::unlinked(kineto.events.len());
+    let mut link = HostNodeLinks::without_links(kineto.events.len());
     link.method = LinkMethod::KinetoAlone;
     host.nodes.reserve_exact(order.len());
-    let carriers = carriers(kineto, &order);
+    let carriers = find_carriers(kineto, &order);
     let mut outputs = OutputTable::default();
     let mut forms = Interner::default();
     for &i in &order {
@@ -41,13 +41,13 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
             args = host.args.len() as u32;
             let carrier = carriers
                 .get(&i)
-                .and_then(|&carrier| CarriedTensor::of(kineto, carrier));
+                .and_then(|&carrier| CarriedTensor::of_carrier(kineto, carrier));
             host.args.push(comm_args(kept, carrier.as_ref()));
         }
         let text = |index| if index == NONE { none } else { index };
         let details = kineto.details(event);
         let (shapes_out, bytes_out) = match event.category {
-            EventCategory::CpuOp => outputs.of(kineto, i, &mut host.texts),
+            EventCategory::CpuOp => outputs.output_of_event(kineto, i, &mut host.texts),
             _ => None,
         }
         .unwrap_or((none, 0));
@@ -87,7 +87,7 @@ struct OutputTable {
 
 impl OutputTable {
     /// Returns the index in `texts` of the shapes of an event's outputs, and the bytes of the outputs.
-    fn of(
+    fn output_of_event(
         &mut self,
         kineto: &KinetoTrace,
         event: u32,
@@ -104,9 +104,9 @@ impl OutputTable {
         let found = (shapes != NONE && types != NONE).then(|| {
             let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap_or_default();
             let dims = parse(kineto.texts.get(shapes));
-            let concrete = concrete.map(|args| list(args, "Concrete Inputs"));
+            let concrete = concrete.map(|args| parse_list(args, "Concrete Inputs"));
             let name = kineto.texts.get(event.name);
-            let shape = output_shapes::of(name, &dims, &concrete.unwrap_or_default())?;
+            let shape = output_shapes::output_shape(name, &dims, &concrete.unwrap_or_default())?;
             let types = kineto.texts.get(types);
             // The output is assumed to have the type of the first input tensor.
             let (_, rest) = types.split_once("Tensor(")?;
@@ -128,7 +128,7 @@ impl OutputTable {
 
 /// Returns, for each communication operator, the event that carries it out: the first event of the same kind with a
 /// higher id.
-fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
+fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     /// Maximum number of events after an operator to search for the event that carries it out.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
@@ -139,7 +139,7 @@ fn carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
         };
         let near = order[place + 1..].iter().take(NEAR);
         let mut fitting = near.filter(|&&other| {
-            carrier_kind(name(other)).is_some_and(|carrier| kind.carried_by(carrier))
+            carrier_kind(name(other)).is_some_and(|carrier| kind.is_carried_by(carrier))
         });
         if let Some(&carrier) = fitting.next() {
             found.insert(i, carrier);
@@ -155,9 +155,12 @@ struct CarriedTensor {
 }
 
 impl CarriedTensor {
-    fn of(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
+    fn of_carrier(kineto: &KinetoTrace, carrier: u32) -> Option<Self> {
         let args = kineto.args_of(&kineto.events[carrier as usize])?;
-        let (dims, types) = (list(args, "Input Dims"), list(args, "Input type"));
+        let (dims, types) = (
+            parse_list(args, "Input Dims"),
+            parse_list(args, "Input type"),
+        );
         let sizes = dims.iter().map(elements_of);
         Some(Self {
             elements: sizes.fold(0, u64::saturating_add),
@@ -166,7 +169,7 @@ impl CarriedTensor {
     }
 }
 
-fn list(args: &[(String, String)], key: &str) -> Vec<Value> {
+fn parse_list(args: &[(String, String)], key: &str) -> Vec<Value> {
     let found = args.iter().find(|(name, _)| name == key);
     let parsed = found.and_then(|(_, text)| serde_json::from_str(text).ok());
     parsed.unwrap_or_default()
@@ -174,31 +177,36 @@ fn list(args: &[(String, String)], key: &str) -> Vec<Value> {
 
 /// Returns the arguments of a communication operator in the host trace's notation.
 fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> CommArgs {
-    let (dims, types) = (list(args, "Input Dims"), list(args, "Input type"));
-    let concrete = list(args, "Concrete Inputs");
+    let (dims, types) = (
+        parse_list(args, "Input Dims"),
+        parse_list(args, "Input type"),
+    );
+    let concrete = parse_list(args, "Concrete Inputs");
     let (mut values, mut kinds) = (Vec::new(), Vec::new());
     for (i, kind) in types.iter().enumerate() {
         let kind = kind.as_str().unwrap_or("");
         let dims = dims.get(i).unwrap_or(&Value::Null);
         if let Some(size) = element_bytes(kind) {
-            values.push(tensor(elements_of(dims), size));
+            values.push(tensor_json(elements_of(dims), size));
             kinds.push(format!("Tensor({kind})"));
         } else if kind == "TensorList" {
             let dtype = carrier.map_or("", |carrier| &carrier.dtype);
             let size = element_bytes(dtype).unwrap_or(0);
             let tensors = dims.as_array().map_or(&[][..], Vec::as_slice);
-            let listed = tensors.iter().map(|dims| tensor(elements_of(dims), size));
+            let listed = tensors
+                .iter()
+                .map(|dims| tensor_json(elements_of(dims), size));
             let mut listed: Vec<Value> = listed.collect();
             // Profilers before 2024 wrote no tensor lists, so the tensor comes from the event that carried out the
             // call.
             if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
-                listed.push(tensor(carrier.elements, size));
+                listed.push(tensor_json(carrier.elements, size));
             }
             values.push(Value::from(listed));
             kinds.push(format!("GenericList[Tensor({dtype})]"));
         } else {
             let text = concrete.get(i).and_then(Value::as_str).unwrap_or("");
-            values.push(scalar(text));
+            values.push(scalar_json(text));
             kinds.push(if kind.is_empty() { "Object" } else { kind }.to_owned());
         }
     }
@@ -212,7 +220,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
 }
 
 /// Returns a tensor without storage in the host trace's notation.
-fn tensor(elements: u64, size: u64) -> Value {
+fn tensor_json(elements: u64, size: u64) -> Value {
     let zero = Value::from(0);
     let [elements, size] = [elements, size].map(Value::from);
     Value::from(vec![
@@ -226,7 +234,7 @@ fn tensor(elements: u64, size: u64) -> Value {
 }
 
 /// Converts a scalar from Python's notation to JSON.
-fn scalar(text: &str) -> Value {
+fn scalar_json(text: &str) -> Value {
     match text {
         "True" => Value::Bool(true),
         "False" => Value::Bool(false),

@@ -30,7 +30,7 @@ const LONGEST: usize = 1 << 16;
 
 /// Repairs the name of the element at the start of `text`; `None` if the name is not the problem.
 pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
-    let start = name(text)?;
+    let start = name_offset(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
     let end = (start..search.len())
         .filter(|&i| search[i] == b'"')
@@ -62,14 +62,14 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
 
 /// Returns the offset of the name in the object at the start of `text`; at most a few plain keys may precede
 /// it.
-fn name(text: &[u8]) -> Option<usize> {
-    let mut rest = blank(text).strip_prefix(b"{")?;
+fn name_offset(text: &[u8]) -> Option<usize> {
+    let mut rest = skip_blanks(text).strip_prefix(b"{")?;
     // All writers put the name among the first keys.
     for _ in 0..8 {
-        rest = blank(rest).strip_prefix(b"\"")?;
+        rest = skip_blanks(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;
         let key = &rest[..close];
-        rest = blank(blank(&rest[close + 1..]).strip_prefix(b":")?);
+        rest = skip_blanks(skip_blanks(&rest[close + 1..]).strip_prefix(b":")?);
         if key == b"name" {
             let inside = rest.strip_prefix(b"\"")?;
             return Some(text.len() - inside.len());
@@ -81,7 +81,7 @@ fn name(text: &[u8]) -> Option<usize> {
             }
             None => rest.iter().position(|b| !b"-.0123456789".contains(b))?,
         };
-        rest = blank(&rest[length..]).strip_prefix(b",")?;
+        rest = skip_blanks(&rest[length..]).strip_prefix(b",")?;
     }
     None
 }
@@ -89,14 +89,14 @@ fn name(text: &[u8]) -> Option<usize> {
 /// Returns whether `text` continues with `key` and a plain value.
 fn continues_with(text: &[u8], key: &str) -> bool {
     let value = || {
-        let rest = blank(text).strip_prefix(b",")?;
-        let rest = blank(rest).strip_prefix(b"\"")?;
+        let rest = skip_blanks(text).strip_prefix(b",")?;
+        let rest = skip_blanks(rest).strip_prefix(b"\"")?;
         let rest = rest.strip_prefix(key.as_bytes())?.strip_prefix(b"\"")?;
-        blank(blank(rest).strip_prefix(b":")?).first()
+        skip_blanks(skip_blanks(rest).strip_prefix(b":")?).first()
     };
     value().is_some_and(|b| b.is_ascii_digit() || *b == b'"' || *b == b'-')
 }
 
-fn blank(text: &[u8]) -> &[u8] {
+fn skip_blanks(text: &[u8]) -> &[u8] {
     text.trim_ascii_start()
 }

@@ -97,7 +97,7 @@ impl NvlinkRate {
     ) -> Option<NcclTime> {
         let mut measured = MEASURED.iter();
         let &(_, median, most) = measured.find(|(known, ..)| *known == kind)?;
-        let expected = self.formula(name, kind, members, bytes)?;
+        let expected = self.formula_time(name, kind, members, bytes)?;
         Some(NcclTime {
             typical: (expected * median) as u64,
             most: (expected * most) as u64,
@@ -105,7 +105,13 @@ impl NvlinkRate {
     }
 
     /// Returns the time by NCCL's formula, ns.
-    fn formula(&self, name: &str, kind: CollectiveKind, members: u32, bytes: u64) -> Option<f64> {
+    fn formula_time(
+        &self,
+        name: &str,
+        kind: CollectiveKind,
+        members: u32,
+        bytes: u64,
+    ) -> Option<f64> {
         let n = f64::from(members);
         let has = |part: &str| name.contains(part);
         if !name.starts_with("nccl") || members < 2 {
@@ -142,7 +148,7 @@ mod tests {
         let volta = NvlinkRate::of("Tesla V100-SXM2-32GB").expect("it has links");
         let hopper = NvlinkRate::of("NVIDIA H100 80GB HBM3").expect("it has links");
         let formula = |rate: NvlinkRate, name, kind, bytes| {
-            let time = rate.formula(name, kind, 8, bytes);
+            let time = rate.formula_time(name, kind, 8, bytes);
             time.map(|time| time as u64)
         };
         let all_reduce = |rate, name| formula(rate, name, CollectiveKind::AllReduce, 1_000_000);

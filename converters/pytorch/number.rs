@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 /// Returns the text of a value: a string's content, or other values as JSON.
-pub(super) fn text(json: &str) -> Cow<'_, str> {
+pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
         // An unpaired surrogate is legal JSON but not valid Unicode.
@@ -15,9 +15,9 @@ pub(super) fn text(json: &str) -> Cow<'_, str> {
 /// Parses an integer, plain or in a string, decimal or hexadecimal with `0x`. A trailing `.0` is accepted too,
 /// because scripts write it in columns with missing values.
 #[inline]
-pub(super) fn whole(json: &str) -> Option<i128> {
+pub(super) fn parse_whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
-    match digits(json.as_bytes()) {
+    match parse_digits(json.as_bytes()) {
         Some(number) => Some(i128::from(number)),
         None => other_whole(json),
     }
@@ -25,7 +25,7 @@ pub(super) fn whole(json: &str) -> Option<i128> {
 
 #[cold]
 fn other_whole(json: &str) -> Option<i128> {
-    let text = text(json);
+    let text = value_text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
         // Excluded because `from_str_radix` would accept a second sign.
@@ -44,7 +44,7 @@ fn other_whole(json: &str) -> Option<i128> {
 
 /// Parses up to 18 decimal digits; `None` for any other text.
 #[inline]
-fn digits(text: &[u8]) -> Option<i64> {
+fn parse_digits(text: &[u8]) -> Option<i64> {
     if text.is_empty() || text.len() > 18 {
         return None;
     }
@@ -79,20 +79,22 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
 #[inline]
 fn plain_nanoseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {
-        [whole @ .., b'.', a, b, c] => (whole, digits(&[*a, *b, *c])?),
+        [whole @ .., b'.', a, b, c] => (whole, parse_digits(&[*a, *b, *c])?),
         whole => (whole, 0),
     };
-    digits(whole)?.checked_mul(1000)?.checked_add(fraction)
+    parse_digits(whole)?
+        .checked_mul(1000)?
+        .checked_add(fraction)
 }
 
 /// Converts decimal microseconds to nanoseconds, rounded to nearest.
 #[inline]
-pub(super) fn nanoseconds(json: &str) -> Option<i64> {
+pub(super) fn parse_nanoseconds(json: &str) -> Option<i64> {
     plain_nanoseconds(json).or_else(|| decimal_nanoseconds(json))
 }
 
 fn decimal_nanoseconds(json: &str) -> Option<i64> {
-    let text = text(json);
+    let text = value_text(json);
     let text = text.trim();
     let (negative, text) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -164,7 +166,7 @@ mod tests {
             (".5", None),
             ("\"nan\"", None),
         ] {
-            assert_eq!(nanoseconds(json), expected, "{json}");
+            assert_eq!(parse_nanoseconds(json), expected, "{json}");
             assert_eq!(decimal_nanoseconds(json), expected, "{json}");
         }
     }
@@ -181,7 +183,7 @@ mod tests {
             999_999_999_999_999_999_i64,
         ] {
             let text = number.to_string();
-            assert_eq!(digits(text.as_bytes()), Some(number));
+            assert_eq!(parse_digits(text.as_bytes()), Some(number));
             for place in 0..text.len() {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.clone().into_bytes();
@@ -190,12 +192,16 @@ mod tests {
                     let plain = bytes.iter().all(u8::is_ascii_digit);
                     let expected = std::str::from_utf8(&bytes).ok().filter(|_| plain);
                     let expected = expected.and_then(|text| text.parse().ok());
-                    assert_eq!(digits(&bytes), expected, "{byte} at {place} of {text}");
+                    assert_eq!(
+                        parse_digits(&bytes),
+                        expected,
+                        "{byte} at {place} of {text}"
+                    );
                 }
             }
         }
-        assert_eq!(digits(b""), None);
-        assert_eq!(digits(b"1000000000000000000"), None);
+        assert_eq!(parse_digits(b""), None);
+        assert_eq!(parse_digits(b"1000000000000000000"), None);
     }
 
     #[test]
@@ -214,7 +220,7 @@ mod tests {
             ("\"0x+1\"", None),
             ("[]", None),
         ] {
-            assert_eq!(whole(json), expected, "{json}");
+            assert_eq!(parse_whole(json), expected, "{json}");
         }
     }
 }

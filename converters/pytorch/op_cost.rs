@@ -54,7 +54,7 @@ impl OpCosts {
                 this.launched.push(LaunchedCost {
                     item: operator,
                     cost: OpCost::default(),
-                    time: length(device),
+                    time: device_time(device),
                     kernel: device.event,
                 });
             }
@@ -75,7 +75,7 @@ impl OpCosts {
             let Some(node) = node.filter(|_| launched.time > 0) else {
                 continue;
             };
-            launched.cost = known.of(rank, node, launched.kernel);
+            launched.cost = known.of_launch(rank, node, launched.kernel);
         }
         this
     }
@@ -96,7 +96,7 @@ impl OpCosts {
             |_| OpCost::default(),
             |found| {
                 let LaunchedCost { cost, time, .. } = self.launched[found];
-                cost.part(length(device), time)
+                cost.scaled_part(device_time(device), time)
             },
         );
         if cost.flops == 0 {
@@ -141,7 +141,7 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
             let own = if returns_view(&rank.host, item.host) {
                 OpCost::default()
             } else {
-                known.of(&rank.host, node)
+                known.of_node(&rank.host, node)
             };
             let computes = own.flops > 0 || own.flops_unknown;
             let inside_computes = whole.flops > 0 || whole.flops_unknown;
@@ -167,12 +167,12 @@ struct KnownCosts {
 }
 
 impl KnownCosts {
-    fn of(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
+    fn of_node(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
         let operator = self.operators.intern((node.name, node.form)) as usize;
         if operator == self.costs.len() {
             let plain = host.texts.get(node.name).strip_prefix("aten::");
             let plain = plain.filter(|plain| !moves_nothing(plain));
-            let cost = plain.map_or_else(OpCost::default, |plain| cost(host, node, plain));
+            let cost = plain.map_or_else(OpCost::default, |plain| operator_cost(host, node, plain));
             self.costs.push(cost);
         }
         self.costs[operator]
@@ -180,7 +180,7 @@ impl KnownCosts {
 }
 
 /// Returns the cost of an operator; `plain` is the operator's name without `aten::`.
-fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
+fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form(node);
     let text = |number| host.texts.get(number);
     let mut operands = OperatorArguments::new(
@@ -190,7 +190,7 @@ fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
         text(form.values),
     );
     operands.outputs_recorded = host.is_observed();
-    op_work::cost(
+    op_work::estimate_cost(
         plain,
         &operands,
         form.bytes_in.saturating_add(form.bytes_out),
@@ -206,7 +206,7 @@ struct KnownLaunches {
 
 impl KnownLaunches {
     /// Returns the cost of an operator whose first kernel is the event `kernel`.
-    fn of(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
+    fn of_launch(&mut self, rank: &RankTimeline, node: &HostNode, kernel: u32) -> OpCost {
         let name = rank.events[kernel as usize].name;
         let operator = self.operators.intern((node.name, node.form, name)) as usize;
         if operator == self.costs.len() {
@@ -222,7 +222,7 @@ fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
-    let mut cost = cost(&rank.host, node, plain);
+    let mut cost = operator_cost(&rank.host, node, plain);
     // The byte counts of an observer already include the tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
@@ -232,7 +232,7 @@ fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     cost
 }
 
-pub(super) fn length(device: &DeviceInterval) -> u64 {
+pub(super) fn device_time(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 

@@ -37,7 +37,7 @@ pub struct OpCost {
 
 impl OpCost {
     /// Returns the fraction `time` / `whole` of a cost.
-    pub(super) fn part(self, time: u64, whole: u64) -> Self {
+    pub(super) fn scaled_part(self, time: u64, whole: u64) -> Self {
         let part = |amount: u64| {
             let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
             u64::try_from(share).unwrap_or(u64::MAX)
@@ -51,10 +51,11 @@ impl OpCost {
 }
 
 /// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is the operator's name without `aten::`.
-pub(super) fn cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
-    let flops = attention::flops(plain, operands).or_else(|| products::flops(plain, operands));
+pub(super) fn estimate_cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
+    let flops = attention::attention_flops(plain, operands)
+        .or_else(|| products::product_flops(plain, operands));
     // If the number of rows is unknown, the bytes are unknown too.
-    let bytes = match lookups::bytes(plain, operands) {
+    let bytes = match lookups::lookup_bytes(plain, operands) {
         None => bytes,
         Some(rows) => rows.unwrap_or(0),
     };

@@ -40,13 +40,13 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
                 id: event.rf_id,
                 track: event.track,
                 kind,
-                elements: largest(kineto, i),
+                elements: largest_input(kineto, i),
             });
             if open.len() > OPEN {
                 open.remove(0);
             }
-        } else if let Some(kind) = carrier_kind(name).filter(|_| super::in_flight(name)) {
-            let found = requester(&open, kind, event.track, largest(kineto, i));
+        } else if let Some(kind) = carrier_kind(name).filter(|_| super::is_in_flight(name)) {
+            let found = find_requester(&open, kind, event.track, largest_input(kineto, i));
             let id = match found {
                 // The operator is removed, because each operator opens at most one interval.
                 Some(found) => open.remove(found).id,
@@ -67,9 +67,14 @@ struct OpenOperator {
 }
 
 /// Returns the first operator to which an interval of this kind and size can belong.
-fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64) -> Option<usize> {
+fn find_requester(
+    open: &[OpenOperator],
+    kind: CarrierKind,
+    track: u32,
+    elements: u64,
+) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
-        operator.kind.carried_by(kind)
+        operator.kind.is_carried_by(kind)
             // The interval of a message is on the thread of its caller.
             && (!kind.is_message() || operator.track == track)
     };
@@ -80,7 +85,7 @@ fn requester(open: &[OpenOperator], kind: CarrierKind, track: u32, elements: u64
 }
 
 /// Returns the number of elements of an event's largest input; zero if unknown.
-fn largest(kineto: &KinetoTrace, event: u32) -> u64 {
+fn largest_input(kineto: &KinetoTrace, event: u32) -> u64 {
     let args = kineto.args_of(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));
     let dims = dims.and_then(|(_, dims)| serde_json::from_str::<serde_json::Value>(dims).ok());

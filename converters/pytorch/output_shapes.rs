@@ -8,33 +8,39 @@ use serde_json::Value;
 
 /// Returns the output shape of the operator `name`; `None` if the output is small or its shape unknown. `dims` are
 /// the input shapes, `concrete` the scalar values in Python's notation.
-pub(super) fn of(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
+pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
     let plain = name.rsplit("::").next().unwrap_or(name);
-    let shape = |place: usize| dims.get(place).and_then(shape).filter(|s| !s.is_empty());
+    let shape = |place: usize| {
+        dims.get(place)
+            .and_then(parse_shape)
+            .filter(|s| !s.is_empty())
+    };
     match plain {
-        "mm" | "bmm" | "_scaled_mm" | "_int_mm" | "matmul" => product(&shape(0)?, &shape(1)?),
-        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => product(&shape(1)?, &shape(2)?),
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" | "matmul" => product_shape(&shape(0)?, &shape(1)?),
+        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => {
+            product_shape(&shape(1)?, &shape(2)?)
+        }
         "linear" => {
             let (mut out, weight) = (shape(0)?, shape(1)?);
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
         // Positions of padding, stride and dilation; the operator of cuDNN has no bias argument before these.
-        "cudnn_convolution" => convolution(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
+        "cudnn_convolution" => convolution_shape(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
-            convolution(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))
+            convolution_shape(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))
         }
         "embedding" => {
             let (table, rows) = (shape(0)?, shape(1)?);
             Some(rows.into_iter().chain(table.last().copied()).collect())
         }
         // Tokens multiplied by the weights of their group, or of the experts chosen for them.
-        "_grouped_mm" | "_scaled_grouped_mm" | "gmm" => product(&shape(0)?, &shape(1)?),
+        "_grouped_mm" | "_scaled_grouped_mm" | "gmm" => product_shape(&shape(0)?, &shape(1)?),
         _ if plain.contains("fused_experts") || plain.contains("fused_moe") => shape(0),
         _ if REDUCTIONS.contains(&plain) => None,
         _ => {
-            let all = dims.iter().filter_map(self::shape);
-            all.max_by_key(|shape| elements(shape))
+            let all = dims.iter().filter_map(parse_shape);
+            all.max_by_key(|shape| element_count(shape))
                 .filter(|shape| !shape.is_empty())
         }
     }
@@ -59,24 +65,24 @@ const REDUCTIONS: [&str; 14] = [
 ];
 
 /// Parses a shape; `None` unless all sizes are known.
-fn shape(dims: &Value) -> Option<Vec<u64>> {
+fn parse_shape(dims: &Value) -> Option<Vec<u64>> {
     dims.as_array()?.iter().map(Value::as_u64).collect()
 }
 
-fn elements(shape: &[u64]) -> u64 {
+fn element_count(shape: &[u64]) -> u64 {
     shape
         .iter()
         .fold(1, |product, &n| product.saturating_mul(n))
 }
 
-fn product(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
+fn product_shape(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
     let mut out = a.to_vec();
     *out.last_mut()? = *b.last()?;
     Some(out)
 }
 
 /// Returns a convolution's output shape. `places` are the positions of padding, stride and dilation.
-fn convolution(
+fn convolution_shape(
     input: &[u64],
     weight: &[u64],
     concrete: &[Value],
@@ -106,7 +112,7 @@ mod tests {
 
     fn shape_of(name: &str, dims: &str, concrete: &str) -> Option<Vec<u64>> {
         let parse = |text: &str| serde_json::from_str::<Vec<Value>>(text).expect("it is JSON");
-        of(name, &parse(dims), &parse(concrete))
+        output_shape(name, &parse(dims), &parse(concrete))
     }
 
     #[test]

@@ -63,19 +63,19 @@ pub(super) fn cost_by_views(rank: &RankTimeline, method: LinkMethod) -> Option<P
         LinkMethod::KinetoAlone => PROFILED,
         LinkMethod::HostAlone => return None,
     };
-    let by_views = time_of_views(rank).map(|ns| percent(ns, estimate.over_views));
+    let by_views = time_of_views(rank).map(|ns| percent_of(ns, estimate.over_views));
     let (record_ns, basis, interval) = match by_views {
         Some(ns) => (ns, CostBasis::Views, estimate.interval),
         None => (estimate.elsewhere, CostBasis::OtherJobs, ELSEWHERE),
     };
     Some(ProfilerCost {
         record_ns,
-        interval_ns: interval.map(|end| percent(record_ns, end)),
+        interval_ns: interval.map(|end| percent_of(record_ns, end)),
         basis,
     })
 }
 
-fn percent(ns: u64, of: u64) -> u64 {
+fn percent_of(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
@@ -150,7 +150,7 @@ impl ProfilerCharges {
 
     /// Returns the profiler's share, ns, of an activity and the `delay` ns before it. Must be called for the
     /// activities of a thread in order.
-    pub fn charge(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
+    pub fn charge_activity(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {
                 let item = &rank.items[item as usize];

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 /// Returns `str(json.loads(text))` for legal JSON. Numbers are copied unchanged, so the result differs from Python's
 /// only for fractions that Python would shorten; shapes and types contain no such fractions.
-pub(super) fn escape(text: &str) -> String {
+pub(super) fn python_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -21,7 +21,7 @@ pub(super) fn escape(text: &str) -> String {
                     at += 1 + usize::from(bytes[at] == b'\\');
                 }
                 at = (at + 1).min(bytes.len());
-                quote(&number::text(&text[start..at]), &mut out);
+                append_quoted(&number::value_text(&text[start..at]), &mut out);
             }
             b'[' | b']' | b'{' | b'}' => out.push(char::from(bytes[start])),
             _ => {
@@ -42,7 +42,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// Appends Python's `repr` of a string.
-fn quote(string: &str, out: &mut String) {
+fn append_quoted(string: &str, out: &mut String) {
     let mark = if string.contains('\'') && !string.contains('"') {
         '"'
     } else {
@@ -89,7 +89,7 @@ mod tests {
                 "[True, False, None, {'a': -1}]",
             ),
         ] {
-            assert_eq!(escape(json), python);
+            assert_eq!(python_text(json), python);
         }
     }
 }

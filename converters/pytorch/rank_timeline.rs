@@ -31,7 +31,7 @@ pub enum HostIntervalKind {
 
 impl HostIntervalKind {
     /// Returns the role of a host event.
-    fn of(category: EventCategory) -> Self {
+    fn of_category(category: EventCategory) -> Self {
         match category {
             EventCategory::CpuOp => Self::Operator,
             EventCategory::Runtime => Self::Runtime,
@@ -186,7 +186,7 @@ impl RankTimeline {
 
     /// Returns the role of an item.
     pub fn role(&self, item: &HostInterval) -> HostIntervalKind {
-        HostIntervalKind::of(self.events[item.event as usize].category)
+        HostIntervalKind::of_category(self.events[item.event as usize].category)
     }
 
     /// Returns the name of an event, as Kineto writes it.
@@ -229,7 +229,7 @@ impl RankTimeline {
     }
 
     /// Returns the items that enclose `item`, innermost first.
-    pub fn ancestors(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
+    pub fn ancestors_of(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
         let parent = |i: u32| {
             let parent = self.items.get(i as usize)?.parent;
             (parent != NONE).then_some(parent)

@@ -33,7 +33,7 @@ pub(super) fn beginning_of(
     stream: DecompressedStream<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, TraceError> {
-    beginning_as_it_is(stream, path).map(utf8)
+    beginning_as_it_is(stream, path).map(skip_bom)
 }
 
 fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
@@ -49,7 +49,7 @@ fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec
 /// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
 /// JSON contains no zero bytes, so a zero byte next to the first character identifies UTF-16 without a byte order
 /// mark.
-fn utf8(text: Vec<u8>) -> Vec<u8> {
+fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     let ascii = |pairs: &[u8], low: usize| pairs.chunks_exact(2).map(|pair| pair[low]).collect();
     match &text[..] {
         [0xef, 0xbb, 0xbf, rest @ ..] => rest.to_vec(),
@@ -84,7 +84,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
 }
 
 /// Returns a description of a file that is not a capture, if its beginning identifies it.
-pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
+pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
     /// Number of bytes within which a JSON file states its kind.
     const HEADING: usize = 256;
     let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
@@ -155,7 +155,7 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
         [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => {
             return CaptureFileKind::Kineto;
         }
-        [b'{', rest @ ..] => keys.scan(rest),
+        [b'{', rest @ ..] => keys.scan_keys(rest),
         _ => {}
     }
     if keys.steps {
@@ -187,7 +187,7 @@ struct TopLevelKeys {
 }
 
 impl TopLevelKeys {
-    fn scan(&mut self, text: &[u8]) {
+    fn scan_keys(&mut self, text: &[u8]) {
         let mut depth = 0_usize;
         let mut at = 0;
         while let Some(&byte) = text.get(at) {
@@ -208,7 +208,7 @@ impl TopLevelKeys {
                         let value = rest[1..].trim_ascii_start();
                         // chakram's own reports have a schema too.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
-                            || self.key(string)
+                            || self.record_key(string)
                         {
                             return;
                         }
@@ -220,7 +220,7 @@ impl TopLevelKeys {
     }
 
     /// Records a key; returns whether the kind is now certain.
-    fn key(&mut self, key: &[u8]) -> bool {
+    fn record_key(&mut self, key: &[u8]) -> bool {
         match key {
             b"schema" => self.schema = true,
             b"nodes" => self.nodes = true,

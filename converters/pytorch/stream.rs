@@ -18,8 +18,8 @@ use super::{JsonRepair, JsonRepairKind, number};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 pub(super) use layouts::{ElementLayouts, SKIPPED};
-use located_element::{DAMAGED, excerpt, explain, refused};
-pub(super) use located_element::{LocatedElement, integer};
+use located_element::{DAMAGED, explain_error, first_line, refused};
+pub(super) use located_element::{LocatedElement, parse_integer};
 pub(super) use scanner::{JsonScanner, JsonText, SeenKeys};
 use serde::Deserialize;
 use std::path::Path;
@@ -66,7 +66,10 @@ pub(super) trait ElementReader {
 }
 
 /// Reads the file at `path`; returns its decompressed length in bytes.
-pub(super) fn read(path: &Path, format: &mut impl ElementReader) -> Result<u64, TraceError> {
+pub(super) fn read_elements(
+    path: &Path,
+    format: &mut impl ElementReader,
+) -> Result<u64, TraceError> {
     let walked = TextWindow::new(DecompressedStream::open(path)?, path)
         .and_then(|window| JsonWalker(window).run(format));
     walked.map_err(|error| error.in_file(path))
@@ -92,9 +95,9 @@ impl JsonWalker<'_> {
         };
         let what = format!("{what} at the start of a {}", F::WHAT);
         if self.0.take(expected, &what)? == b'[' {
-            self.array(format)?;
+            self.walk_array(format)?;
         } else {
-            self.object(format)?;
+            self.walk_object(format)?;
         }
         if self.0.peek()?.is_some() {
             let (found, hint) = match self.0.rest().first() {
@@ -102,7 +105,7 @@ impl JsonWalker<'_> {
                 _ => (
                     format!(
                         "found {} after the end of the JSON text",
-                        excerpt(self.0.rest())
+                        first_line(self.0.rest())
                     ),
                     DAMAGED,
                 ),
@@ -112,7 +115,7 @@ impl JsonWalker<'_> {
         Ok(self.0.offset())
     }
 
-    fn object<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn walk_object<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         let mut seen = false;
         let mut first = true;
         loop {
@@ -121,8 +124,8 @@ impl JsonWalker<'_> {
                 Some(b'}') if first => self.0.advance(1),
                 Some(b'"') => {
                     let mut key = String::new();
-                    self.small(format, |_, text, _| {
-                        key = number::text(text.get()).into_owned();
+                    self.parse_small(format, |_, text, _| {
+                        key = number::value_text(text.get()).into_owned();
                         Ok(())
                     })?;
                     self.0.take(b":", "`:` after a key")?;
@@ -133,9 +136,11 @@ impl JsonWalker<'_> {
                         }
                         seen = true;
                         self.0.take(b"[", &format!("the array `{key}`"))?;
-                        self.array(format)?;
+                        self.walk_array(format)?;
                     } else {
-                        self.small(format, |format, value, at| format.value(&key, value, at))?;
+                        self.parse_small(format, |format, value, at| {
+                            format.value(&key, value, at)
+                        })?;
                     }
                     first = false;
                     if self.0.take(b",}", "`,` or `}` after a value")? == b','
@@ -158,7 +163,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    fn array<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn walk_array<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         if self.0.peek()? == Some(b']') {
             self.0.advance(1);
             return Ok(());
@@ -166,7 +171,7 @@ impl JsonWalker<'_> {
         self.0.peek()?;
         for record in 0.. {
             let offset = self.0.offset();
-            self.element(format)
+            self.walk_element(format)
                 .map_err(|error| error.in_record(record, offset as usize))?;
             if self.0.next_object() {
                 continue;
@@ -199,11 +204,11 @@ impl JsonWalker<'_> {
         Ok(ends)
     }
 
-    fn element<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
+    fn walk_element<F: ElementReader>(&mut self, format: &mut F) -> Result<(), TraceError> {
         loop {
             let offset = self.0.offset();
             let text = self.0.rest();
-            if let Some(used) = self.scanned(format)? {
+            if let Some(used) = self.scan_next(format)? {
                 self.0.advance(used);
                 return Ok(());
             }
@@ -229,10 +234,10 @@ impl JsonWalker<'_> {
             }
             let Some(mended) = repair_name(text, &F::LAYOUT) else {
                 let Some(mended) = repair_tokens(text) else {
-                    return Err(explain(text, offset, &error));
+                    return Err(explain_error(text, offset, &error));
                 };
                 let (element, _) = parse::<F::Element<'_>>(&mended.text)
-                    .map_err(|error| explain(&mended.text, offset, &error))?;
+                    .map_err(|error| explain_error(&mended.text, offset, &error))?;
                 format.repaired(repaired_token(&mended, offset));
                 let text = &mended.text;
                 format.element(&element, LocatedElement { text, offset })?;
@@ -274,7 +279,7 @@ impl JsonWalker<'_> {
                         self.0.more(MAX_ELEMENT)?;
                         break;
                     }
-                    Err(error) => return Err(explain(&mended_text, behind, &error)),
+                    Err(error) => return Err(explain_error(&mended_text, behind, &error)),
                 }
             }
         }
@@ -282,7 +287,7 @@ impl JsonWalker<'_> {
 
     /// Consumes the element at the window's next byte if the scanner can read it; returns its length.
     #[inline]
-    fn scanned<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
+    fn scan_next<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
         let used = format.scan(self.0.valid(), &mut element);
         if used.is_some() {
@@ -293,7 +298,7 @@ impl JsonWalker<'_> {
     }
 
     /// Parses a value outside the array.
-    fn small<F: ElementReader>(
+    fn parse_small<F: ElementReader>(
         &mut self,
         format: &mut F,
         take: impl FnOnce(&mut F, JsonText<'_>, LocatedElement<'_>) -> Result<(), TraceError>,
@@ -313,9 +318,9 @@ impl JsonWalker<'_> {
                 Err(error) if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) => {}
                 Err(error) => {
                     let mended = repair_tokens(text);
-                    let mended = mended.ok_or_else(|| explain(text, offset, &error))?;
+                    let mended = mended.ok_or_else(|| explain_error(text, offset, &error))?;
                     let (value, _) = parse::<JsonText<'_>>(&mended.text)
-                        .map_err(|error| explain(&mended.text, offset, &error))?;
+                        .map_err(|error| explain_error(&mended.text, offset, &error))?;
                     format.repaired(repaired_token(&mended, offset));
                     let text = &mended.text;
                     take(format, value, LocatedElement { text, offset })?;

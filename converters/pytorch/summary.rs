@@ -271,8 +271,8 @@ impl RankConversion {
                 .iter()
                 .map(|&device| &rank.devices[device as usize])
         };
-        let repairs = described("host trace", &rank.host.repairs);
-        let repairs = repairs.chain(described("Kineto trace", &rank.kineto.repairs));
+        let repairs = describe_repairs("host trace", &rank.host.repairs);
+        let repairs = repairs.chain(describe_repairs("Kineto trace", &rank.kineto.repairs));
         Self {
             rank: model.number,
             inferred_from: model.inferred.then_some(rank.rank),
@@ -335,7 +335,10 @@ impl RankConversion {
 }
 
 /// Returns one line per kind of repair in a file.
-fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item = String> + 'r {
+fn describe_repairs<'r>(
+    file: &'r str,
+    repairs: &'r JsonRepairs,
+) -> impl Iterator<Item = String> + 'r {
     repairs.counts.iter().map(move |(kind, count)| {
         let mut listed = repairs.listed.iter();
         let first = listed.find(|repair| repair.what == *kind);

@@ -21,10 +21,10 @@ const DEEPEST: usize = 32;
 impl ArgType {
     /// Parses the types of a list of values; `None` if lists nest too deeply.
     pub fn list(types: &[impl AsRef<str>]) -> Option<Self> {
-        Self::of(types.iter().map(AsRef::as_ref), DEEPEST)
+        Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
     }
 
-    fn nested(text: &str, deeper: usize) -> Option<Self> {
+    fn parse_nested(text: &str, deeper: usize) -> Option<Self> {
         if text.starts_with("Tensor(") {
             return Some(Self::Tensor);
         }
@@ -33,14 +33,14 @@ impl ArgType {
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
             // The structure of a list without tensors is not needed.
             Some(inner) if inner.contains("Tensor(") => {
-                Self::of(split(inner).into_iter(), deeper.checked_sub(1)?)
+                Self::parse_types(split_at_commas(inner).into_iter(), deeper.checked_sub(1)?)
             }
             _ => Some(Self::Other),
         }
     }
 
-    fn of<'t>(types: impl Iterator<Item = &'t str>, deeper: usize) -> Option<Self> {
-        let types: Option<Vec<Self>> = types.map(|t| Self::nested(t, deeper)).collect();
+    fn parse_types<'t>(types: impl Iterator<Item = &'t str>, deeper: usize) -> Option<Self> {
+        let types: Option<Vec<Self>> = types.map(|t| Self::parse_nested(t, deeper)).collect();
         let types = types?;
         let tensors = types.iter().any(|t| *t != Self::Other);
         Some(if tensors {
@@ -52,7 +52,7 @@ impl ArgType {
 }
 
 /// Splits `text` at commas outside brackets.
-fn split(text: &str) -> Vec<&str> {
+fn split_at_commas(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0_usize, 0);
     for (i, byte) in text.bytes().enumerate() {
@@ -85,7 +85,7 @@ pub(super) struct TensorArg {
 pub(super) type ArgError<'a> = (&'a str, &'static str);
 
 /// Appends the tensors of `values`, which must be legal JSON, to `into`.
-pub(super) fn tensors<'a>(
+pub(super) fn append_tensors<'a>(
     values: &'a str,
     types: &ArgType,
     into: &mut Vec<TensorArg>,
@@ -96,7 +96,7 @@ pub(super) fn tensors<'a>(
             text: values,
             at: 0,
         }
-        .value(types, into),
+        .read_value(types, into),
     }
 }
 
@@ -107,7 +107,7 @@ struct ArgCursor<'a> {
 
 impl<'a> ArgCursor<'a> {
     /// Returns the next non-blank byte, or 0 at the end of the text.
-    fn peek(&mut self) -> u8 {
+    fn peek_byte(&mut self) -> u8 {
         let bytes = self.text.as_bytes();
         while matches!(bytes.get(self.at), Some(b' ' | b'\n' | b'\r' | b'\t')) {
             self.at += 1;
@@ -115,68 +115,68 @@ impl<'a> ArgCursor<'a> {
         bytes.get(self.at).copied().unwrap_or(0)
     }
 
-    fn take(&mut self, byte: u8) -> bool {
-        let found = self.peek() == byte;
+    fn take_byte(&mut self, byte: u8) -> bool {
+        let found = self.peek_byte() == byte;
         self.at += usize::from(found);
         found
     }
 
-    fn wrong<T>(&self, start: usize, what: &'static str) -> Result<T, ArgError<'a>> {
+    fn argument_error<T>(&self, start: usize, what: &'static str) -> Result<T, ArgError<'a>> {
         Err((&self.text[start..], what))
     }
 
-    fn value(&mut self, of: &ArgType, into: &mut Vec<TensorArg>) -> Result<(), ArgError<'a>> {
-        self.peek();
+    fn read_value(&mut self, of: &ArgType, into: &mut Vec<TensorArg>) -> Result<(), ArgError<'a>> {
+        self.peek_byte();
         let start = self.at;
         match of {
-            ArgType::Other => self.skip(),
-            ArgType::Tensor => match self.tensor() {
+            ArgType::Other => self.skip_value(),
+            ArgType::Tensor => match self.read_tensor() {
                 Some(tensor) => into.push(tensor),
                 None => {
                     let what = "a value of type Tensor, expected [id, storage, offset, \
                                 elements, bytes per element, \"device\"]";
-                    return self.wrong(start, what);
+                    return self.argument_error(start, what);
                 }
             },
             ArgType::List(types) => {
                 let uneven = "a list whose number of values differs from its number of types";
-                if !self.take(b'[') {
-                    return self.wrong(start, "a value of a list type, expected a list");
+                if !self.take_byte(b'[') {
+                    return self.argument_error(start, "a value of a list type, expected a list");
                 }
                 for (i, of) in types.iter().enumerate() {
-                    if i > 0 && !self.take(b',') || self.peek() == b']' {
-                        return self.wrong(start, uneven);
+                    if i > 0 && !self.take_byte(b',') || self.peek_byte() == b']' {
+                        return self.argument_error(start, uneven);
                     }
-                    self.value(of, into)?;
+                    self.read_value(of, into)?;
                 }
-                if !self.take(b']') {
-                    return self.wrong(start, uneven);
+                if !self.take_byte(b']') {
+                    return self.argument_error(start, uneven);
                 }
             }
         }
         Ok(())
     }
 
-    fn tensor(&mut self) -> Option<TensorArg> {
-        if !self.take(b'[') {
+    fn read_tensor(&mut self) -> Option<TensorArg> {
+        if !self.take_byte(b'[') {
             return None;
         }
         let mut numbers = [0_u64; 5];
         for number in &mut numbers {
-            *number = self.number()?;
-            if !self.take(b',') {
+            *number = self.read_number()?;
+            if !self.take_byte(b',') {
                 return None;
             }
         }
-        if self.peek() != b'"' {
+        if self.peek_byte() != b'"' {
             return None;
         }
         let device = &self.text.as_bytes()[self.at + 1..];
         // A tensor without memory has an empty device name and is on no device.
         let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
-        self.skip();
+        self.skip_value();
         let [id, storage, _, elements, size] = numbers;
-        self.take(b']').then_some(TensorArg {
+        self.take_byte(b']').then_some(TensorArg {
             id,
             storage,
             bytes: elements.checked_mul(size),
@@ -184,8 +184,8 @@ impl<'a> ArgCursor<'a> {
         })
     }
 
-    fn number(&mut self) -> Option<u64> {
-        self.peek();
+    fn read_number(&mut self) -> Option<u64> {
+        self.peek_byte();
         let rest = &self.text[self.at..];
         let length = rest.bytes().take_while(u8::is_ascii_digit).count();
         self.at += length;
@@ -193,7 +193,7 @@ impl<'a> ArgCursor<'a> {
     }
 
     /// Skips a value.
-    fn skip(&mut self) {
+    fn skip_value(&mut self) {
         let bytes = self.text.as_bytes();
         let mut depth = 0_usize;
         while let Some(&byte) = bytes.get(self.at) {
@@ -223,7 +223,8 @@ mod tests {
     fn found(values: &str, types: &[&str]) -> Result<Vec<(u64, u64, u64)>, String> {
         let mut into = Vec::new();
         let types = ArgType::list(types).ok_or("too deep")?;
-        tensors(values, &types, &mut into).map_err(|(at, what)| format!("{what} at {at}"))?;
+        append_tensors(values, &types, &mut into)
+            .map_err(|(at, what)| format!("{what} at {at}"))?;
         let all = into.iter();
         Ok(all
             .map(|t| (t.id, t.storage, t.bytes.unwrap_or(u64::MAX)))

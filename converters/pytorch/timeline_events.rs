@@ -21,12 +21,12 @@ impl TimelineEvent {
     /// Converts `events` to this smaller form and frees the memory that is no longer needed.
     pub fn all(events: Vec<KinetoEvent>) -> Vec<Self> {
         // Collected in place, because two small events fit into the memory of one original event.
-        let mut kept: Vec<Self> = events.into_iter().map(Self::of).collect();
+        let mut kept: Vec<Self> = events.into_iter().map(Self::from_event).collect();
         kept.shrink_to_fit();
         kept
     }
 
-    fn of(event: KinetoEvent) -> Self {
+    fn from_event(event: KinetoEvent) -> Self {
         Self {
             rf_id: event.rf_id,
             correlation: event.correlation,

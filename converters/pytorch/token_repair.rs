@@ -44,7 +44,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
                 }
             }
             b',' if !matches!(before, b'[' | b'{' | b',' | b':') => {
-                if let Some(close) = closes(&text[at + 1..])? {
+                if let Some(close) = closing_bracket(&text[at + 1..])? {
                     first.get_or_insert((at, JsonRepairKind::Comma, close));
                     before = b',';
                     at += 1;
@@ -86,7 +86,7 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
 
 /// Returns the closing bracket of a list or object at the start of `text`, if there is one; `None` at the end
 /// of the text.
-fn closes(text: &[u8]) -> Option<Option<&'static str>> {
+fn closing_bracket(text: &[u8]) -> Option<Option<&'static str>> {
     let next = text.iter().find(|byte| !byte.is_ascii_whitespace())?;
     Some(match next {
         b']' => Some("]"),

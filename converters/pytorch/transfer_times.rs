@@ -97,7 +97,7 @@ pub fn divide(
         .iter()
         .map(|calls| {
             let alone = |call: &super::calls::CommCall| CallTime {
-                transfer: length(call.end - call.start),
+                transfer: clamp_length(call.end - call.start),
                 ..CallTime::default()
             };
             calls.list.iter().map(alone).collect()
@@ -119,20 +119,20 @@ pub fn divide(
                 _ => last,
             };
             let time = &mut times[at.0 as usize][at.1 as usize];
-            *time = part(start, end, needed);
+            *time = split_times(start, end, needed);
             if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
-                odd.most = odd.most.max(length(needed.saturating_sub(end)));
+                odd.most = odd.most.max(clamp_length(needed.saturating_sub(end)));
                 // Early in a rootless collective: clocks or scheduling are wrong, not the collective.
                 *time = CallTime {
-                    wait: length(end.saturating_sub(start)),
+                    wait: clamp_length(end.saturating_sub(start)),
                     met: true,
                     ..CallTime::default()
                 };
             }
         }
     }
-    odd.bounded = absent_ranks::bound(&mut times, job, matches, groups);
+    odd.bounded = absent_ranks::bound_transfers(&mut times, job, matches, groups);
     odd.late = absent_ranks::delay_inferred(&mut times, matches, models);
     let mut known: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let size = |at: CommRef| {
@@ -147,7 +147,7 @@ pub fn divide(
         let needed = span(message.send).0.max(span(message.receive).0);
         for at in [message.send, message.receive] {
             let (start, end) = span(at);
-            let time = part(start, end, needed);
+            let time = split_times(start, end, needed);
             times[at.0 as usize][at.1 as usize] = time;
             if sure(at) && !time.eager {
                 known.entry(size(at)).or_default().push(time.transfer);
@@ -205,30 +205,30 @@ fn bound_batches(
             let time = &mut times[at.0 as usize][at.1 as usize];
             let needed = start.saturating_add_unsigned(time.wait);
             if both >= needed {
-                time.transfer = length(both - needed);
+                time.transfer = clamp_length(both - needed);
             }
         }
     }
 }
 
-fn part(start: i64, end: i64, needed: i64) -> CallTime {
+fn split_times(start: i64, end: i64, needed: i64) -> CallTime {
     if end < needed {
         CallTime {
-            transfer: length(end.saturating_sub(start)),
+            transfer: clamp_length(end.saturating_sub(start)),
             eager: true,
             met: true,
             ..CallTime::default()
         }
     } else {
         CallTime {
-            wait: length(needed.saturating_sub(start)),
-            transfer: length(end.saturating_sub(needed)),
+            wait: clamp_length(needed.saturating_sub(start)),
+            transfer: clamp_length(end.saturating_sub(needed)),
             met: true,
             ..CallTime::default()
         }
     }
 }
 
-fn length(ns: i64) -> u64 {
+fn clamp_length(ns: i64) -> u64 {
     u64::try_from(ns).unwrap_or(0)
 }

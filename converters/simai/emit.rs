@@ -40,22 +40,22 @@ impl SimaiWorkload {
             nodes: 0,
             causes: Vec::new(),
         };
-        emitter.groups()?;
+        emitter.write_groups()?;
         // For each layer, the id of its weight-gradient collective until a node waits for it.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
                 emitter.causes.extend(reduced.take());
-                emitter.blocking(layer, layer.forward, TrainingPhase::Forward)?;
+                emitter.write_blocking(layer, layer.forward, TrainingPhase::Forward)?;
             }
             for (index, layer) in self.layers.iter().enumerate().rev() {
-                for again in self.recomputed(index) {
-                    emitter.blocking(again, again.forward, TrainingPhase::Recompute)?;
+                for again in self.recomputed_layers(index) {
+                    emitter.write_blocking(again, again.forward, TrainingPhase::Recompute)?;
                 }
-                emitter.blocking(layer, layer.input_gradient, TrainingPhase::Backward)?;
-                emitter.compute(layer, layer.weight_gradient, TrainingPhase::Backward)?;
+                emitter.write_blocking(layer, layer.input_gradient, TrainingPhase::Backward)?;
+                emitter.write_compute(layer, layer.weight_gradient, TrainingPhase::Backward)?;
                 let phase = TrainingPhase::Synchronize;
-                reduced[index] = emitter.collective(layer, layer.weight_gradient, phase)?;
+                reduced[index] = emitter.write_collective(layer, layer.weight_gradient, phase)?;
             }
         }
         Ok((emitter.writer.into_inner(), emitter.nodes))
@@ -63,7 +63,7 @@ impl SimaiWorkload {
 
     /// Returns the layers that are recomputed before the backward pass of layer `index`: all layers since the last
     /// checkpoint.
-    fn recomputed(&self, index: usize) -> &[SimaiLayer] {
+    fn recomputed_layers(&self, index: usize) -> &[SimaiLayer] {
         let from = self.checkpoints.range(..=index).next_back();
         match from {
             Some(&from) if self.recomputing.contains(&index) => &self.layers[from..index],
@@ -83,7 +83,7 @@ struct StageEmitter<'g, W> {
 }
 
 impl<W: Write> StageEmitter<'_, W> {
-    fn groups(&mut self) -> Result<(), TraceError> {
+    fn write_groups(&mut self) -> Result<(), TraceError> {
         self.nodes = 1;
         let declared = self.grid.declared(self.rank);
         let text = metadata_text(&declared);
@@ -96,7 +96,7 @@ impl<W: Write> StageEmitter<'_, W> {
     }
 
     /// Writes a node that depends on all nodes in `causes`; returns its id.
-    fn node(
+    fn write_node(
         &mut self,
         name: &str,
         op: Op<'_>,
@@ -113,7 +113,7 @@ impl<W: Write> StageEmitter<'_, W> {
     }
 
     /// Writes the computation of a stage; the next node depends on this computation.
-    fn compute(
+    fn write_compute(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,
@@ -125,7 +125,7 @@ impl<W: Write> StageEmitter<'_, W> {
                 bytes: 0,
                 dtype: None,
             };
-            let id = self.node(&layer.name, op, stage.ns, phase)?;
+            let id = self.write_node(&layer.name, op, stage.ns, phase)?;
             self.causes.clear();
             self.causes.push(id);
         }
@@ -133,7 +133,7 @@ impl<W: Write> StageEmitter<'_, W> {
     }
 
     /// Writes the collective of a stage, if it has one and the group has other members.
-    fn collective(
+    fn write_collective(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,
@@ -156,18 +156,18 @@ impl<W: Write> StageEmitter<'_, W> {
         };
         let (_, role) = GroupRole::ALL[comm.role as usize];
         let name = format!("{} {role} {}", layer.name, comm.kind);
-        self.node(&name, op, 0, phase).map(Some)
+        self.write_node(&name, op, 0, phase).map(Some)
     }
 
     /// Writes a stage whose collective blocks the next stage.
-    fn blocking(
+    fn write_blocking(
         &mut self,
         layer: &SimaiLayer,
         stage: SimaiStage,
         phase: TrainingPhase,
     ) -> Result<(), TraceError> {
-        self.compute(layer, stage, phase)?;
-        if let Some(id) = self.collective(layer, stage, phase)? {
+        self.write_compute(layer, stage, phase)?;
+        if let Some(id) = self.write_collective(layer, stage, phase)? {
             self.causes.clear();
             self.causes.push(id);
         }

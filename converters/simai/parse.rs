@@ -49,13 +49,13 @@ impl SimaiWorkload {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = (1..).zip(text.lines());
         let (_, first) = lines.next().unwrap_or((1, ""));
-        let mut this = header(first)?;
+        let mut this = parse_header(first)?;
         let (_, second) = lines.next().unwrap_or((2, ""));
         let stated = words(second).next().unwrap_or((1, ""));
         let stated = number(2, stated, "the number of layers", u32::MAX.into())?;
         let mut end = 2;
         for (line, content) in lines.filter(|(_, content)| !content.trim().is_empty()) {
-            this.layers.push(layer(content, line)?);
+            this.layers.push(parse_layer(content, line)?);
             end = line;
         }
         if this.layers.is_empty() || this.layers.len() as u64 != stated {
@@ -96,7 +96,7 @@ impl SimaiWorkload {
 }
 
 /// Parses the first line. Like SimAI, skips unknown keys.
-fn header(line: &str) -> Result<SimaiWorkload, TraceError> {
+fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
     let words: Vec<(usize, &str)> = words(line).collect();
     let (column, word) = words.first().copied().unwrap_or((1, ""));
     let Some(kind) = KINDS.iter().find(|kind| **kind == word) else {
@@ -153,7 +153,7 @@ fn header(line: &str) -> Result<SimaiWorkload, TraceError> {
 }
 
 /// Parses a stage from its three words; a collective without a suffix belongs to `role`.
-fn stage(
+fn parse_stage(
     line: usize,
     words: &[(usize, &str)],
     what: &str,
@@ -186,13 +186,13 @@ fn stage(
     Ok(SimaiStage { ns, comm })
 }
 
-fn layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
+fn parse_layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
     let words = layer_words(line, number_of)?;
     Ok(SimaiLayer {
         name: words[0].1.to_owned(),
-        forward: stage(number_of, &words[2..5], "forward", GroupRole::Tensor)?,
-        input_gradient: stage(number_of, &words[5..8], "input gradient", GroupRole::Tensor)?,
-        weight_gradient: stage(number_of, &words[8..11], "weight gradient", GroupRole::Data)?,
+        forward: parse_stage(number_of, &words[2..5], "forward", GroupRole::Tensor)?,
+        input_gradient: parse_stage(number_of, &words[5..8], "input gradient", GroupRole::Tensor)?,
+        weight_gradient: parse_stage(number_of, &words[8..11], "weight gradient", GroupRole::Data)?,
     })
 }
 

@@ -18,33 +18,37 @@ impl TextWorkload {
     pub fn write(&self, rank: u32, passes: u32, out: &mut impl Write) -> Result<(), TraceError> {
         let first = u64::from(rank) * u64::from(passes) * self.nodes_per_pass();
         let mut emitter = NodeEmitter::new(out, first);
-        emitter.metadata(&self.text)?;
+        emitter.write_metadata(&self.text)?;
         let mut before: Vec<LayerNodes> = vec![LayerNodes::default(); self.layers.len()];
         for _ in 0..passes {
             match self.parallelism {
-                TextParallelism::Micro => self.micro(&mut emitter)?,
-                TextParallelism::Data => self.data(&mut before, &mut emitter)?,
-                TextParallelism::Model => self.model("", false, &mut before, &mut emitter)?,
-                TextParallelism::DataModel => {
-                    self.model("_IG_COMM_", true, &mut before, &mut emitter)?;
+                TextParallelism::Micro => self.write_micro(&mut emitter)?,
+                TextParallelism::Data => self.write_data_parallel(&mut before, &mut emitter)?,
+                TextParallelism::Model => {
+                    self.write_model_parallel("", false, &mut before, &mut emitter)?
                 }
-                TextParallelism::ModelData => self.model("", true, &mut before, &mut emitter)?,
+                TextParallelism::DataModel => {
+                    self.write_model_parallel("_IG_COMM_", true, &mut before, &mut emitter)?;
+                }
+                TextParallelism::ModelData => {
+                    self.write_model_parallel("", true, &mut before, &mut emitter)?
+                }
                 TextParallelism::Dlrm { last_bottom_layer } => {
-                    self.dlrm(last_bottom_layer as usize, &mut before, &mut emitter)?;
+                    self.write_dlrm(last_bottom_layer as usize, &mut before, &mut emitter)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn micro(&self, emitter: &mut NodeEmitter<'_, impl Write>) -> Result<(), TraceError> {
+    fn write_micro(&self, emitter: &mut NodeEmitter<'_, impl Write>) -> Result<(), TraceError> {
         for layer in &self.layers {
-            emitter.comm(layer, "", layer.weight_gradient, [])?;
+            emitter.write_comm(layer, "", layer.weight_gradient, [])?;
         }
         Ok(())
     }
 
-    fn data(
+    fn write_data_parallel(
         &self,
         nodes: &mut [LayerNodes],
         emitter: &mut NodeEmitter<'_, impl Write>,
@@ -52,15 +56,19 @@ impl TextWorkload {
         let mut last = None;
         for (layer, own) in self.layers.iter().zip(nodes.iter()) {
             let reduced = own.weight_comm;
-            last = Some(emitter.comp(layer, "FWD", layer.forward, [last, reduced])?);
+            last = Some(emitter.write_compute(layer, "FWD", layer.forward, [last, reduced])?);
         }
         for (i, layer) in self.layers.iter().enumerate().rev() {
-            let gradient = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [last])?;
-            let reduced = emitter.comm(layer, "", layer.weight_gradient, [Some(gradient)])?;
+            let gradient = emitter.write_compute(layer, "BWD_WG", layer.weight_gradient, [last])?;
+            let reduced = emitter.write_comm(layer, "", layer.weight_gradient, [Some(gradient)])?;
             nodes[i].weight_comm = Some(reduced);
             if i > 0 {
-                last =
-                    Some(emitter.comp(layer, "BWD_IG", layer.input_gradient, [Some(gradient)])?);
+                last = Some(emitter.write_compute(
+                    layer,
+                    "BWD_IG",
+                    layer.input_gradient,
+                    [Some(gradient)],
+                )?);
             }
         }
         Ok(())
@@ -68,7 +76,7 @@ impl TextWorkload {
 
     /// Writes the nodes of model parallelism and, if `hybrid`, the all-reduces of weight gradients. `suffix` is
     /// appended to the names of input-gradient collectives.
-    fn model(
+    fn write_model_parallel(
         &self,
         suffix: &str,
         hybrid: bool,
@@ -82,20 +90,27 @@ impl TextWorkload {
             } else {
                 [last, own.weight_comp]
             };
-            let forward = emitter.comp(layer, "FWD", layer.forward, after)?;
-            last = Some(emitter.comm(layer, "", layer.forward, [Some(forward)])?);
+            let forward = emitter.write_compute(layer, "FWD", layer.forward, after)?;
+            last = Some(emitter.write_comm(layer, "", layer.forward, [Some(forward)])?);
         }
         let mut after = [last, None];
         for (i, layer) in self.layers.iter().enumerate().rev() {
-            let gradient = emitter.comp(layer, "BWD_IG", layer.input_gradient, after)?;
+            let gradient = emitter.write_compute(layer, "BWD_IG", layer.input_gradient, after)?;
             let exchanged = match i {
                 0 => None,
-                _ => Some(emitter.comm(layer, suffix, layer.input_gradient, [Some(gradient)])?),
+                _ => Some(emitter.write_comm(
+                    layer,
+                    suffix,
+                    layer.input_gradient,
+                    [Some(gradient)],
+                )?),
             };
-            let weight = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [Some(gradient)])?;
+            let weight =
+                emitter.write_compute(layer, "BWD_WG", layer.weight_gradient, [Some(gradient)])?;
             nodes[i].weight_comp = Some(weight);
             if hybrid {
-                let reduced = emitter.comm(layer, "", layer.weight_gradient, [Some(weight)])?;
+                let reduced =
+                    emitter.write_comm(layer, "", layer.weight_gradient, [Some(weight)])?;
                 nodes[i].weight_comm = Some(reduced);
             }
             after = [Some(weight), exchanged];
@@ -103,7 +118,7 @@ impl TextWorkload {
         Ok(())
     }
 
-    fn dlrm(
+    fn write_dlrm(
         &self,
         last_bottom: usize,
         nodes: &mut [LayerNodes],
@@ -113,10 +128,11 @@ impl TextWorkload {
         for (i, (layer, own)) in self.layers.iter().zip(nodes.iter()).enumerate() {
             let joined = exchanged.filter(|_| i == last_bottom);
             let updated = own.weight_comm.or(own.weight_comp);
-            let forward = emitter.comp(layer, "FWD", layer.forward, [updated, last, joined])?;
+            let forward =
+                emitter.write_compute(layer, "FWD", layer.forward, [updated, last, joined])?;
             last = Some(forward);
             if layer.forward.comm == LayerComm::AllToAll {
-                let comm = emitter.comm(layer, "", layer.forward, [Some(forward)])?;
+                let comm = emitter.write_comm(layer, "", layer.forward, [Some(forward)])?;
                 if i == 0 {
                     exchanged = Some(comm);
                 }
@@ -126,18 +142,26 @@ impl TextWorkload {
         for (i, layer) in self.layers.iter().enumerate().rev() {
             // Layer 0 also waits for the all-to-all of the embedding gradients.
             let joined = returned.filter(|_| i == 0);
-            let weight = emitter.comp(layer, "BWD_WG", layer.weight_gradient, [last, joined])?;
+            let weight =
+                emitter.write_compute(layer, "BWD_WG", layer.weight_gradient, [last, joined])?;
             nodes[i].weight_comp = Some(weight);
             if layer.weight_gradient.comm != LayerComm::Absent {
-                let reduced = emitter.comm(layer, "", layer.weight_gradient, [Some(weight)])?;
+                let reduced =
+                    emitter.write_comm(layer, "", layer.weight_gradient, [Some(weight)])?;
                 nodes[i].weight_comm = Some(reduced);
             }
             if i > 0 {
-                last = Some(emitter.comp(layer, "BWD_IG", layer.input_gradient, [Some(weight)])?);
+                last = Some(emitter.write_compute(
+                    layer,
+                    "BWD_IG",
+                    layer.input_gradient,
+                    [Some(weight)],
+                )?);
             }
             if i == last_bottom + 1 {
                 let embedding = &self.layers[0];
-                returned = Some(emitter.comm(embedding, "", embedding.input_gradient, [last])?);
+                returned =
+                    Some(emitter.write_comm(embedding, "", embedding.input_gradient, [last])?);
             }
         }
         Ok(())
@@ -175,7 +199,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         }
     }
 
-    fn metadata(&mut self, text: &str) -> Result<(), TraceError> {
+    fn write_metadata(&mut self, text: &str) -> Result<(), TraceError> {
         self.node.clear();
         for (name, value) in [("schema", SCHEMA), ("input_file", text)] {
             self.attribute.clear();
@@ -183,11 +207,11 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
             self.attribute.bytes(29, value.as_bytes());
             self.node.bytes(2, self.attribute.as_bytes());
         }
-        self.finish()
+        self.write_pending()
     }
 
     /// Writes the pending message (one node) to the file.
-    fn finish(&mut self) -> Result<(), TraceError> {
+    fn write_pending(&mut self) -> Result<(), TraceError> {
         self.record.clear();
         frame(&mut self.record, self.node.as_bytes());
         let written = self.out.write_all(&self.record);
@@ -196,7 +220,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
 
     /// Begins a node with a type of the schema that depends on the existing nodes in `after`; the caller has already
     /// set the name. Returns its id.
-    fn begin<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
+    fn begin_node<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;
         self.node.clear();
@@ -212,7 +236,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         id
     }
 
-    fn comp<const N: usize>(
+    fn write_compute<const N: usize>(
         &mut self,
         layer: &TextLayer,
         phase: &str,
@@ -221,14 +245,14 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
     ) -> Result<u64, TraceError> {
         self.name.clear();
         write!(self.name, "COMP_NODE_{}_{phase}", layer.name).expect("a string grows as needed");
-        let id = self.begin(4, after);
+        let id = self.begin_node(4, after);
         if stage.micros > 0 {
             self.node.varint(7, stage.micros);
         }
-        self.finish().map(|()| id)
+        self.write_pending().map(|()| id)
     }
 
-    fn comm<const N: usize>(
+    fn write_comm<const N: usize>(
         &mut self,
         layer: &TextLayer,
         suffix: &str,
@@ -236,10 +260,10 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         after: [Option<u64>; N],
     ) -> Result<u64, TraceError> {
         self.name.clear();
-        let (name, word) = (&layer.name, stage.comm.word());
+        let (name, word) = (&layer.name, stage.comm.file_word());
         write!(self.name, "COMM_COLL_NODE_{name}{suffix}_{word}")
             .expect("a string grows as needed");
-        let id = self.begin(7, after);
+        let id = self.begin_node(7, after);
         for (name, value) in [
             ("comm_type", stage.comm.comm_type()),
             ("comm_size", stage.bytes),
@@ -249,7 +273,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
             self.attribute.varint(9, value);
             self.node.bytes(10, self.attribute.as_bytes());
         }
-        self.finish().map(|()| id)
+        self.write_pending().map(|()| id)
     }
 }
 

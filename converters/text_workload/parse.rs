@@ -63,7 +63,7 @@ impl TextParallelism {
 }
 
 /// Parses a stage from its three words.
-fn stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage, TraceError> {
+fn parse_stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage, TraceError> {
     let micros = number(line, words[0], &format!("the {what} time"), MOST_MICROS)?;
     let (column, word) = words[1];
     let Some((comm, ..)) = LayerComm::ALL.iter().find(|(_, known, _)| *known == word) else {
@@ -83,13 +83,13 @@ fn stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage,
     })
 }
 
-fn layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
+fn parse_layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
     let words = layer_words(line, number_of)?;
     Ok(TextLayer {
         name: words[0].1.to_owned(),
-        forward: stage(number_of, &words[2..5], "forward")?,
-        input_gradient: stage(number_of, &words[5..8], "input gradient")?,
-        weight_gradient: stage(number_of, &words[8..11], "weight gradient")?,
+        forward: parse_stage(number_of, &words[2..5], "forward")?,
+        input_gradient: parse_stage(number_of, &words[5..8], "input gradient")?,
+        weight_gradient: parse_stage(number_of, &words[8..11], "weight gradient")?,
     })
 }
 
@@ -122,7 +122,7 @@ impl TextWorkload {
         let mut end = 2;
         for (line, content) in lines {
             if !content.trim().is_empty() {
-                layers.push(layer(content, line)?);
+                layers.push(parse_layer(content, line)?);
                 end = line;
             }
         }
@@ -159,7 +159,7 @@ fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceE
         ));
     }
     if layers[0].forward.comm != LayerComm::AllToAll {
-        let word = layers[0].forward.comm.word();
+        let word = layers[0].forward.comm.file_word();
         return Err(refused(
             3,
             1,

@@ -40,14 +40,14 @@ impl CollectiveCalls {
         let ranks: BTreeMap<u64, u32> = devices.iter().map(|d| d.id).zip(0..).collect();
         let mut this = Self::default();
         let kernels = CommKernels::default();
-        let kernels = kernels.table();
+        let kernels = kernels.lookup_table();
         let mut groups: BTreeMap<Vec<u32>, GroupPieces<'_>> = BTreeMap::new();
         for (rank, device) in (0..).zip(devices) {
             for (index, piece) in (0..).zip(&device.pieces) {
-                let Some(found) = collective(device, piece, modules, &kernels) else {
+                let Some(found) = find_collective(device, piece, modules, &kernels) else {
                     continue;
                 };
-                let members = found.and_then(|found| members(found, device.id, &ranks));
+                let members = found.and_then(|found| group_members(found, device.id, &ranks));
                 match (members, found) {
                     (Some(members), Some(found)) => {
                         let own = groups.entry(members).or_default().entry(rank).or_default();
@@ -61,13 +61,13 @@ impl CollectiveCalls {
             }
         }
         for (members, pieces) in groups {
-            this.matched(&members, &pieces, devices.len());
+            this.match_group(&members, &pieces, devices.len());
         }
         this
     }
 
     /// Matches the collectives of a group, unless the members disagree about them.
-    fn matched(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
+    fn match_group(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
             own.iter().map(|(.., of)| (of.kind, of.output))
@@ -134,7 +134,7 @@ impl CollectiveCalls {
 
 /// Returns the collective that a slice carries out; `Some(None)` if its groups are unknown. On a GPU only kernels of
 /// a communication library count; other kernels of the instruction prepare the data.
-fn collective<'m>(
+fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DevicePiece<'_>,
     modules: &'m HloModules,
@@ -187,7 +187,11 @@ fn is_communication(instruction: &str) -> bool {
 }
 
 /// Returns the ranks of the group that contains a device, if all devices of the group are in the job.
-fn members(found: &HloCollective, device: u64, ranks: &BTreeMap<u64, u32>) -> Option<Vec<u32>> {
+fn group_members(
+    found: &HloCollective,
+    device: u64,
+    ranks: &BTreeMap<u64, u32>,
+) -> Option<Vec<u32>> {
     if found.groups.is_empty() {
         return Some(ranks.values().copied().collect());
     }

@@ -3,7 +3,7 @@
 use super::calls::CollectiveCalls;
 use super::space::StatValue;
 use super::timeline::{DevicePiece, DeviceTimeline};
-use super::{DeviceConversion, ns};
+use super::{DeviceConversion, ns_since};
 use chakram_base::units::Span;
 use chakram_trace::format::groups::metadata_text;
 use chakram_trace::format::scan::{self, NodeView};
@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use std::io::Write;
 
 /// Returns the attributes of a trace's metadata record; `end_ns` is the end of the device's last event.
-pub(super) fn metadata<'a>(
+pub(super) fn metadata_attributes<'a>(
     rank: u32,
     ranks: u32,
     end_ns: u64,
@@ -42,7 +42,7 @@ enum DeviceNode {
 const FIRST: u64 = 2;
 
 /// Writes the nodes of `device` as rank `rank`; the job starts at `base`, ps.
-pub(super) fn write<W: Write>(
+pub(super) fn write_device<W: Write>(
     device: &DeviceTimeline<'_>,
     rank: u32,
     calls: &CollectiveCalls,
@@ -66,9 +66,9 @@ pub(super) fn write<W: Write>(
     let emitter = DeviceEmitter::new(device, base);
     for (id, node) in (FIRST..).zip(&emitter.order) {
         match *node {
-            DeviceNode::Launch(index) => emitter.launch(id, index, writer)?,
+            DeviceNode::Launch(index) => emitter.write_launch(id, index, writer)?,
             DeviceNode::Piece(index) => {
-                emitter.piece(id, index, rank, calls, &mut done, writer)?;
+                emitter.write_piece(id, index, rank, calls, &mut done, writer)?;
             }
         }
         done.nodes += 1;
@@ -103,8 +103,8 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             order: order.into_iter().map(|(_, node)| node).collect(),
             launch_ids: vec![0; device.launches.len()],
             piece_ids: vec![0; device.pieces.len()],
-            launch_before: previous(device.launches.iter().map(|l| l.thread)),
-            piece_before: previous(device.pieces.iter().map(|p| p.stream)),
+            launch_before: previous_of_kind(device.launches.iter().map(|l| l.thread)),
+            piece_before: previous_of_kind(device.pieces.iter().map(|p| p.stream)),
         };
         for (id, node) in (FIRST..).zip(&this.order) {
             match *node {
@@ -115,11 +115,11 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         this
     }
 
-    fn ns(&self, instant: i128) -> u64 {
-        ns(instant, self.base)
+    fn ns_since_base(&self, instant: i128) -> u64 {
+        ns_since(instant, self.base)
     }
 
-    fn launch<W: Write>(
+    fn write_launch<W: Write>(
         &self,
         id: u64,
         index: u32,
@@ -127,19 +127,21 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     ) -> Result<(), TraceError> {
         let launch = &self.device.launches[index as usize];
         let before = self.launch_before[index as usize];
-        let ended = before.map_or(0, |b| self.ns(self.device.launches[b as usize].end));
+        let ended = before.map_or(0, |b| {
+            self.ns_since_base(self.device.launches[b as usize].end)
+        });
         let mut view = NodeView::new(id, &launch.name, Op::Host);
         view.lane = Some(i64::from(launch.thread) + 1);
-        let start = self.ns(launch.start);
+        let start = self.ns_since_base(launch.start);
         view.delay = Span::from_ns(start.saturating_sub(ended));
-        view.recorded = Span::from_ns(self.ns(launch.end) - start);
+        view.recorded = Span::from_ns(self.ns_since_base(launch.end) - start);
         let data = before.map(|b| self.launch_ids[b as usize]);
         writer.write(&view, data.as_slice(), &NodeExtras::default())
     }
 
     /// Returns the call that a slice depends on: the launching call if that call had ended; the previous call on the
     /// thread if the launching call was still running; none if the slice begins before its launching call.
-    fn cause(&self, piece: &DevicePiece<'_>) -> Option<u32> {
+    fn causing_call(&self, piece: &DevicePiece<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
         if launch.end <= piece.start {
@@ -151,7 +153,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         }
     }
 
-    fn piece<W: Write>(
+    fn write_piece<W: Write>(
         &self,
         id: u64,
         index: u32,
@@ -161,28 +163,35 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
         let piece = &self.device.pieces[index as usize];
-        let (start, end) = (self.ns(piece.start), self.ns(piece.end));
+        let (start, end) = (
+            self.ns_since_base(piece.start),
+            self.ns_since_base(piece.end),
+        );
         let mut data = Vec::with_capacity(2);
         let mut ended = 0;
         if let Some(before) = self.piece_before[index as usize] {
             data.push(self.piece_ids[before as usize]);
-            ended = self.ns(self.device.pieces[before as usize].end);
+            ended = self.ns_since_base(self.device.pieces[before as usize].end);
         }
-        if let Some(cause) = self.cause(piece) {
+        if let Some(cause) = self.causing_call(piece) {
             data.push(self.launch_ids[cause as usize]);
-            ended = ended.max(self.ns(self.device.launches[cause as usize].end));
+            ended = ended.max(self.ns_since_base(self.device.launches[cause as usize].end));
         }
         let launch = piece
             .launch
             .map(|launch| &self.device.launches[launch as usize]);
         done.early += u64::from(launch.is_some_and(|launch| launch.start > piece.start));
-        let described = EventDescription::of(self.device, piece)?;
-        let mut view = NodeView::new(id, self.device.plane.name_of(&piece.event), described.op());
+        let described = EventDescription::describe_piece(self.device, piece)?;
+        let mut view = NodeView::new(
+            id,
+            self.device.plane.name_of(&piece.event),
+            described.to_op(),
+        );
         view.lane = Some(self.device.streams[piece.stream as usize].0);
         view.delay = Span::from_ns(start.saturating_sub(ended));
         view.recorded = Span::from_ns(end - start);
         if let Some(call) = calls.of(rank, index) {
-            let wait = self.ns(piece.start + call.wait) - start;
+            let wait = self.ns_since_base(piece.start + call.wait) - start;
             view.op = Op::Collective {
                 kind: call.kind,
                 bytes: call.bytes,
@@ -200,7 +209,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         }
         done.busy_ns += end - start;
         done.kept_ns += (view.wait.0 + view.recorded.0) / 1000;
-        let mut attributes = described.attributes();
+        let mut attributes = described.node_attributes();
         if let Some(launch) = piece.launch {
             let id = self.launch_ids[launch as usize];
             attributes.push(("launch", AttributeValue::Int(id as i64)));
@@ -214,7 +223,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
 }
 
 /// Returns, for each entry, the index of the previous entry of the same kind.
-fn previous(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
+fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
     let mut last = std::collections::BTreeMap::new();
     (0..)
         .zip(kinds)
@@ -240,7 +249,10 @@ struct EventDescription<'a> {
 }
 
 impl<'a> EventDescription<'a> {
-    fn of(device: &DeviceTimeline<'a>, piece: &DevicePiece<'a>) -> Result<Self, TraceError> {
+    fn describe_piece(
+        device: &DeviceTimeline<'a>,
+        piece: &DevicePiece<'a>,
+    ) -> Result<Self, TraceError> {
         let mut this = Self::default();
         device
             .plane
@@ -260,7 +272,7 @@ impl<'a> EventDescription<'a> {
     }
 
     /// Returns the operation of the event's node: a copy with its stated bytes, or a kernel with only a known time.
-    fn op(&self) -> Op<'static> {
+    fn to_op(&self) -> Op<'static> {
         let details = self.texts[4].as_deref().unwrap_or_default();
         let size = details
             .split_whitespace()
@@ -273,7 +285,7 @@ impl<'a> EventDescription<'a> {
         }
     }
 
-    fn attributes(&self) -> Vec<NamedAttribute<'_>> {
+    fn node_attributes(&self) -> Vec<NamedAttribute<'_>> {
         // JAX's stat `name` is the operation's path in the program, but a node already has a name.
         let names = [
             "hlo_op",

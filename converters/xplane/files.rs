@@ -1,6 +1,6 @@
 //! Finds the `xplane.pb` files of a profile.
 
-use crate::folder::{files_of, listed};
+use crate::folder::{files_of, list_folder};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
@@ -21,20 +21,20 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         "the folder that jax.profiler.start_trace was given, or the file itself",
     );
     files_of(paths, expected, |folder| {
-        let own = named(folder)?;
+        let own = named_profiles(folder)?;
         let runs = folder.join("plugins/profile");
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
         }
         // Runs are named by their time, so the last name is the newest.
-        let runs = listed(&runs)?;
+        let runs = list_folder(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
-        newest.map_or(Ok(own), |newest| named(newest))
+        newest.map_or(Ok(own), |newest| named_profiles(newest))
     })
 }
 
-fn named(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
-    let mut files = listed(folder)?;
+fn named_profiles(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let mut files = list_folder(folder)?;
     files.retain(|file| {
         let name = file.to_string_lossy();
         file.is_file() && ENDINGS.iter().any(|ending| name.ends_with(ending))

@@ -1,6 +1,6 @@
 //! Collectives of the programs in a profile: their kinds, sizes and groups of devices, from `HloProto`.
 
-use super::space::{Message, ProfileSpace, StatValue, fields};
+use super::space::{Message, ProfileSpace, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl HloModules {
                     })?;
                 }
                 if let Some(proto) = found {
-                    let module = module(proto)?;
+                    let module = read_module(proto)?;
                     let last = self.files.last_mut().expect("a file has begun");
                     last.insert(id as u64, module);
                 }
@@ -122,12 +122,12 @@ struct DeviceAssignment {
 impl DeviceAssignment {
     fn parse(message: Message<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             if let (3, WireValue::Bytes(devices, offset)) = (number, value) {
                 let mut ids = Vec::new();
-                fields((devices, offset), |number, value| {
+                for_each_field((devices, offset), |number, value| {
                     if number == 1 {
-                        numbers(value, &mut ids)?;
+                        append_numbers(value, &mut ids)?;
                     }
                     Ok(())
                 })?;
@@ -138,14 +138,14 @@ impl DeviceAssignment {
         Ok(this)
     }
 
-    fn replicas(&self) -> u64 {
+    fn replica_count(&self) -> u64 {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
     /// Returns the device that number `id` of a group refers to. With several replicas and several partitions, only
     /// global numbers (`global`) are unambiguous.
-    fn device(&self, id: u64, global: bool) -> Option<u64> {
-        let (replicas, partitions) = (self.replicas(), self.partitions.len() as u64);
+    fn device_of(&self, id: u64, global: bool) -> Option<u64> {
+        let (replicas, partitions) = (self.replica_count(), self.partitions.len() as u64);
         let (replica, partition) = match () {
             () if partitions == 0 => return Some(id),
             () if partitions == 1 => (id, 0),
@@ -158,10 +158,10 @@ impl DeviceAssignment {
     }
 
     /// Returns all devices in order of their global numbers.
-    fn all(&self) -> Vec<u64> {
+    fn all_devices(&self) -> Vec<u64> {
         let partitions = &self.partitions;
         let replica = |replica: usize| partitions.iter().filter_map(move |ids| ids.get(replica));
-        (0..self.replicas() as usize)
+        (0..self.replica_count() as usize)
             .flat_map(replica)
             .copied()
             .collect()
@@ -169,7 +169,7 @@ impl DeviceAssignment {
 }
 
 /// Appends numbers from a packed field, or a single number.
-fn numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
+fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
     match value {
         WireValue::Varint(number) => into.push(number),
         WireValue::Bytes(bytes, offset) => {
@@ -211,24 +211,26 @@ const OPCODES: [(&str, CollectiveKind); 7] = [
 const ASYNC: &str = "async-start";
 
 impl HloInstruction {
-    fn kind(&self) -> Option<CollectiveKind> {
+    fn collective_kind(&self) -> Option<CollectiveKind> {
         let known = OPCODES.iter().find(|(opcode, _)| *opcode == self.opcode);
         known.map(|(_, kind)| *kind)
     }
 
     fn parse(message: Message<'_>) -> Result<Self, TraceError> {
         let mut this = Self::default();
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             match (number, value) {
-                (1, WireValue::Bytes(name, _)) => this.name = super::space::text(name).into_owned(),
+                (1, WireValue::Bytes(name, _)) => {
+                    this.name = super::space::text_of(name).into_owned()
+                }
                 (2, WireValue::Bytes(code, _)) => {
-                    this.opcode = super::space::text(code).into_owned();
+                    this.opcode = super::space::text_of(code).into_owned();
                 }
                 (3, WireValue::Bytes(shape, offset)) => {
                     this.bytes = shape_bytes((shape, offset), DEEPEST)?;
                 }
-                (38, value) => numbers(value, &mut this.called)?,
-                (49, WireValue::Bytes(group, offset)) => this.group((group, offset))?,
+                (38, value) => append_numbers(value, &mut this.called)?,
+                (49, WireValue::Bytes(group, offset)) => this.read_group((group, offset))?,
                 (71, WireValue::Varint(global)) => this.global = global != 0,
                 (87, WireValue::Bytes(list, offset)) => this.device_list((list, offset))?,
                 _ => {}
@@ -238,10 +240,10 @@ impl HloInstruction {
         Ok(this)
     }
 
-    fn group(&mut self, message: Message<'_>) -> Result<(), TraceError> {
+    fn read_group(&mut self, message: Message<'_>) -> Result<(), TraceError> {
         let mut ids = Vec::new();
-        fields(message, |number, value| match number {
-            1 => numbers(value, &mut ids),
+        for_each_field(message, |number, value| match number {
+            1 => append_numbers(value, &mut ids),
             _ => Ok(()),
         })?;
         self.groups.push(ids);
@@ -250,10 +252,10 @@ impl HloInstruction {
 
     fn device_list(&mut self, message: Message<'_>) -> Result<(), TraceError> {
         self.groups.clear();
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             match (number, value) {
-                (1, WireValue::Bytes(group, offset)) => self.group((group, offset))?,
-                (2, WireValue::Bytes(formula, offset)) => match iota((formula, offset))? {
+                (1, WireValue::Bytes(group, offset)) => self.read_group((group, offset))?,
+                (2, WireValue::Bytes(formula, offset)) => match expand_iota((formula, offset))? {
                     Some(groups) => self.groups = groups,
                     None => self.unknown_groups = true,
                 },
@@ -264,8 +266,8 @@ impl HloInstruction {
     }
 
     /// Returns the collective of this instruction among the devices of `assignment`.
-    fn collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
-        let kind = self.kind()?;
+    fn to_collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
+        let kind = self.collective_kind()?;
         let (all, last) = self.bytes?;
         // The result of an all-gather-start also contains its inputs.
         let output = if self.opcode == "all-gather-start" {
@@ -276,16 +278,16 @@ impl HloInstruction {
         if self.unknown_groups {
             return None;
         }
-        let device = |id: &u64| assignment.device(*id, self.global);
+        let device = |id: &u64| assignment.device_of(*id, self.global);
         let groups = self.groups.iter().filter(|group| !group.is_empty());
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
         if groups.is_empty() && !assignment.partitions.is_empty() {
             // With several replicas and partitions, an empty group list may mean only the devices of one partition.
-            if assignment.replicas() > 1 && assignment.partitions.len() > 1 && !self.global {
+            if assignment.replica_count() > 1 && assignment.partitions.len() > 1 && !self.global {
                 return None;
             }
-            groups.push(assignment.all());
+            groups.push(assignment.all_devices());
         }
         Some(HloCollective {
             kind,
@@ -297,15 +299,15 @@ impl HloInstruction {
 
 /// Expands groups given by a formula: the integers from 0 in a grid, transposed, and cut into groups of equal
 /// size.
-fn iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
+fn expand_iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
-    fields(message, |number, value| {
+    for_each_field(message, |number, value| {
         match (number, value) {
             (1, WireValue::Varint(number)) => count = number,
             (2, WireValue::Varint(number)) => each = number,
-            (3, value) => numbers(value, &mut grid)?,
-            (4, value) => numbers(value, &mut order)?,
+            (3, value) => append_numbers(value, &mut grid)?,
+            (4, value) => append_numbers(value, &mut order)?,
             _ => {}
         }
         Ok(())
@@ -355,10 +357,10 @@ fn element_bits(kind: u64) -> Option<u64> {
 /// Returns the bytes of a shape, and of the last element if the shape is a tuple; `None` if unknown.
 fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
-    fields(message, |number, value| {
+    for_each_field(message, |number, value| {
         match (number, value) {
             (2, WireValue::Varint(number)) => kind = number,
-            (3, value) => numbers(value, &mut sizes)?,
+            (3, value) => append_numbers(value, &mut sizes)?,
             (4, WireValue::Bytes(element, offset)) => elements.push((element, offset)),
             _ => {}
         }
@@ -389,29 +391,29 @@ fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>,
 }
 
 /// Reads the collectives of a program.
-fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
+fn read_module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
     // Collectives, each with the id of its computation; and below, instructions that call computations.
     let mut found: Vec<(u64, HloInstruction)> = Vec::new();
     let mut wrappers: Vec<HloInstruction> = Vec::new();
-    fields(proto, |number, value| {
+    for_each_field(proto, |number, value| {
         let (1, WireValue::Bytes(bytes, offset)) = (number, value) else {
             return Ok(());
         };
-        fields((bytes, offset), |number, value| {
+        for_each_field((bytes, offset), |number, value| {
             match (number, value) {
                 (1, WireValue::Bytes(name, _)) => {
-                    module.name = super::space::text(name).into_owned();
+                    module.name = super::space::text_of(name).into_owned();
                 }
                 (3, WireValue::Bytes(computation, offset)) => {
                     let first = found.len();
                     let mut id = 0;
-                    fields((computation, offset), |number, value| {
+                    for_each_field((computation, offset), |number, value| {
                         match (number, value) {
                             (2, WireValue::Bytes(bytes, offset)) => {
                                 let instruction = HloInstruction::parse((bytes, offset))?;
-                                if instruction.kind().is_some() {
+                                if instruction.collective_kind().is_some() {
                                     found.push((0, instruction));
                                 } else if instruction.opcode == ASYNC {
                                     wrappers.push(instruction);
@@ -435,12 +437,12 @@ fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     for wrapper in wrappers {
         let mut inner = found.iter().filter(|(at, _)| wrapper.called.contains(at));
         if let Some((_, inner)) = inner.next() {
-            let collective = inner.collective(&assignment);
+            let collective = inner.to_collective(&assignment);
             module.collectives.insert(wrapper.name, collective);
         }
     }
     for (_, instruction) in found {
-        let collective = instruction.collective(&assignment);
+        let collective = instruction.to_collective(&assignment);
         module.collectives.insert(instruction.name, collective);
     }
     Ok(module)
@@ -487,7 +489,7 @@ mod tests {
                 m.packed(3, grid);
                 m.packed(4, order);
             });
-            iota((&formula, 0)).unwrap()
+            expand_iota((&formula, 0)).unwrap()
         };
         // The notation [2,4]<=[8] lists the numbers in order.
         let rows = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
@@ -504,7 +506,7 @@ mod tests {
     fn numbers_of_groups_are_replicas_or_partitions_or_both() {
         let of = |partitions: &[&[u64]], id, global| {
             let partitions = partitions.iter().map(|ids| ids.to_vec()).collect();
-            DeviceAssignment { partitions }.device(id, global)
+            DeviceAssignment { partitions }.device_of(id, global)
         };
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));
@@ -559,7 +561,7 @@ mod tests {
                 }),
             );
         });
-        let module = module((&proto, 0)).unwrap();
+        let module = read_module((&proto, 0)).unwrap();
         assert_eq!(module.name, "jit_step");
         let names: Vec<&String> = module.collectives.keys().collect();
         assert_eq!(names, ["ag", "all-reduce.1", "rs", "rs-start"]);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(super) type Message<'a> = (&'a [u8], usize);
 
 /// Calls a visitor for each field of a message.
-pub(super) fn fields<'a>(
+pub(super) fn for_each_field<'a>(
     message: Message<'a>,
     mut visit: impl FnMut(u32, WireValue<'a>) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
@@ -22,7 +22,7 @@ pub(super) fn fields<'a>(
     Ok(())
 }
 
-pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+pub(super) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
@@ -81,7 +81,7 @@ impl<'a> ProfileSpace<'a> {
     /// Parses the contents of an `xplane.pb` file.
     pub fn parse(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut planes = Vec::new();
-        fields((contents, 0), |number, value| {
+        for_each_field((contents, 0), |number, value| {
             if let (1, WireValue::Bytes(plane, offset)) = (number, value) {
                 planes.push(ProfilePlane::parse((plane, offset))?);
             }
@@ -94,9 +94,9 @@ impl<'a> ProfileSpace<'a> {
 impl<'a> ProfilePlane<'a> {
     fn parse(message: Message<'a>) -> Result<Self, TraceError> {
         let mut plane = Self::default();
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             match (number, value) {
-                (2, WireValue::Bytes(name, _)) => plane.name = text(name),
+                (2, WireValue::Bytes(name, _)) => plane.name = text_of(name),
                 (3, WireValue::Bytes(line, offset)) => plane.lines.push((line, offset)),
                 (4, WireValue::Bytes(entry, offset)) => {
                     let (id, value) = map_entry((entry, offset))?;
@@ -104,9 +104,9 @@ impl<'a> ProfilePlane<'a> {
                 }
                 (5, WireValue::Bytes(entry, offset)) => {
                     let (id, value) = map_entry((entry, offset))?;
-                    fields(value, |number, value| {
+                    for_each_field(value, |number, value| {
                         if let (2, WireValue::Bytes(name, _)) = (number, value) {
-                            plane.stat_names.insert(id, text(name));
+                            plane.stat_names.insert(id, text_of(name));
                         }
                         Ok(())
                     })?;
@@ -128,9 +128,9 @@ impl<'a> ProfilePlane<'a> {
         let mut line = ProfileLine::default();
         let mut timestamp = 0_i64;
         let mut count = 0_u64;
-        fields(self.lines[index], |number, value| {
+        for_each_field(self.lines[index], |number, value| {
             match (number, value) {
-                (2, WireValue::Bytes(name, _)) => line.name = text(name),
+                (2, WireValue::Bytes(name, _)) => line.name = text_of(name),
                 (3, WireValue::Varint(ns)) => timestamp = ns as i64,
                 (4, WireValue::Bytes(..)) => count += 1,
                 _ => {}
@@ -142,7 +142,7 @@ impl<'a> ProfilePlane<'a> {
             .map_err(|error| TraceError::io("", "keep in memory", std::io::Error::other(error)))?;
         line.events.reserve_exact(count as usize);
         let start = i128::from(timestamp) * 1000;
-        fields(self.lines[index], |number, value| {
+        for_each_field(self.lines[index], |number, value| {
             if let (4, WireValue::Bytes(event, offset)) = (number, value) {
                 match ProfileEvent::parse((event, offset), start)? {
                     Some(event) => line.events.push(event),
@@ -172,7 +172,7 @@ impl<'a> ProfilePlane<'a> {
                 self.stat(*stat, &mut visit)?;
             }
         }
-        fields(event.message, |number, value| {
+        for_each_field(event.message, |number, value| {
             if let (4, WireValue::Bytes(stat, offset)) = (number, value) {
                 self.stat((stat, offset), &mut visit)?;
             }
@@ -187,11 +187,11 @@ impl<'a> ProfilePlane<'a> {
         visit: &mut impl FnMut(&str, StatValue<'a>),
     ) -> Result<(), TraceError> {
         let (mut id, mut found) = (0, None);
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             match (number, value) {
                 (1, WireValue::Varint(number)) => id = number as i64,
                 (3 | 4, WireValue::Varint(number)) => found = Some(StatValue::Number(number)),
-                (5, WireValue::Bytes(bytes, _)) => found = Some(StatValue::Text(text(bytes))),
+                (5, WireValue::Bytes(bytes, _)) => found = Some(StatValue::Text(text_of(bytes))),
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
@@ -214,7 +214,7 @@ impl<'a> ProfilePlane<'a> {
 /// Returns the key and value of a map entry.
 fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
     let (mut key, mut found) = (0, (&[][..], message.1));
-    fields(message, |number, value| {
+    for_each_field(message, |number, value| {
         match (number, value) {
             (1, WireValue::Varint(id)) => key = id as i64,
             (2, WireValue::Bytes(bytes, offset)) => found = (bytes, offset),
@@ -228,9 +228,9 @@ fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
 impl<'a> EventKind<'a> {
     fn parse(message: Message<'a>) -> Result<Self, TraceError> {
         let mut kind = Self::default();
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             match (number, value) {
-                (2, WireValue::Bytes(name, _)) => kind.name = text(name),
+                (2, WireValue::Bytes(name, _)) => kind.name = text_of(name),
                 (3, WireValue::Bytes(bytes, offset)) => kind.metadata = Some((bytes, offset)),
                 (5, WireValue::Bytes(stat, offset)) => kind.stats.push((stat, offset)),
                 _ => {}
@@ -256,7 +256,7 @@ impl<'a> ProfileEvent<'a> {
     /// Parses an event of a line that starts at `start`; `None` if the event has no duration.
     fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
-        fields(message, |number, value| {
+        for_each_field(message, |number, value| {
             match (number, value) {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),

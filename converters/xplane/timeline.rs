@@ -107,7 +107,7 @@ impl HostTimelines {
                 let thread = this.threads.len() as u32;
                 this.threads.push(line.name.to_string());
                 for event in &line.events {
-                    let Some(id) = correlation(plane, event)? else {
+                    let Some(id) = correlation_id(plane, event)? else {
                         continue;
                     };
                     let launch = HostLaunch {
@@ -132,7 +132,7 @@ impl HostTimelines {
     }
 }
 
-fn correlation<'a>(
+fn correlation_id<'a>(
     plane: &ProfilePlane<'a>,
     event: &ProfileEvent<'a>,
 ) -> Result<Option<u64>, TraceError> {
@@ -147,7 +147,7 @@ fn correlation<'a>(
 
 /// Returns the devices of a file, by number. `first` is the number of the first device in the job.
 /// Lines and planes that are not streams are added to `left_out`.
-pub(super) fn devices<'a>(
+pub(super) fn read_devices<'a>(
     space: ProfileSpace<'a>,
     hosts: HostTimelines,
     first: u64,
@@ -163,7 +163,7 @@ pub(super) fn devices<'a>(
             continue;
         };
         let Ok(number) = number.parse::<u32>() else {
-            let events = count(&plane)?;
+            let events = count_events(&plane)?;
             left_out.push((plane.name.to_string(), events));
             continue;
         };
@@ -179,11 +179,11 @@ pub(super) fn devices<'a>(
         }
         numbered.insert(u64::from(number), plane);
     }
-    let device = |(number, plane)| device(plane, &hosts, first + number, file, left_out);
+    let device = |(number, plane)| read_device(plane, &hosts, first + number, file, left_out);
     numbered.into_iter().map(device).collect()
 }
 
-fn count(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
+fn count_events(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
     let mut events = 0;
     for index in 0..plane.lines() {
         events += plane.line(index)?.events.len() as u64;
@@ -191,7 +191,7 @@ fn count(plane: &ProfilePlane<'_>) -> Result<u64, TraceError> {
     Ok(events)
 }
 
-fn device<'a>(
+fn read_device<'a>(
     plane: ProfilePlane<'a>,
     hosts: &HostTimelines,
     id: u64,
@@ -236,10 +236,10 @@ fn device<'a>(
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
-        let pieces = pieces(&line.events);
+        let pieces = cut_pieces(&line.events);
         for (index, start, end, whole) in pieces {
             let event = line.events[index];
-            let id = correlation(&this.plane, &event)?;
+            let id = correlation_id(&this.plane, &event)?;
             let known = id.and_then(|id| Some((id, hosts.launches.get(&id)?)));
             let launch = known.map(|(id, launch)| {
                 let next = used.len() as u32;
@@ -258,7 +258,7 @@ fn device<'a>(
             });
         }
         for event in &line.events {
-            let id = correlation(&this.plane, event)?;
+            let id = correlation_id(&this.plane, event)?;
             this.linked += u64::from(id.is_some_and(|id| used.contains_key(&id)));
         }
     }
@@ -305,7 +305,7 @@ fn stream_number(name: &str) -> Option<i64> {
 /// Cuts the events of a line into slices that do not overlap: index of the event, start, end, and
 /// whether the slice covers the whole event. Each instant belongs to the latest-started event that
 /// is running, so the union of all events is preserved.
-fn pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
+fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
     let mut cut = Vec::with_capacity(events.len());
@@ -346,7 +346,7 @@ mod tests {
     /// slice covers the event.
     fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
-        pieces(&times.iter().map(event).collect::<Vec<_>>())
+        cut_pieces(&times.iter().map(event).collect::<Vec<_>>())
     }
 
     #[test]

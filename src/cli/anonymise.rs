@@ -67,7 +67,7 @@ struct AnonymiseDocument {
     fields_removed: u64,
 }
 
-fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
+fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
         // Editors end files with a line break, which does not belong to the key.
@@ -92,7 +92,7 @@ fn secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 ///
 /// Fails if traces cannot be read or output cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let anonymiser = TraceAnonymiser::new(&secret(args)?, !args.all, args.keep.clone());
+    let anonymiser = TraceAnonymiser::new(&read_secret(args)?, !args.all, args.keep.clone());
     let traces = traces::find(&args.input)?;
     let groups = anonymiser.groups(&groups_of(args.groups.as_deref(), &traces.found, None)?);
     let beside = [&args.groups, &args.key_file];
@@ -100,7 +100,7 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let mut sum = AnonymiserCounts::default();
     let progress = Progress::start("anonymising", "traces", traces.files().len() as u64);
     for file in traces.files() {
-        progress.inc();
+        progress.count_one();
         let opened = traces.open(file)?;
         let made = anonymiser.trace(opened.as_slice());
         let (trace, done) = made.map_err(|e| opened.blame(e))?;

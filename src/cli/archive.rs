@@ -77,7 +77,7 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 /// Opens an archive for reading and warns if its end is damaged or unfinished.
-fn open(path: &Path) -> Result<Archive, Box<dyn Error>> {
+fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
     let archive = Archive::open(path)?;
     warn_of_tail(archive.tail())?;
     Ok(archive)

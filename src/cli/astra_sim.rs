@@ -45,7 +45,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node if
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
 /// Returns the end of the help text: each quirk with its description, then the examples.
-fn help() -> String {
+fn closing_help() -> String {
     let mut help =
         "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
     for quirk in Quirk::all() {
@@ -62,7 +62,7 @@ fn help() -> String {
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
-    after_help = help()
+    after_help = closing_help()
 )]
 pub struct AstraSimArgs {
     /// Prefix of the traces: rank R reads PREFIX.R.et
@@ -174,25 +174,25 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }
-    let job = args.read(args.quirks)?;
+    let job = args.load_job_timed(args.quirks)?;
     replay::run(args, &job, &mut to)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl AstraSimArgs {
     /// Reads all input files, for a run with the quirks `quirks`.
-    fn job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
+    fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
-        let flags = self.flags(quirks);
+        let flags = self.to_flags(quirks);
         let mut job = with_progress(|progress| AstraSimJob::load(&flags, hash, progress))?;
         job.notes.splice(..0, self.ignored.iter().cloned());
         Ok(job)
     }
 
-    /// Calls [`Self::job`], and prints the time that this took if the general options request details.
-    fn read(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
+    /// Calls [`Self::load_job`], and prints the time that this took if the general options request details.
+    fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
-        let job = self.job(quirks)?;
+        let job = self.load_job(quirks)?;
         let traces = counted(job.workload.instances().len() as u64, "trace");
         terminal::detail(start, format_args!("read {traces}")).map_err(JobError::Io)?;
         Ok(job)
@@ -200,13 +200,13 @@ impl AstraSimArgs {
 
     /// Returns whether to print and log ASTRA-sim's own lines. The program prints these lines if it was called by a
     /// name of ASTRA-sim's programs, unless the user requested another format.
-    fn transcribes(&self) -> bool {
+    fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
 
     /// Returns the options that the report repeats.
-    fn options(&self) -> Map<String, Value> {
-        let model = self.flags(self.quirks).model.to_string();
+    fn option_json(&self) -> Map<String, Value> {
+        let model = self.to_flags(self.quirks).model.to_string();
         let fields: [(&str, Value); 6] = [
             ("network_model", model.into()),
             ("num_queues_per_dim", self.num_queues_per_dim.get().into()),
@@ -222,7 +222,7 @@ impl AstraSimArgs {
     }
 
     /// Returns the flags in the form that the library takes.
-    fn flags(&self, quirks: QuirkSet) -> AstraFlags {
+    fn to_flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
             model: self.network_model,
             workload: self.workload_configuration.clone(),
@@ -238,7 +238,7 @@ impl AstraSimArgs {
             injection_scale: self.injection_scale,
             rendezvous: self.rendezvous_protocol,
             lenient: self.lenient,
-            logs: self.transcribes(),
+            logs: self.prints_transcript(),
             quirks,
         }
     }

@@ -73,7 +73,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut all: Vec<(&Path, AuditFinding)> = Vec::new();
     let progress = Progress::start("searching", "traces", traces.files().len() as u64);
     for file in traces.files() {
-        progress.inc();
+        progress.count_one();
         let opened = traces.open(file)?;
         let audit = TraceAudit::of(opened.as_slice()).map_err(|e| opened.blame(e))?;
         texts += audit.texts;
@@ -81,7 +81,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         all.extend(found.map(|finding| (file.path.as_path(), finding)));
     }
     match args.format {
-        SummaryFormatArg::Text => text(&all, texts, traces.files().len(), args.limit, out)?,
+        SummaryFormatArg::Text => write_text(&all, texts, traces.files().len(), args.limit, out)?,
         SummaryFormatArg::Json => {
             let findings = all.iter().map(|(path, finding)| FindingDocument {
                 kind: finding.kind.to_string(),
@@ -107,7 +107,7 @@ pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     })
 }
 
-fn text(
+fn write_text(
     all: &[(&Path, AuditFinding)],
     texts: u64,
     files: usize,

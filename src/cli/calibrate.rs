@@ -90,7 +90,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let (text, summary) = match (&args.steps, &args.columns, &args.machine) {
         (Some(steps), Some(columns), _) => {
             [steps, columns].iter().for_each(|path| outputs.reads(path));
-            let (machine, corrected) = correct(args, steps, columns)?;
+            let (machine, corrected) = correct_by_steps(args, steps, columns)?;
             outputs.reads(Path::new(&machine));
             corrected
         }
@@ -104,7 +104,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
                     &job::find(&args.kernels, VerifyLevel::Nothing)?,
                 );
             }
-            measure(args, &machine::source(machine)?)?
+            measure_values(args, &machine::source(machine)?)?
         }
         _ => {
             return Err(
@@ -121,32 +121,35 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
 }
 
 /// Returns the text of `base` with the measured values, and a summary of these values.
-fn measure(args: &CalibrateArgs, base: &MachineSource) -> Result<(String, String), Box<dyn Error>> {
+fn measure_values(
+    args: &CalibrateArgs,
+    base: &MachineSource,
+) -> Result<(String, String), Box<dyn Error>> {
     let machine = Machine::parse(&base.text, &base.file)?;
     let (mut text, mut said) = (base.text.clone().into_owned(), String::new());
     let mut more;
     if !args.kernels.is_empty() {
-        (text, more) = kernels::measure(&text, &machine, &args.kernels, args.by_rank)?;
+        (text, more) = kernels::add_recorded_kernels(&text, &machine, &args.kernels, args.by_rank)?;
         said += &more;
     }
     if let Some(table) = &args.gemm {
-        (text, more) = products::measure(&text, &machine, table)?;
+        (text, more) = products::add_measured_gemms(&text, &machine, table)?;
         said += &more;
     }
     if !args.nccl.is_empty() {
-        (text, more) = collectives::measure(&text, &machine, &args.nccl)?;
+        (text, more) = collectives::add_collective_logs(&text, &machine, &args.nccl)?;
         said += &more;
     }
     Ok((text, said))
 }
 
 /// Quotes a string for TOML.
-fn string(text: &str) -> String {
+fn quote_toml(text: &str) -> String {
     ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
 /// Returns the machine's name, its text with corrections by measured steps, and a summary of the corrections.
-fn correct(
+fn correct_by_steps(
     args: &CalibrateArgs,
     steps: &Path,
     columns: &Path,
@@ -198,24 +201,24 @@ fn correct(
         )?;
     }
     let text = with_section(&base.text, "Corrections", &section);
-    let corrected = (text, summary(&found, table.runs.len()));
+    let corrected = (text, summarize_corrections(&found, table.runs.len()));
     Ok((columns.machine().to_owned(), corrected))
 }
 
 /// Returns the comment that begins a section of a machine file; the source of the values follows the comment.
-fn heading(title: &str) -> String {
+fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
 /// Adds the section `title` to the text; a section of that title from an earlier calibration is replaced.
 fn with_section(text: &str, title: &str, section: &str) -> String {
-    let heading = heading(title);
+    let heading = section_comment(title);
     let mut kept = text.to_owned();
     if let Some(start) = text.find(&heading) {
         let behind = start + heading.len();
         let next = SECTIONS
             .iter()
-            .filter_map(|title| text[behind..].find(&self::heading(title)));
+            .filter_map(|title| text[behind..].find(&section_comment(title)));
         let end = next.min().map_or(text.len(), |next| behind + next);
         kept.replace_range(start..end, "");
     }
@@ -223,7 +226,7 @@ fn with_section(text: &str, title: &str, section: &str) -> String {
     kept + "\n" + &heading + section
 }
 
-fn summary(found: &StepCalibration, steps: usize) -> String {
+fn summarize_corrections(found: &StepCalibration, steps: usize) -> String {
     let table = TextTable::new([
         left("CORRECTIONS BY PRODUCTS", 44),
         right("steps", 7),

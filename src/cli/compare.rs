@@ -52,7 +52,7 @@ pub fn compare<'a>(
         report.pictures = pictures.map(|pictures| pictures.finish(&report));
         Ok(report)
     });
-    let names = names(named, machines);
+    let names = distinct_names(named, machines);
     let columns = machines.iter().zip(names).zip(results);
     MachineComparison {
         workload,
@@ -89,7 +89,7 @@ pub fn parallel_map<T: Send + Sync>(
             };
             let set = result.set(work(index));
             assert!(set.is_ok(), "each index is taken once");
-            progress.inc();
+            progress.count_one();
         }
     };
     thread::scope(|scope| {
@@ -103,7 +103,7 @@ pub fn parallel_map<T: Send + Sync>(
 }
 
 /// Returns the own name of each machine, or the name on the command line for machines whose own names are equal.
-fn names(named: &[String], machines: &[&Machine]) -> Vec<String> {
+fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
     sorted.sort_unstable();

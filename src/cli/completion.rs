@@ -33,9 +33,9 @@ pub fn completed(command: Command) -> Command {
     let mut command = command.mut_args(|arg| {
         let machine = arg.get_id() == "machine";
         match (machine, arg.get_id().as_str()) {
-            (true, _) => arg.add(ArgValueCompleter::new(machines)),
-            (_, "platform") => arg.add(ArgValueCompleter::new(platforms)),
-            (_, "model") => arg.add(ArgValueCompleter::new(models)),
+            (true, _) => arg.add(ArgValueCompleter::new(complete_machines)),
+            (_, "platform") => arg.add(ArgValueCompleter::new(complete_platforms)),
+            (_, "model") => arg.add(ArgValueCompleter::new(complete_models)),
             _ => arg,
         }
     });
@@ -43,9 +43,9 @@ pub fn completed(command: Command) -> Command {
         command = command.mut_subcommand(&name, |sub| {
             let sub = completed(sub);
             match &name[..] {
-                "machine" => of_names(sub, machines),
-                "model" => of_names(sub, models),
-                "platform" => of_names(sub, platforms),
+                "machine" => of_names(sub, complete_machines),
+                "model" => of_names(sub, complete_models),
+                "platform" => of_names(sub, complete_platforms),
                 _ => sub,
             }
         });
@@ -69,15 +69,15 @@ fn of_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Co
     })
 }
 
-fn machines(begun: &OsStr) -> Vec<CompletionCandidate> {
+fn complete_machines(begun: &OsStr) -> Vec<CompletionCandidate> {
     presets_and_files(begun, machine::PRESETS.iter().map(|preset| preset.name))
 }
 
-fn models(begun: &OsStr) -> Vec<CompletionCandidate> {
+fn complete_models(begun: &OsStr) -> Vec<CompletionCandidate> {
     presets_and_files(begun, model::PRESETS.iter().map(|preset| preset.name))
 }
 
-fn platforms(begun: &OsStr) -> Vec<CompletionCandidate> {
+fn complete_platforms(begun: &OsStr) -> Vec<CompletionCandidate> {
     presets_and_files(begun, serve::PRESETS.iter().map(|preset| preset.name))
 }
 
@@ -106,7 +106,7 @@ pub fn script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 }
 
 /// Writes a manual page for each command into `folder`.
-pub fn manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     let mut command = command_line();
     command.build();

@@ -45,18 +45,18 @@ impl<G> OptionArgs<G> {
     /// Describes the origin of the durations of `kernels`.
     pub fn text(&self, kernels: &KernelBasis) -> String {
         let times = match self.model() {
-            ComputeModel::Scaled(factor, _) => format!(", times {}", number(factor)),
+            ComputeModel::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
             _ => String::new(),
         };
         let recorded_on = &self.settings().recorded_on;
         let roofline = match self.settings().efficiency {
             _ if recorded_on.is_some() => "by the ratio of rooflines".to_owned(),
             _ if matches!(self.model(), ComputeModel::LoopNest(_)) => {
-                format!("by {}", self.name())
+                format!("by {}", self.efficiency_name())
             }
             None => "by roofline".to_owned(),
             Some(efficiency) => {
-                let fraction = number(efficiency.fraction());
+                let fraction = format_factor(efficiency.fraction());
                 format!("by roofline at {fraction} of the peak")
             }
         };
@@ -86,7 +86,7 @@ impl<G> OptionArgs<G> {
             }
         };
         if let HostTiming::Scaled(factor) = self.settings().replay().host {
-            text += &format!(", host time times {}", number(factor));
+            text += &format!(", host time times {}", format_factor(factor));
         }
         text
     }
@@ -96,7 +96,7 @@ impl<G> OptionArgs<G> {
         let efficiency = self.settings().efficiency;
         let replay = self.settings().replay();
         let launch = Some(replay.launch).filter(|launch| *launch != LaunchMode::Auto);
-        options.insert("compute".to_owned(), self.name().into());
+        options.insert("compute".to_owned(), self.efficiency_name().into());
         if matches!(self.model(), ComputeModel::Roofline(_)) || efficiency.is_some() {
             let fraction = efficiency.unwrap_or_default().fraction();
             options.insert("efficiency".to_owned(), fraction.into());
@@ -114,7 +114,7 @@ impl<G> OptionArgs<G> {
         }
     }
 
-    fn name(&self) -> String {
+    fn efficiency_name(&self) -> String {
         match &self.settings().recorded_on {
             Some(machine) => format!("recorded-on:{machine}"),
             None => self.model().to_string(),
@@ -123,7 +123,7 @@ impl<G> OptionArgs<G> {
 }
 
 /// Formats a factor in decimal if it has a usual size, without the digits that its binary form would add.
-fn number(factor: f64) -> String {
+fn format_factor(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()
     } else {

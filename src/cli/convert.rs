@@ -126,7 +126,7 @@ struct ConvertOutputArgs {
 
 impl ConvertArgs {
     /// Returns the source that the command names; `None` if the source is detected from the files.
-    pub(super) fn source(&self) -> Option<TraceSource> {
+    pub(super) fn named_source(&self) -> Option<TraceSource> {
         match self.source.as_ref()? {
             ConvertCommand::Auto(_) => None,
             ConvertCommand::Goal(_) => Some(TraceSource::Goal),
@@ -143,7 +143,7 @@ impl ConvertArgs {
 
 impl ConvertOutputArgs {
     /// Starts the traces of a job. The traces must not overwrite `inputs`.
-    fn start(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
+    fn start_outputs(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
         JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
     }
 }
@@ -166,7 +166,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         Some(ConvertCommand::Goal(args)) => goal::run(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
         Some(ConvertCommand::Nsys(args)) => nsys::run(args, out),
-        Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
+        Some(ConvertCommand::Pytorch(args)) => convert_pytorch(args, out),
         Some(ConvertCommand::Simai(args)) => simai::run(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
         Some(ConvertCommand::Trace(args)) => trace::run(args, out),
@@ -175,7 +175,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 }
 
 /// Reads all of standard input.
-fn piped() -> Result<Arc<[u8]>, TraceError> {
+fn read_piped() -> Result<Arc<[u8]>, TraceError> {
     let bytes = read_all(io::stdin().lock(), 0);
     let io = |source| TraceError::io(Path::new("standard input"), "read", source);
     Ok(bytes.map_err(io)?.into())
@@ -191,9 +191,9 @@ fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     Ok(kernels)
 }
 
-fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let has_pipe = args.paths.iter().any(|path| path == Path::new(files::PIPE));
-    let pipe = if has_pipe { Some(piped()?) } else { None };
+    let pipe = if has_pipe { Some(read_piped()?) } else { None };
     let found = files::pairs_with(&args.paths, pipe)?;
     let pairs = &found.pairs;
     let comm_kernels = comm_kernels(&args.comm_kernels)?;

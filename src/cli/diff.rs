@@ -48,16 +48,16 @@ pub struct DiffArgs {
     #[arg(value_name = "B")]
     after: PathBuf,
     /// Exit with code 3 if the makespan of reports, or the total time or bytes of traces, changes by more than this: 1%
-    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent_option)]
     threshold: Option<f64>,
     /// Exit with code 3 if one of these differs; comma-separated
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     fail_on: Vec<FailOnArg>,
     /// Ignore changes of a node's times up to this limit: 2% or 5us
-    #[arg(long, value_name = "CHANGE", value_parser = tolerance, default_value = "0ps")]
+    #[arg(long, value_name = "CHANGE", value_parser = parse_tolerance, default_value = "0ps")]
     tolerance: TimeTolerance,
     /// Maximum lines per list, or `all`; by default 10 in text and all in other formats
-    #[arg(long, value_name = "N", value_parser = show)]
+    #[arg(long, value_name = "N", value_parser = parse_line_limit)]
     show: Option<LineLimit>,
     /// Compare the intact records of damaged traces, and report the losses
     #[arg(long, hide_short_help = true)]
@@ -102,22 +102,22 @@ struct LineLimit(Option<usize>);
 
 const SHOWN_IN_TEXT: usize = 10;
 
-fn percent(text: &str) -> Result<f64, String> {
+fn parse_percent_option(text: &str) -> Result<f64, String> {
     parse_percent(text).ok_or_else(|| match text.strip_suffix('%') {
         None => "expected percent, for example 1%".to_owned(),
         Some(number) => format!("`{number}` is not a percentage; write for example 0.5%"),
     })
 }
 
-fn tolerance(text: &str) -> Result<TimeTolerance, String> {
+fn parse_tolerance(text: &str) -> Result<TimeTolerance, String> {
     if text.ends_with('%') {
-        return percent(text).map(TimeTolerance::Percent);
+        return parse_percent_option(text).map(TimeTolerance::Percent);
     }
     let span = text.parse::<Span>().map_err(|e| e.to_string())?;
     Ok(TimeTolerance::Absolute(span))
 }
 
-fn show(text: &str) -> Result<LineLimit, String> {
+fn parse_line_limit(text: &str) -> Result<LineLimit, String> {
     match text {
         "all" => Ok(LineLimit(None)),
         _ => match text.parse() {
@@ -136,14 +136,14 @@ impl DiffArgs {
         }
     }
 
-    fn keep(&self) -> DiffTallyOptions {
+    fn tally_options(&self) -> DiffTallyOptions {
         DiffTallyOptions {
             singles: self.line_limit(),
             tolerance: self.tolerance,
         }
     }
 
-    fn limits(&self) -> DiffThresholds {
+    fn thresholds(&self) -> DiffThresholds {
         let all = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
         let of = [FailOnArg::Structure, FailOnArg::Time, FailOnArg::Bytes];
         let wanted = |fail| self.fail_on.contains(&fail) || self.fail_on.contains(&FailOnArg::Any);
@@ -168,13 +168,13 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     if paths.iter().all(|path| path.as_os_str() == "-") {
         return Err("standard input can be only one of the two documents\n  try: A and -".into());
     }
-    let texts = [report(paths[0])?, report(paths[1])?];
+    let texts = [read_report(paths[0])?, read_report(paths[1])?];
     if args.step.step.is_some() && texts.iter().any(Option::is_some) {
         return Err("--step is for traces, but the input is a report\n  try: compare reports of `chakram replay --step`".into());
     }
     let mut outputs = OutputSet::default();
     let ranks = match texts {
-        [None, None] => Some(ranks(args, &mut outputs)?),
+        [None, None] => Some(pair_rank_files(args, &mut outputs)?),
         _ => None,
     };
     paths.iter().for_each(|path| outputs.reads(path));
@@ -221,7 +221,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
 
 /// Returns the text of `path` if it is a report: if the content begins like JSON and the name has no ending of
 /// traces.
-fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
+fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
             .map_err(|source| TraceError::io("standard input", "read", source))?;
@@ -274,7 +274,7 @@ fn of_reports(
         reports::read(texts[which]).map_err(|e| format!("{}: {e}", titles.names[which]))
     };
     let found = reports::ReportDiff::new(&read(0)?, &read(1)?);
-    let verdict = found.hold(&args.limits());
+    let verdict = found.hold(&args.thresholds());
     if let Some(mut file) = page {
         file.write_all(reports::html(&found, titles.names).as_bytes())?;
         file.commit()?;
@@ -303,10 +303,15 @@ fn of_traces(
         }
     });
     let mut all = DiffTally::default();
-    let tallies = UnreadableTraces::gather(tallies)
-        .map_err(|error| if args.salvage { error } else { error.hinting() })?;
+    let tallies = UnreadableTraces::gather(tallies).map_err(|error| {
+        if args.salvage {
+            error
+        } else {
+            error.with_hint()
+        }
+    })?;
     for tally in tallies {
-        all.add(tally, args.keep());
+        all.add(tally, args.tally_options());
     }
     if args.format == ReportFormatArg::Csv {
         // CSV has no row for faults, so faults are printed as warnings.
@@ -314,7 +319,7 @@ fn of_traces(
             terminal::warning(format_args!("rank {rank}: {text}"))?;
         }
     }
-    let verdict = args.limits().check(&all);
+    let verdict = args.thresholds().check(&all);
     let text = match args.format {
         ReportFormatArg::Text => render::text::render(&all, titles),
         ReportFormatArg::Json => json_text(&render::json::render(&all, titles, &verdict)),
@@ -328,7 +333,10 @@ type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
 /// Finds the files of both jobs and marks them, so that `outputs` cannot overwrite them. Two single files are
 /// compared even if their ranks differ.
-fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<dyn Error>> {
+fn pair_rank_files(
+    args: &DiffArgs,
+    outputs: &mut OutputSet,
+) -> Result<RankFilePairs, Box<dyn Error>> {
     let paths = [&args.before, &args.after];
     let is_job = |path: &&PathBuf| path.to_string_lossy().ends_with(job::ENDING);
     if paths.iter().all(|path| path.is_file() && !is_job(path)) {
@@ -395,7 +403,7 @@ fn of_rank(
         }
     }
     let found = differences::traces(&traces[0], &traces[1]);
-    let mut tally = DiffTally::new(rank, [&traces[0], &traces[1]], &found, args.keep());
+    let mut tally = DiffTally::new(rank, [&traces[0], &traces[1]], &found, args.tally_options());
     tally.faults.extend(lost.into_iter().flatten());
     Ok(tally)
 }

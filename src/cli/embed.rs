@@ -5,7 +5,7 @@
 //! [`StopToken`](chakram_base::interrupt::StopToken), and an interruption or a memory limit is an ordinary error.
 
 use super::{
-    Cli, CliCommand, DeferredArgs, LimitArgs, dispatch, parse_line, recognition, terminal,
+    Cli, CliCommand, DeferredArgs, LimitArgs, dispatch_command, parse_line, recognition, terminal,
 };
 use chakram_base::bounds;
 use chakram_base::interrupt::keep_process;
@@ -75,7 +75,7 @@ struct LimitsBefore {
 
 impl LimitsBefore {
     /// Sets the limits that the command line states.
-    fn set(given: &LimitArgs) -> Self {
+    fn set_given(given: &LimitArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory),
             ratio: bounds::set_ratio(given.max_ratio),
@@ -119,10 +119,10 @@ pub fn execute(
     if wants_nodes {
         cli.keep_nodes(&NodeSink::into(Arc::clone(&table)));
     }
-    let _before = LimitsBefore::set(&cli.bounds);
+    let _before = LimitsBefore::set_given(&cli.bounds);
     let mut text = Vec::new();
-    let (result, notes) = terminal::captured(|| dispatch(&cli.command, &mut text));
-    let code = result.map_err(|error| Box::new(failure(&*error, &words, &cli.command)))?;
+    let (result, notes) = terminal::captured(|| dispatch_command(&cli.command, &mut text));
+    let code = result.map_err(|error| Box::new(describe_failure(&*error, &words, &cli.command)))?;
     drop(cli);
     Ok(CommandOutput {
         text,
@@ -144,7 +144,7 @@ impl Cli {
     }
 }
 
-fn failure(
+fn describe_failure(
     error: &(dyn Error + 'static),
     words: &[OsString],
     command: &CliCommand,

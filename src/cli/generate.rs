@@ -81,7 +81,7 @@ struct TargetArgs {
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (machine, output, given, no_links) = match &args.pattern {
         Some(args) => {
-            let target = args.pattern()?.2;
+            let target = args.requested_pattern()?.2;
             (
                 &target.machine,
                 &target.output,
@@ -123,12 +123,12 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let (mut shortened, mut training) = (None, None);
     let (job, name) = match &args.pattern {
         Some(args) => {
-            let (pattern, name, _) = args.pattern()?;
+            let (pattern, name, _) = args.requested_pattern()?;
             (GeneratedJob::new(pattern)?, name)
         }
         None => {
             let machine = machine.as_ref().map(|loaded| &loaded.machine);
-            let asked = args.training.asked(machine, &patterns::names())?;
+            let asked = args.training.asked(machine, &patterns::pattern_names())?;
             if let (Some(stack), Some(plan)) = (&mut stack, &asked.stack) {
                 stack.add_plan(plan);
             }
@@ -230,7 +230,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         };
         let mut settings = given.settings(&loaded, &options);
         if let Some(training) = &training {
-            args.training.rebind(&mut settings, machine, workload);
+            args.training
+                .rebind_settings(&mut settings, machine, workload);
             settings.extend(args.training.settings(machine, training, workload));
             if let Some(unstacked) = &unstacked {
                 let own = args.training.stack_setting(unstacked, training, workload);

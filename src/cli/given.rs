@@ -50,17 +50,17 @@ impl<G> OptionArgs<G> {
 }
 
 impl<G: OptionGroup> OptionArgs<G> {
-    fn all() -> impl Iterator<Item = &'static ReplayOption> {
+    fn all_options() -> impl Iterator<Item = &'static ReplayOption> {
         REPLAY_OPTIONS.iter().filter(|option| G::has(option.key))
     }
 }
 
 /// Returns clap's name of an option.
-fn id(key: SettingKey) -> String {
+fn clap_id(key: SettingKey) -> String {
     flag_of(key).trim_start_matches('-').replace('-', "_")
 }
 
-fn arg(option: &'static ReplayOption) -> Arg {
+fn option_arg(option: &'static ReplayOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
@@ -76,13 +76,13 @@ fn arg(option: &'static ReplayOption) -> Arg {
     };
     let key = option.key;
     let flag: &'static str = flag_of(key).leak();
-    let name: &'static str = id(key).leak();
+    let name: &'static str = clap_id(key).leak();
     let arg = Arg::new(name)
         .long(flag.trim_start_matches('-'))
         .help(with_flags(option.help))
         .help_heading(if key.is_of_traces() { TRACES } else { MODEL })
         .hide_short_help(option.is_rare)
-        .conflicts_with_all(option.excludes.iter().map(|key| &*id(*key).leak()));
+        .conflicts_with_all(option.excludes.iter().map(|key| &*clap_id(*key).leak()));
     let arg = match option.syntax {
         ReplayOptionSyntax::Switch => return arg.action(ArgAction::SetTrue),
         ReplayOptionSyntax::List => arg.action(ArgAction::Append),
@@ -97,7 +97,7 @@ fn arg(option: &'static ReplayOption) -> Arg {
 
 impl<G: OptionGroup> Args for OptionArgs<G> {
     fn augment_args(command: Command) -> Command {
-        command.args(Self::all().map(arg))
+        command.args(Self::all_options().map(option_arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -108,8 +108,8 @@ impl<G: OptionGroup> Args for OptionArgs<G> {
 impl<G: OptionGroup> FromArgMatches for OptionArgs<G> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut given = GivenOptions::new();
-        for option in Self::all() {
-            let id = id(option.key);
+        for option in Self::all_options() {
+            let id = clap_id(option.key);
             if matches.value_source(&id) != Some(ValueSource::CommandLine) {
                 continue;
             }

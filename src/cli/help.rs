@@ -42,11 +42,11 @@ pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
 
 /// Replaces the help of `command` and all its subcommands.
 pub fn prepared(command: Command, length: HelpLength) -> Command {
-    rendered(command, length, width())
+    render_all(command, length, line_width())
 }
 
 /// Returns the width of lines: `COLUMNS` or the terminal's width, at most [`WIDTH`].
-fn width() -> usize {
+fn line_width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let columns = columns.or_else(|| {
         let size = terminal_size::terminal_size();
@@ -55,7 +55,7 @@ fn width() -> usize {
     columns.unwrap_or(WIDTH).clamp(MIN_WIDTH, WIDTH)
 }
 
-fn rendered(mut command: Command, length: HelpLength, width: usize) -> Command {
+fn render_all(mut command: Command, length: HelpLength, width: usize) -> Command {
     command.build();
     with_help(command, length, width)
 }
@@ -73,7 +73,8 @@ fn with_help(mut command: Command, length: HelpLength, width: usize) -> Command 
         width,
         length,
     };
-    page.render(&mut command).expect("a string grows as needed");
+    page.render_page(&mut command)
+        .expect("a string grows as needed");
     command.override_help(StyledStr::from(page.text))
 }
 
@@ -85,10 +86,10 @@ struct HelpPage {
 }
 
 impl HelpPage {
-    fn render(&mut self, command: &mut Command) -> std::fmt::Result {
+    fn render_page(&mut self, command: &mut Command) -> std::fmt::Result {
         if let Some(about) = command.get_about() {
             let about = about.to_string();
-            self.paragraph(&about, "", "");
+            self.write_paragraph(&about, "", "");
         }
         let usage = command.render_usage();
         let plain = usage.to_string();
@@ -97,25 +98,25 @@ impl HelpPage {
         } else {
             self.text.push('\n');
             let lines = plain.lines().map(str::trim_end);
-            lines.for_each(|line| self.paragraph(line, "", "           "));
+            lines.for_each(|line| self.write_paragraph(line, "", "           "));
         }
         let commands: Vec<_> = command
             .get_subcommands()
             .filter(|c| !c.is_hide_set())
             .collect();
         if !commands.is_empty() {
-            self.heading("Commands");
+            self.write_heading("Commands");
             for sub in commands {
                 let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-                self.row(2, sub.get_name(), &about, 17);
+                self.write_row(2, sub.get_name(), &about, 17);
             }
         }
         let short = self.length == HelpLength::Short;
         let shown = |arg: &&Arg| !(arg.is_hide_set() || short && arg.is_hide_short_help_set());
         let positional: Vec<_> = command.get_positionals().filter(shown).collect();
         if !positional.is_empty() {
-            self.heading("Arguments");
-            positional.into_iter().for_each(|arg| self.arg(arg));
+            self.write_heading("Arguments");
+            positional.into_iter().for_each(|arg| self.write_arg(arg));
         }
         let options = command.get_arguments().filter(shown);
         let mut ordered: Vec<&Arg> = options.filter(|arg| !arg.is_positional()).collect();
@@ -139,27 +140,29 @@ impl HelpPage {
             if of.is_empty() {
                 continue;
             }
-            self.heading(heading.unwrap_or("Options"));
-            of.into_iter().for_each(|arg| self.arg(arg));
+            self.write_heading(heading.unwrap_or("Options"));
+            of.into_iter().for_each(|arg| self.write_arg(arg));
         }
         let hidden = command
             .get_arguments()
             .filter(|arg| arg.is_hide_short_help_set())
             .count();
         if short && hidden > 0 {
-            self.paragraph(&format!("{hidden} more options: --help"), "\n", "");
+            self.write_paragraph(&format!("{hidden} more options: --help"), "\n", "");
         }
         if let Some(after) = command.get_after_help() {
             self.text.push('\n');
             for part in closing_parts(&after.to_string()) {
                 match part {
                     ClosingPart::Blank => self.text.push('\n'),
-                    ClosingPart::Paragraph(text) => self.paragraph(&text, "", ""),
-                    ClosingPart::Command(text) => self.example(&text, "  "),
-                    ClosingPart::Entry(name, text) => self.row(2, &name, &text, self.column()),
+                    ClosingPart::Paragraph(text) => self.write_paragraph(&text, "", ""),
+                    ClosingPart::Command(text) => self.write_example(&text, "  "),
+                    ClosingPart::Entry(name, text) => {
+                        self.write_row(2, &name, &text, self.text_column())
+                    }
                     ClosingPart::MoreOfEntry(text) => {
-                        let pad = " ".repeat(self.column());
-                        self.paragraph(&text, &pad, &pad);
+                        let pad = " ".repeat(self.text_column());
+                        self.write_paragraph(&text, &pad, &pad);
                     }
                 }
             }
@@ -168,13 +171,13 @@ impl HelpPage {
     }
 
     /// Returns the column at which the texts of options begin.
-    fn column(&self) -> usize {
+    fn text_column(&self) -> usize {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
     /// Writes a command. A command that is too long is broken over several lines in the form that a shell accepts.
     /// The purpose of the command follows on the same line, or precedes it as a comment.
-    fn example(&mut self, text: &str, indent: &str) {
+    fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
             return;
@@ -182,26 +185,26 @@ impl HelpPage {
         let (command, purpose) = text.split_once("   ").unwrap_or((text, ""));
         if !purpose.is_empty() {
             let comment = format!("{indent}# ");
-            self.paragraph(purpose.trim_start(), &comment, &comment);
+            self.write_paragraph(purpose.trim_start(), &comment, &comment);
         }
         let from = self.text.len();
         let width = self.width;
         self.width -= 2;
-        self.paragraph(command, indent, &format!("{indent}    "));
+        self.write_paragraph(command, indent, &format!("{indent}    "));
         self.width = width;
         let lines = self.text.split_off(from);
         self.text += &lines.trim_end().replace('\n', " \\\n");
         self.text.push('\n');
     }
 
-    fn heading(&mut self, text: &str) {
+    fn write_heading(&mut self, text: &str) {
         let style = clap::builder::Styles::styled();
         let style = style.get_header();
         self.text += &format!("\n{style}{text}:{style:#}\n");
     }
 
     /// Writes `text` after `lead`, and indents further lines by `next`.
-    fn paragraph(&mut self, text: &str, lead: &str, next: &str) {
+    fn write_paragraph(&mut self, text: &str, lead: &str, next: &str) {
         let options = Options::new(self.width)
             .initial_indent(lead)
             .subsequent_indent(next)
@@ -215,7 +218,7 @@ impl HelpPage {
     }
 
     /// Writes `name`, and `text` from column `column` on. If the name is too long, the text begins on the next line.
-    fn row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
+    fn write_row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
         let used = indent + name.chars().count();
@@ -223,21 +226,21 @@ impl HelpPage {
         let lead = " ".repeat(indent);
         if used > self.width {
             let hanging = " ".repeat(indent + 6);
-            self.paragraph(&format!("{style}{name}{style:#}"), &lead, &hanging);
-            return self.paragraph(text, &pad, &pad);
+            self.write_paragraph(&format!("{style}{name}{style:#}"), &lead, &hanging);
+            return self.write_paragraph(text, &pad, &pad);
         }
         self.text += &format!("{lead}{style}{name}{style:#}");
         if used + 2 > column {
             self.text.push('\n');
-            return self.paragraph(text, &pad, &pad);
+            return self.write_paragraph(text, &pad, &pad);
         }
         let at = self.text.len();
-        self.paragraph(text, &pad, &pad);
+        self.write_paragraph(text, &pad, &pad);
         // The first line of the text goes on the line of the name.
         self.text.replace_range(at..at + used, "");
     }
 
-    fn arg(&mut self, arg: &Arg) {
+    fn write_arg(&mut self, arg: &Arg) {
         let mut name = match (arg.get_short(), arg.get_long()) {
             (Some(short), Some(long)) => format!("-{short}, --{long}"),
             (Some(short), None) => format!("-{short}"),
@@ -275,8 +278,8 @@ impl HelpPage {
         if takes && !defaults.is_empty() && !arg.is_hide_default_value_set() {
             text += &format!(" [default: {}]", defaults.join(" "));
         }
-        let column = self.column();
-        self.row(2, &name, &text, column);
+        let column = self.text_column();
+        self.write_row(2, &name, &text, column);
         if takes && told {
             let widest = values.iter().map(|value| value.get_name().len()).max();
             let aligned = column + 4 + widest.unwrap_or(0);
@@ -291,7 +294,7 @@ impl HelpPage {
                     .get_help()
                     .map(ToString::to_string)
                     .unwrap_or_default();
-                self.row(column + 2, value.get_name(), &help, texts);
+                self.write_row(column + 2, value.get_name(), &help, texts);
             }
         }
     }

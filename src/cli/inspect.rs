@@ -153,7 +153,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 ///
 /// Fails if a file is missing or unreadable, options do not fit together, or output cannot be written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    args.check()?;
+    args.check_options()?;
     let found = job::find(&args.traces, args.verify.policy())?;
     let found = job::at_step(found, args.step.step, None)?;
     let mut outputs = OutputSet::default();
@@ -169,31 +169,37 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let title = job::name_of(&args.traces, &files);
     // A listing is streamed, so a listing bypasses the destination, which collects a whole text.
     if args.list && !args.critical_path {
-        return args.nodes(&files, out, outputs);
+        return args.list_nodes(&files, out, outputs);
     }
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     if let Some(id) = args.node {
-        return args.node(id, &files, &mut to);
+        return args.show_node(id, &files, &mut to);
     }
     if args.critical_path {
-        return args.path(&title, &files, &mut to);
+        return args.show_path(&title, &files, &mut to);
     }
     let progress = Progress::start("reading", "ranks", files.len() as u64);
-    let read = || progress.inc();
-    let job = inspect::inspect_job_with(&files, &args.filter(), args.threads(), &read)?;
+    let read = || progress.count_one();
+    let job = inspect::inspect_job_with(&files, &args.node_filter(), args.thread_count(), &read)?;
     drop(progress);
-    warn(job.faults())?;
+    warn_of_faults(job.faults())?;
     let text = match args.format {
-        InspectFormatArg::Json => render::json(&job, args.options()).text(),
+        InspectFormatArg::Json => render::json(&job, args.filter_options()).text(),
         InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(InspectTable::Types)),
-        _ => render::text(&job, &title, &args.filter_words(), &HINTS, args.style(&to)),
+        _ => render::text(
+            &job,
+            &title,
+            &args.filter_words(),
+            &HINTS,
+            args.text_style(&to),
+        ),
     };
     to.write(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Warns on standard error if files have `faults`.
-fn warn(faults: u64) -> std::io::Result<()> {
+fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
         count => terminal::warning(format_args!(
@@ -204,7 +210,7 @@ fn warn(faults: u64) -> std::io::Result<()> {
 }
 
 impl InspectArgs {
-    fn check(&self) -> Result<(), String> {
+    fn check_options(&self) -> Result<(), String> {
         if self.limit.is_some() && !self.list && self.node.is_none() {
             return Err("--limit is for --list and --node".to_owned());
         }
@@ -235,7 +241,7 @@ impl InspectArgs {
         )
     }
 
-    fn filter(&self) -> NodeFilter {
+    fn node_filter(&self) -> NodeFilter {
         NodeFilter {
             names: self.name.clone(),
             types: self.types.clone(),
@@ -248,7 +254,7 @@ impl InspectArgs {
     }
 
     /// Returns the filter options on the command line.
-    fn options(&self) -> Vec<(&'static str, Vec<String>)> {
+    fn filter_options(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut words = Vec::new();
         let mut say = |name, values: Vec<String>| {
             if !values.is_empty() {
@@ -272,7 +278,7 @@ impl InspectArgs {
     /// Formats the filter as text, without the ranks; empty without a filter.
     fn filter_words(&self) -> String {
         let options = self
-            .options()
+            .filter_options()
             .into_iter()
             .filter(|(name, _)| *name != "rank");
         let words: Vec<String> = options
@@ -281,13 +287,13 @@ impl InspectArgs {
         words.join(", ")
     }
 
-    fn threads(&self) -> usize {
+    fn thread_count(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
     /// Returns the limit on the command line, or the default of the format.
-    fn limit(&self) -> usize {
+    fn row_limit(&self) -> usize {
         let default = match self.format {
             InspectFormatArg::Text => LISTED,
             _ => usize::MAX,
@@ -295,7 +301,7 @@ impl InspectArgs {
         self.limit.unwrap_or(default)
     }
 
-    fn node(
+    fn show_node(
         &self,
         id: u64,
         files: &[RankFile],
@@ -315,31 +321,31 @@ impl InspectArgs {
         let limit = match self.format {
             // A drawing of all nodes is unreadable, so the limit also applies here.
             InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
-            _ => self.limit(),
+            _ => self.row_limit(),
         };
         let near =
             inspect::NodeNeighbourhood::new(&trace, id, self.depth, limit).ok_or_else(|| {
                 let path = file.path.display();
                 format!("--node {id}: {path} has no such node\n  try: --list, which shows ids")
             })?;
-        warn(trace.faults.count())?;
+        warn_of_faults(trace.faults.count())?;
         let text = match self.format {
             InspectFormatArg::Json => render::node_json(&trace, &near).text(),
             InspectFormatArg::Dot => near.dot(),
-            _ => render::node_text(&trace, &near, &HINTS, self.style(to)),
+            _ => render::node_text(&trace, &near, &HINTS, self.text_style(to)),
         };
         to.write(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn style(&self, to: &ReportDestination<'_>) -> TextStyle {
+    fn text_style(&self, to: &ReportDestination<'_>) -> TextStyle {
         TextStyle {
             details: self.details,
             ..to.style()
         }
     }
 
-    fn path(
+    fn show_path(
         &self,
         title: &str,
         files: &[RankFile],
@@ -353,7 +359,7 @@ impl InspectArgs {
             let trace =
                 InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
             let faults = trace.faults.count();
-            progress.inc();
+            progress.count_one();
             PathInput::new(trace)
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
@@ -361,7 +367,7 @@ impl InspectArgs {
         // The path may pass through any rank, so every file must be readable.
         in_order(
             files,
-            self.threads(),
+            self.thread_count(),
             work,
             |_, read: Result<_, chakram_trace::format::TraceError>| {
                 let (track, found) = read?;
@@ -371,31 +377,31 @@ impl InspectArgs {
             },
         )?;
         drop(progress);
-        warn(faults)?;
+        warn_of_faults(faults)?;
         let shown = PathReport {
             title,
             tracks: &tracks,
-            list: self.list.then(|| self.limit()),
+            list: self.list.then(|| self.row_limit()),
             hints: HINTS,
         };
         let paths = render::paths(&tracks, critical_path);
         let text = match self.format {
             InspectFormatArg::Json => shown.json(&paths).text(),
             InspectFormatArg::Csv => shown.csv(&paths),
-            _ => shown.text(&paths, self.style(to)),
+            _ => shown.text(&paths, self.text_style(to)),
         };
         to.write(&text)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn nodes(
+    fn list_nodes(
         &self,
         files: &[RankFile],
         out: &mut dyn Write,
         mut outputs: OutputSet,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let list = list::NodeListing {
-            filter: self.filter(),
+            filter: self.node_filter(),
             list: match self.format {
                 InspectFormatArg::Json => NodeList::Json,
                 InspectFormatArg::Csv => NodeList::Csv,
@@ -406,11 +412,11 @@ impl InspectArgs {
                     },
                 },
             },
-            limit: self.limit(),
-            threads: self.threads(),
+            limit: self.row_limit(),
+            threads: self.thread_count(),
         };
         if self.output == Path::new("-") {
-            warn(list.write(files, out)?)?;
+            warn_of_faults(list.write(files, out)?)?;
         } else {
             let file = BufWriter::new(outputs.create(&self.output)?);
             let mut text = terminal::EscapingWriter::new(file, terminal::EscapeStyle::All);
@@ -418,7 +424,7 @@ impl InspectArgs {
             let file = text.into_inner().into_inner();
             let file = file.map_err(std::io::IntoInnerError::into_error)?;
             file.commit()?;
-            warn(faults)?;
+            warn_of_faults(faults)?;
         }
         Ok(ExitCode::SUCCESS)
     }

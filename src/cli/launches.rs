@@ -110,7 +110,7 @@ impl LaunchArgs {
     }
 
     /// Returns the times at which the job starts.
-    fn starts(&self) -> Result<Vec<Time>, Box<dyn Error>> {
+    fn start_times(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
             Some(path) => read_starts(path),
@@ -161,7 +161,7 @@ impl LaunchArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         run.check_fit(job.workload())?;
         run.check_launches(!self.with.is_empty())?;
-        let starts = self.starts()?;
+        let starts = self.start_times()?;
         let mut programs = Vec::with_capacity(1 + others.len());
         let compile = |job, options: &ReplayOptions| {
             CompiledReplay::new(job, machine, options).map_err(ReplayError::from)

@@ -258,7 +258,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
     terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();
-    let result = dispatch(&cli.command, &mut out);
+    let result = dispatch_command(&cli.command, &mut out);
     let result = result.and_then(|code| {
         // The output is flushed here, because a failure during drop would be silent.
         out.flush()?;
@@ -278,7 +278,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
 }
 
 /// Runs `command`, which writes to `out`.
-fn dispatch(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match command {
         CliCommand::Convert(DeferredArgs(args)) => convert::run(args, out),
         CliCommand::Validate(DeferredArgs(args)) => validate::run(args, out),
@@ -304,14 +304,14 @@ fn dispatch(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<d
         CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, out),
         CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, out),
         CliCommand::Completions { shell } => completion::script(*shell, out),
-        CliCommand::Man { folder } => completion::manual(folder, out),
+        CliCommand::Man { folder } => completion::write_manual(folder, out),
     }
 }
 
 /// Returns the kinds of inputs that a command reads.
 fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     match command {
-        CliCommand::Convert(DeferredArgs(args)) => match args.source() {
+        CliCommand::Convert(DeferredArgs(args)) => match args.named_source() {
             Some(source) => ReadableInputs::Source(source),
             None => ReadableInputs::AnySource,
         },

@@ -30,7 +30,7 @@ impl VerifyArg {
     }
 
     /// Returns the checks of commands that read every byte anyway: lengths and hashes.
-    pub fn thorough(self) -> VerifyLevel {
+    pub fn thorough_level(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
         } else {

@@ -107,9 +107,9 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let found = search_mapping(&accelerator, &layer, model.mappings, model.seed);
     let found = found.ok_or("none of the drawn mappings is valid\n  try: more --mappings")?;
     match args.format {
-        LoopnestFormat::Text => text(&model, &accelerator, &layer, &found, out)?,
+        LoopnestFormat::Text => write_text(&model, &accelerator, &layer, &found, out)?,
         LoopnestFormat::Json => {
-            let document = document(&model, &accelerator, &layer, &found);
+            let document = mapping_document(&model, &accelerator, &layer, &found);
             VersionedDocument::new("chakram.mapping.1", document).print(out)?;
         }
     }
@@ -118,7 +118,7 @@ pub fn run(args: &LoopnestArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 
 /// Returns two lower bounds in cycles: one if all units multiply all the time, and one if each word is read from or
 /// written to memory only once.
-fn bounds(
+fn lower_bounds(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -132,7 +132,7 @@ fn bounds(
     ]
 }
 
-fn text(
+fn write_text(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -140,7 +140,7 @@ fn text(
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let cost = &found.cost;
-    let [multiplied, moved] = bounds(model, accelerator, layer);
+    let [multiplied, moved] = lower_bounds(model, accelerator, layer);
     let sizes = LoopDimension::ALL.iter().zip(layer.sizes);
     let sizes: Vec<String> = sizes
         .filter(|(_, size)| *size > 1)
@@ -250,7 +250,7 @@ struct WordCounts {
     updates: u64,
 }
 
-fn document(
+fn mapping_document(
     model: &LoopNestModel,
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,
@@ -280,7 +280,7 @@ fn document(
             words: words.collect(),
         }
     };
-    let [multiplications, memory] = bounds(model, accelerator, layer);
+    let [multiplications, memory] = lower_bounds(model, accelerator, layer);
     MappingDocument {
         accelerator: model.to_string(),
         cycles: cost.cycles,

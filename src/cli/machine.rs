@@ -111,9 +111,9 @@ enum MachineFormatArg {
 /// Fails if a machine to show does not exist or is invalid (a [`MachineError`]), or if output cannot be written.
 pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.action {
-        MachineCommand::List { format } => list(*format, out)?,
-        MachineCommand::Show { name, format } => show(name, *format, out)?,
-        MachineCommand::Check { files } => return Ok(check(files, out)?),
+        MachineCommand::List { format } => list_machines(*format, out)?,
+        MachineCommand::Show { name, format } => show_machine(name, *format, out)?,
+        MachineCommand::Check { files } => return Ok(check_files(files, out)?),
         MachineCommand::New(args) => new::run(args, out)?,
         MachineCommand::Import { files, output } => import::run(files, output.as_deref(), out)?,
     }
@@ -123,11 +123,11 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
 /// Width of the list in columns.
 const WIDTH: u16 = 100;
 
-fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn list_machines(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let presets = PRESETS.iter().map(|preset| Machine::preset(preset.name));
     let machines: Vec<_> = presets.collect::<Result<_, MachineError>>()?;
     if format == MachineFormatArg::Json {
-        let machines = machines.iter().map(MachineSummary::of).collect();
+        let machines = machines.iter().map(MachineSummary::of_machine).collect();
         let list = MachineList { machines };
         VersionedDocument::new("chakram.machines.1", list).print(out)?;
         return Ok(());
@@ -141,10 +141,10 @@ fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Err
     .indented(0)
     .within(WIDTH);
     for machine in &machines {
-        let dimensions = dimensions(machine).join("\n");
+        let dimensions = format_dimensions(machine).join("\n");
         table.add(&[
             &machine.name(),
-            &npus(machine),
+            &format_npus(machine),
             &dimensions,
             &machine.description(),
         ]);
@@ -153,33 +153,37 @@ fn list(format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-fn show(name: &str, format: MachineFormatArg, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn show_machine(
+    name: &str,
+    format: MachineFormatArg,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
     let source = machine::source(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     match format {
         MachineFormatArg::Text => {
             out.write_all(source.text.as_bytes())?;
-            if let Some(ratios) = TileRatios::of(&machine) {
+            if let Some(ratios) = TileRatios::of_machine(&machine) {
                 // The ratios are printed as a comment, because the text is a machine file.
-                write!(out, "\n{}", ratios.comment(machine.name()))?;
+                write!(out, "\n{}", ratios.format_comment(machine.name()))?;
             }
         }
         MachineFormatArg::Json => {
-            let machine = MachineDetails::of(&machine);
+            let machine = MachineDetails::of_machine(&machine);
             VersionedDocument::new("chakram.machine.1", OneMachine { machine }).print(out)?
         }
     }
     Ok(())
 }
 
-fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
+fn check_files(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for file in files {
         match Machine::load(file) {
             Ok(machine) => {
                 let npus = machine.topology().npus();
-                let dimensions = dimensions(&machine).join(", ");
-                let network = network(&machine);
+                let dimensions = format_dimensions(&machine).join(", ");
+                let network = format_network(&machine);
                 writeln!(
                     out,
                     "{file}: ok: {}, {npus} NPUs, {dimensions}{network}",
@@ -199,7 +203,7 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 /// Formats the number of NPUs as `512`, or as `8 x N` if the outermost dimension has no fixed size.
-fn npus(machine: &Machine) -> String {
+fn format_npus(machine: &Machine) -> String {
     let npus = machine.topology().npus();
     match (machine.scalable(), machine.topology().dimensions()) {
         (true, [.., outermost]) => format!("{} x N", npus / outermost.size),
@@ -208,7 +212,7 @@ fn npus(machine: &Machine) -> String {
 }
 
 /// Formats each dimension as `switch 8 @ 450 GB/s`, or a topology of individual links as `clos 4x4 @ 12.5 GB/s`.
-fn dimensions(machine: &Machine) -> Vec<String> {
+fn format_dimensions(machine: &Machine) -> Vec<String> {
     let graph = machine.topology().graph();
     let dimensions = machine.topology().dimensions();
     let words = |(index, dimension): (usize, &TopologyDimension)| {
@@ -228,7 +232,7 @@ fn dimensions(machine: &Machine) -> Vec<String> {
 }
 
 /// Formats non-default properties of the network, as in `, network ports, cut-through by 4096 B`.
-fn network(machine: &Machine) -> String {
+fn format_network(machine: &Machine) -> String {
     let mut text = String::new();
     if machine.network() != NetworkKind::default() {
         text += &format!(", network {}", machine.network());

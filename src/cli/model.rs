@@ -109,8 +109,8 @@ enum ModelShowFormat {
 /// cannot be written.
 pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
-        ModelCommand::List { format, output } => (list(*format)?, output),
-        ModelCommand::Show(show) => (describe(show)?, &show.output),
+        ModelCommand::List { format, output } => (list_models(*format)?, output),
+        ModelCommand::Show(show) => (describe_model(show)?, &show.output),
     };
     let mut outputs = OutputSet::default();
     if let ModelCommand::Show(show) = &args.action {
@@ -121,7 +121,7 @@ pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
+fn list_models(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     let mut models = Vec::with_capacity(PRESETS.len());
     for preset in PRESETS {
         models.push(ModelSource::find(preset.name)?.definition(None)?);
@@ -129,7 +129,7 @@ fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
     Ok(match format {
         ModelListFormat::Text => list_text(&models),
         ModelListFormat::Json => {
-            let models = models.iter().map(ModelSummary::of).collect();
+            let models = models.iter().map(ModelSummary::of_definition).collect();
             VersionedDocument::new("chakram.models.1", ModelList { models }).text()
         }
         ModelListFormat::Csv => list_csv(&models),
@@ -137,7 +137,7 @@ fn list(format: ModelListFormat) -> Result<String, Box<dyn Error>> {
 }
 
 /// Counts the layers that are transformer blocks.
-fn blocks(model: &ModelDefinition) -> usize {
+fn block_count(model: &ModelDefinition) -> usize {
     let layers = model.model.layers.iter();
     layers
         .filter(|layer| layer.role == LayerRole::Block)
@@ -172,7 +172,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
             &model.name,
             &found.kind.name(),
             &thousands(model.parameters()),
-            &blocks(found),
+            &block_count(found),
             &found.hidden.map_or_else(dash, |hidden| hidden.to_string()),
             &tokens,
             &format_args!("{source}, {year}"),
@@ -191,7 +191,7 @@ fn list_csv(models: &[ModelDefinition]) -> String {
             &found.kind.name(),
             &model.parameters(),
             &model.multiplications(),
-            &blocks(found),
+            &block_count(found),
             &hidden.unwrap_or_default(),
             &model.sequence,
             &model.source,
@@ -200,14 +200,14 @@ fn list_csv(models: &[ModelDefinition]) -> String {
     rows.text()
 }
 
-fn describe(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
+fn describe_model(args: &ShowModelArgs) -> Result<String, Box<dyn Error>> {
     let source = ModelSource::find(&args.name)?;
     let found = source.definition(args.tokens)?;
     Ok(match args.format {
         _ if args.toml => source.text.into_owned(),
-        ModelShowFormat::Text => text::render(&found, args.element_bytes),
+        ModelShowFormat::Text => text::render_text(&found, args.element_bytes),
         ModelShowFormat::Json => {
-            let model = ModelDetails::of(&found, args.element_bytes);
+            let model = ModelDetails::of_definition(&found, args.element_bytes);
             VersionedDocument::new("chakram.model.1", OneModel { model }).text()
         }
     })

@@ -256,8 +256,8 @@ impl RunArgs {
             details: self.details,
             ..to.style()
         };
-        to.fill(|out| self.render(&mut report, name, absent, inputs, style, out))?;
-        self.warn(&report)?;
+        to.fill(|out| self.render_report(&mut report, name, absent, inputs, style, out))?;
+        self.print_warnings(&report)?;
         let beside = report.beside.iter().map(|other| &other.report);
         self.exit_code(beside.chain([&report]))
     }
@@ -351,16 +351,16 @@ impl RunArgs {
             file.commit()?;
         }
         if let Some(mut file) = page {
-            let html = self.page(&report, name, options.missing_ranks, inputs);
+            let html = self.render_page(&report, name, options.missing_ranks, inputs);
             file.write_all(html.as_bytes())?;
             file.commit()?;
         }
         if let Some(nodes) = nodes {
             let printed = self.prints_nodes().then(|| to.fill_table(&nodes));
-            self.nodes.fill(nodes);
+            self.nodes.store_first(nodes);
             if let Some(printed) = printed {
                 printed?;
-                self.warn(&report)?;
+                self.print_warnings(&report)?;
                 return self.exit_code([&report]);
             }
         }
@@ -419,7 +419,7 @@ impl RunArgs {
     }
 
     /// Prints warnings and notes to standard error if the format does not show them.
-    pub fn warn(&self, report: &Report) -> Result<(), Box<dyn Error>> {
+    pub fn print_warnings(&self, report: &Report) -> Result<(), Box<dyn Error>> {
         if self.format == ReportFormatArg::Csv || self.prints_nodes() {
             for warning in &report.warnings {
                 terminal::warning(format_args!("{warning}"))?;

@@ -71,14 +71,14 @@ struct ImportArgs {
 pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     let (text, path) = match &args.action {
-        PlatformCommand::List => (list()?, None),
+        PlatformCommand::List => (list_platforms()?, None),
         PlatformCommand::Show { name } => {
             Platform::load(name)?;
             (platform_text(name)?.into_owned(), None)
         }
         PlatformCommand::Import(import) => {
             outputs.reads(&import.table);
-            (imported(import)?, import.output.as_deref())
+            (import_platform(import)?, import.output.as_deref())
         }
     };
     let path = path.unwrap_or(Path::new("-"));
@@ -86,7 +86,7 @@ pub fn run(args: &PlatformArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     Ok(ExitCode::SUCCESS)
 }
 
-fn list() -> Result<String, Box<dyn Error>> {
+fn list_platforms() -> Result<String, Box<dyn Error>> {
     let mut table = TextTable::new([
         left("NAME", 0),
         right("CORES", 0),
@@ -112,7 +112,7 @@ fn list() -> Result<String, Box<dyn Error>> {
     Ok(table.text(plain_style()))
 }
 
-fn imported(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
+fn import_platform(args: &ImportArgs) -> Result<String, Box<dyn Error>> {
     let options = ImportOptions {
         platform: args.name.clone(),
         model: args.model.clone(),

@@ -64,13 +64,13 @@ struct EndSignal {
 }
 
 impl EndSignal {
-    fn lock(&self) -> MutexGuard<'_, bool> {
+    fn lock_ended(&self) -> MutexGuard<'_, bool> {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits up to `time` for the end of the work; returns whether the work has ended.
-    fn wait(&self, time: Duration) -> bool {
-        let ended = self.lock();
+    fn wait_for_end(&self, time: Duration) -> bool {
+        let ended = self.lock_ended();
         let waited = self.woken.wait_timeout_while(ended, time, |ended| !*ended);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -85,7 +85,7 @@ impl Progress {
         let shown = terminal::shows_progress();
         let drawing = shown.then(|| {
             let (done, end, note) = (Arc::clone(&done), Arc::clone(&end), Arc::clone(&note));
-            thread::spawn(move || draw(doing, unit, total, &done, &end, &note))
+            thread::spawn(move || draw_until_end(doing, unit, total, &done, &end, &note))
         });
         Self {
             done,
@@ -113,7 +113,7 @@ impl Progress {
     }
 
     /// Counts one finished thing.
-    pub fn inc(&self) {
+    pub fn count_one(&self) {
         self.add(1);
     }
 
@@ -130,7 +130,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        *self.end.lock() = true;
+        *self.end.lock_ended() = true;
         self.end.woken.notify_all();
         if let Some(drawing) = self.drawing.take() {
             // The drawing thread clears its line at the end. If that thread panicked, there is no line to clear.
@@ -139,7 +139,7 @@ impl Drop for Progress {
     }
 }
 
-fn draw(
+fn draw_until_end(
     doing: &'static str,
     unit: &'static str,
     total: u64,
@@ -156,13 +156,17 @@ fn draw(
     // The bar is hidden at first but counts from the start, so that rate and remaining time refer to the whole work.
     let hidden = ProgressDrawTarget::hidden();
     let bar = ProgressBar::with_draw_target((total > 0).then_some(total), hidden);
-    bar.set_style(style.with_key("rate", rate).with_key("left", left));
+    bar.set_style(
+        style
+            .with_key("rate", write_rate)
+            .with_key("left", write_time_left),
+    );
     bar.set_message(doing);
     bar.set_prefix(unit);
     let program = STARTED.get_or_init(Instant::now);
     let mut shown = false;
     loop {
-        if end.wait(TICK) {
+        if end.wait_for_end(TICK) {
             break;
         }
         if !shown && program.elapsed() >= PATIENCE {
@@ -182,7 +186,7 @@ fn draw(
 }
 
 /// Writes the remaining time. Before the first thing is finished, writes the elapsed time instead.
-fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
+fn write_time_left(state: &ProgressState, out: &mut dyn fmt::Write) {
     // Errors are ignored, because a terminal that accepts no output must not stop the work.
     let _ = match state.pos() {
         0 => write!(out, "{:#} so far", HumanDuration(state.elapsed())),
@@ -191,7 +195,7 @@ fn left(state: &ProgressState, out: &mut dyn fmt::Write) {
 }
 
 /// Writes the number of things per second, without decimals from 10 on.
-fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
+fn write_rate(state: &ProgressState, out: &mut dyn fmt::Write) {
     let rate = state.per_sec();
     // Errors are ignored, because a terminal that accepts no output must not stop the work.
     let _ = match rate < 10.0 {
@@ -208,7 +212,7 @@ impl Observer for NodeCounter<'_> {
 
     #[inline]
     fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
-        self.0.inc();
+        self.0.count_one();
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
@@ -219,7 +223,7 @@ pub struct CountedSink<'p, S>(pub &'p Progress, pub &'p mut S);
 
 impl<S: Sink> Sink for CountedSink<'_, S> {
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        self.0.inc();
+        self.0.count_one();
         self.1.node(node, data)
     }
 }

@@ -46,7 +46,11 @@ pub fn explained(
         text += &inner.to_string();
         cause = inner.source();
     }
-    if let Some(text) = words.iter().skip(1).find_map(|word| address(value(word).1)) {
+    if let Some(text) = words
+        .iter()
+        .skip(1)
+        .find_map(|word| advise_on_address(split_option(word).1))
+    {
         return Some(text);
     }
     let mut machines = words.iter().skip(1).filter_map(|word| word.to_str());
@@ -60,7 +64,7 @@ pub fn explained(
             each.collect::<String>()
         ));
     }
-    let inputs = inputs(words);
+    let inputs = existing_inputs(words);
     let named = inputs.iter().filter(|path| is_named(&text, path));
     // The longest path is chosen, because a folder and a file in the folder may both be on the command line.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
@@ -76,7 +80,7 @@ fn is_list_of_machines(word: &str) -> bool {
 }
 
 /// Returns the advice for a word that is an address of another computer.
-fn address(word: &OsStr) -> Option<String> {
+fn advise_on_address(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let (scheme, _) = word.split_once("://")?;
     let shell = shell_word(word);
@@ -144,7 +148,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
             if is_readable {
                 return None;
             }
-            (source.noun(), Some(conversion(source, &word)))
+            (source.noun(), Some(conversion_command(source, &word)))
         }
     };
     let hint = hint.map_or(String::new(), |hint| format!("\n  try: {hint}"));
@@ -152,7 +156,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
 }
 
 /// Returns the command that converts an input of `source`.
-fn conversion(source: TraceSource, input: &str) -> String {
+fn conversion_command(source: TraceSource, input: &str) -> String {
     // These options have no default, so the user must choose their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
@@ -178,11 +182,11 @@ fn is_misnamed_trace(path: &Path) -> bool {
 }
 
 /// Returns the existing paths on the command line, except outputs.
-fn inputs(words: &[OsString]) -> Vec<PathBuf> {
+fn existing_inputs(words: &[OsString]) -> Vec<PathBuf> {
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     let mut is_output = false;
     for word in words.iter().skip(1) {
-        let (option, value) = value(word);
+        let (option, value) = split_option(word);
         if let Some(option) = option {
             is_output = is_output_option(option);
         }
@@ -200,7 +204,7 @@ fn inputs(words: &[OsString]) -> Vec<PathBuf> {
 }
 
 /// Splits `--option=value` into option and value. Other words are only a value.
-fn value(word: &OsStr) -> (Option<&str>, &OsStr) {
+fn split_option(word: &OsStr) -> (Option<&str>, &OsStr) {
     let both = word.to_str().and_then(|text| text.split_once('='));
     match both.filter(|(option, _)| option.starts_with("--")) {
         Some((option, value)) => (Some(option), OsStr::new(value)),
@@ -283,12 +287,12 @@ mod tests {
         let path = path.into_os_string();
         let words = |option: &str| ["chakram", "replay", option].map(OsString::from).to_vec();
         let with = |option| [words(option), vec![path.clone()]].concat();
-        assert_eq!(inputs(&with("-o")), Vec::<PathBuf>::new());
-        assert_eq!(inputs(&with("-m")), [PathBuf::from(&path)]);
+        assert_eq!(existing_inputs(&with("-o")), Vec::<PathBuf>::new());
+        assert_eq!(existing_inputs(&with("-m")), [PathBuf::from(&path)]);
         let both = [with("-m"), vec!["-o".into(), path.clone()]].concat();
-        assert_eq!(inputs(&both), Vec::<PathBuf>::new());
+        assert_eq!(existing_inputs(&both), Vec::<PathBuf>::new());
         let joined = format!("--machine={}", Path::new(&path).display());
-        assert_eq!(inputs(&words(&joined)), [PathBuf::from(&path)]);
+        assert_eq!(existing_inputs(&words(&joined)), [PathBuf::from(&path)]);
     }
 
     #[test]

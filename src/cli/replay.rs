@@ -164,7 +164,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let charged = profilers().any(|profiler| profiler.charged);
             let both = charged && workload.nodes() <= job::MAX_REPEATED_NODES;
             let other_profiler = both
-                .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
+                .then(|| predict_makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
             let unedited = load_unedited(&found, &job, &loading)?;
             let completed = completed_interval(&found, &job, &loading, machine, &options)?;
@@ -314,7 +314,7 @@ fn completed_interval(
     if job.completed_ranks() == 0 {
         return Ok(None);
     }
-    let mut makespans = vec![makespan(job.workload(), machine, options)?];
+    let mut makespans = vec![predict_makespan(job.workload(), machine, options)?];
     for role_model in [RoleModel::Fastest, RoleModel::Slowest] {
         let loading = JobOptions {
             role_model,
@@ -322,7 +322,7 @@ fn completed_interval(
             ..loading.clone()
         };
         let other = job::load(found, String::new(), &loading, &mut |_, _| {})?;
-        makespans.push(makespan(other.workload(), machine, options)?);
+        makespans.push(predict_makespan(other.workload(), machine, options)?);
     }
     // If all captured ranks of each role are equal, there is no range.
     let interval = CompletedInterval::of(&makespans);
@@ -352,7 +352,7 @@ fn load_unedited(
 }
 
 /// Returns the makespan of `workload`.
-fn makespan(
+fn predict_makespan(
     workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,

@@ -121,7 +121,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     )?;
     let progress = Progress::start("reading", "traces", traces.files().len() as u64);
     for file in traces.files() {
-        progress.inc();
+        progress.count_one();
         let opened = traces.open(file)?;
         let learnt = scaling.scan_rank(file.rank, opened.as_slice());
         learnt.map_err(|e| opened.blame(e))?;

@@ -111,7 +111,7 @@ struct ScoreFile {
 }
 
 impl ScoreFile {
-    fn read(path: &Path) -> Result<Self, String> {
+    fn read_file(path: &Path) -> Result<Self, String> {
         let name = path.display().to_string();
         let text = config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
         Ok(Self { name, text })
@@ -122,7 +122,7 @@ impl ScoreFile {
 struct ScoreFiles(Vec<[ScoreFile; 2]>);
 
 impl ScoreFiles {
-    fn read(args: &ScoreArgs) -> Result<Self, String> {
+    fn read_files(args: &ScoreArgs) -> Result<Self, String> {
         let [tables, columns] = [args.runs.len(), args.columns.len()];
         if tables != columns {
             return Err(format!(
@@ -131,13 +131,14 @@ impl ScoreFiles {
             ));
         }
         let pairs = args.runs.iter().zip(&args.columns);
-        let pairs =
-            pairs.map(|(runs, columns)| Ok([ScoreFile::read(runs)?, ScoreFile::read(columns)?]));
+        let pairs = pairs.map(|(runs, columns)| {
+            Ok([ScoreFile::read_file(runs)?, ScoreFile::read_file(columns)?])
+        });
         pairs.collect::<Result<_, _>>().map(Self)
     }
 
     /// Parses the runs of all tables, with the settings of `args`.
-    fn table(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
+    fn parse_tables(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
         let mut tables = None;
         for [runs, file] in &self.0 {
             let mut columns = RunColumns::parse(&file.text, &file.name)?;
@@ -163,12 +164,12 @@ impl ScoreFiles {
 
     /// Returns the settings of `args`, each with the runs without that setting. A setting is omitted if no run is
     /// possible without it, because it clearly has an effect.
-    fn settings(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
+    fn settings_without_each(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
         let of_runs = |key: &str, value: &str, without: ScoreArgs| {
             Some(ScoreSetting {
                 key: key.to_owned(),
                 value: value.to_owned(),
-                table: Some(self.table(&without).ok()?),
+                table: Some(self.parse_tables(&without).ok()?),
                 option: None,
             })
         };
@@ -218,8 +219,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if let Some(path) = &args.pairs {
         return score_pairs(args, path, out);
     }
-    let files = ScoreFiles::read(args)?;
-    let mut table = files.table(args)?;
+    let files = ScoreFiles::read_files(args)?;
+    let mut table = files.parse_tables(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
     if let Some(key) = by
         .as_ref()
@@ -261,7 +262,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     } else {
         score(&table, &options, threads, |_, _| Ok(()))?
     };
-    let given = files.settings(args);
+    let given = files.settings_without_each(args);
     let without_effect = settings_without_effect(&table, &options, &answers, &given, threads);
     let mut predicted = table.keep_predicted(answers, why);
     let machine = first_machine(&table)?;
@@ -327,7 +328,7 @@ fn score_pairs(
     if let Some((key, _)) = args.compute.given().first() {
         return Err(format!("--pairs: {key} must be in the file, for all pairs").into());
     }
-    let file = ScoreFile::read(path)?;
+    let file = ScoreFile::read_file(path)?;
     let table = PairTable::parse(&file.text, path)?;
     let mut outputs = OutputSet::default();
     outputs.reads(path);

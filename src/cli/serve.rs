@@ -187,7 +187,7 @@ impl ServeArgs {
     }
 
     /// Rejects options that have no effect together.
-    fn check(&self) -> Result<(), String> {
+    fn check_options(&self) -> Result<(), String> {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
         let requests = self.table == Some(ServeTable::Requests);
@@ -293,7 +293,7 @@ fn without_effect(option: &str, why: &str) -> String {
 ///
 /// Fails if the scenario or a platform is invalid, or output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    args.check()?;
+    args.check_options()?;
     if let Some(input) = LlmInput::of(&args.scenario) {
         return llm::run(args, &input, out);
     }
@@ -333,8 +333,8 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             let found = sweep_rates(args, (&own, &scenario), platform, options);
             sweeps.push(found.map_err(|error| of_platform(error, platform, &platforms))?);
         }
-        to.write(&rendered(args, &[], &sweeps, style))?;
-        return written(page, &scenario.name, &[], &sweeps);
+        to.write(&render_output(args, &[], &sweeps, style))?;
+        return write_page(page, &scenario.name, &[], &sweeps);
     }
     let mut reports = Vec::new();
     if platforms.len() > 1 {
@@ -399,9 +399,9 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         report.warnings.extend(load);
     }
     if args.table != Some(ServeTable::Requests) {
-        to.write(&rendered(args, &reports, &[], style))?;
+        to.write(&render_output(args, &reports, &[], style))?;
     }
-    written(page, &scenario.name, &reports, &[])
+    write_page(page, &scenario.name, &reports, &[])
 }
 
 /// Returns the platforms on which to run; a single `None` if the command line names no platform.
@@ -448,7 +448,7 @@ fn sweep_rates(
     Ok(found)
 }
 
-fn rendered(
+fn render_output(
     args: &ServeArgs,
     reports: &[ServeReport],
     sweeps: &[RateSweep],
@@ -489,7 +489,7 @@ fn rendered(
 }
 
 /// Writes the page, if the user requested one.
-fn written(
+fn write_page(
     page: Option<OutputClaim>,
     title: &str,
     reports: &[ServeReport],

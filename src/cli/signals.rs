@@ -5,11 +5,11 @@
 #[cfg(unix)]
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        unix::handle(signal, unix::end as *const () as usize);
+        unix::handle(signal, unix::end_by_signal as *const () as usize);
     }
     // If memory runs out, the allocator ends the program without running destructors, so temporary files are removed
     // here. SAFETY: the function does only what a signal handler may do, so it may also run at exit.
-    unsafe { libc::atexit(unix::clean) };
+    unsafe { libc::atexit(unix::remove_at_exit) };
     unix::handle(libc::SIGBUS, unix::cut_short as *const () as usize);
     // Exceeding the limit on file sizes becomes a write error.
     // SAFETY: the signal is ignored, so no code runs on it.
@@ -48,23 +48,27 @@ mod unix {
     }
 
     /// Removes temporary files.
-    pub extern "C" fn clean() {
+    pub extern "C" fn remove_at_exit() {
         remove_temporaries();
     }
 
     /// Removes temporary files, then ends the program by `signal`, as it would end without a handler.
-    pub extern "C" fn end(signal: i32, _: *const libc::siginfo_t, _: *const libc::c_void) {
+    pub extern "C" fn end_by_signal(
+        signal: i32,
+        _: *const libc::siginfo_t,
+        _: *const libc::c_void,
+    ) {
         if defer_signal(signal) {
             return;
         }
         remove_temporaries();
         // The line of a progress bar is cleared. Any other line is ended, because the terminal shows `^C` in it.
-        say(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
-        say(b"interrupted: unfinished files were removed; files that were complete before are left\n");
-        die(signal);
+        write_to_stderr(if is_drawn() { b"\r\x1b[2K" } else { b"\n" });
+        write_to_stderr(b"interrupted: unfinished files were removed; files that were complete before are left\n");
+        die_by_signal(signal);
     }
 
-    fn die(signal: i32) {
+    fn die_by_signal(signal: i32) {
         // SAFETY: POSIX allows all of these functions in a handler.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -83,16 +87,16 @@ mod unix {
         let address = unsafe { (*info).si_addr() } as usize;
         remove_temporaries();
         let Some(name) = mapped_file(address) else {
-            return die(signal);
+            return die_by_signal(signal);
         };
-        say(b"error: ");
-        say(name.to_bytes());
-        say(b": the file became shorter, or could not be read, during reading\n  try: the command again, when no program writes the file\n");
+        write_to_stderr(b"error: ");
+        write_to_stderr(name.to_bytes());
+        write_to_stderr(b": the file became shorter, or could not be read, during reading\n  try: the command again, when no program writes the file\n");
         // SAFETY: POSIX allows this function in a handler.
         unsafe { libc::_exit(2) };
     }
 
-    fn say(text: &[u8]) {
+    fn write_to_stderr(text: &[u8]) {
         // SAFETY: the bytes are valid, and POSIX allows writing in a handler.
         unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }

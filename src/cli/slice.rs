@@ -106,7 +106,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut parts = Vec::new();
     let progress = Progress::start("reading", "traces", traces.files().len() as u64);
     for file in traces.files() {
-        progress.inc();
+        progress.count_one();
         let opened = traces.open(file)?;
         let part = RankSelection::select(opened.as_slice(), file.rank, &cut, &groups, &mut matches);
         parts.push(part.map_err(|e| opened.blame(e))?);
@@ -144,7 +144,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let names = outputs.commit(traces.about(groups))?;
     match args.output.format {
         _ if piped => {}
-        SummaryFormatArg::Text => text(&slices, unmatched.count, &names, out)?,
+        SummaryFormatArg::Text => write_text(&slices, unmatched.count, &names, out)?,
         SummaryFormatArg::Json => {
             let ranks = slices.iter().map(|(rank, sliced)| RankDocument {
                 rank: *rank,
@@ -167,7 +167,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(
+fn write_text(
     slices: &[(u32, SliceSummary)],
     unmatched: u64,
     names: &str,

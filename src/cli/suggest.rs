@@ -8,12 +8,12 @@ use strsim::damerau_levenshtein;
 
 /// Adds suggestions for the unknown word to `error`.
 pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) -> Error {
-    let within = innermost(command, arguments);
+    let within = innermost_command(command, arguments);
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let found = error.get(ContextKind::InvalidArg);
             let near = match found {
-                Some(ContextValue::String(found)) => near(found, within),
+                Some(ContextValue::String(found)) => similar_flags(found, within),
                 _ => Vec::new(),
             };
             // The suggestion of clap is removed: it says to pass the word as a value, which does not help with a
@@ -47,7 +47,7 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
 }
 
 /// Returns the innermost subcommand in `arguments`.
-fn innermost<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
+fn innermost_command<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
     let mut within = command;
     for word in arguments.iter().skip(1) {
         match word.to_str().and_then(|word| within.find_subcommand(word)) {
@@ -157,7 +157,7 @@ const SYNONYMS: [(&[&str], &str); 10] = [
 
 /// Returns the flags of `command` that `found` may mean: a synonym; otherwise flags within two edits; otherwise flags
 /// that share a part of the name.
-fn near(found: &str, command: &Command) -> Vec<String> {
+fn similar_flags(found: &str, command: &Command) -> Vec<String> {
     let word = found
         .trim_start_matches('-')
         .split('=')

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 mod command;
 
-use command::command;
+use command::equivalent_command;
 
 /// Find the best machine, plan or schedule of a study
 #[derive(Debug, Args)]
@@ -110,7 +110,7 @@ fn parse_shard(text: &str) -> Result<StudyShard, String> {
 /// Fails if the study is invalid or output cannot be written.
 pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(SweepCommand::Merge(args)) = &args.merge {
-        return merge(args, out);
+        return merge_shards(args, out);
     }
     let path = args.study.as_deref().unwrap_or(Path::new(""));
     let (study, hash) = load(path)?;
@@ -136,7 +136,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let progress = Progress::start("sweeping", "points", study.listed().unwrap_or(0) / shards);
         let answered = |step: &SweepStep<'_>| {
             if !step.is_bound {
-                progress.inc();
+                progress.count_one();
             }
             if let Some((_, score)) = step.best {
                 let objective = study.objectives[0];
@@ -152,7 +152,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         let rows = explorer.run()?;
         (rows, explorer.turns().to_vec(), explorer.work_done())
     };
-    detail(start, done)?;
+    print_detail(start, done)?;
     let mut table = SweepTable::new(&study, rows, &turns);
     let style = terminal::text_style(true);
     if let Some(number) = args.explain {
@@ -177,7 +177,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         writeln!(
             out,
             "\n{}",
-            command(&study, point, &own_command(args, number))
+            equivalent_command(&study, point, &own_command(args, number))
         )?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -195,7 +195,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
 }
 
 /// Prints on standard error the number of computed bounds and points, and the rate.
-fn detail(start: Instant, done: WorkDone) -> io::Result<()> {
+fn print_detail(start: Instant, done: WorkDone) -> io::Result<()> {
     let rate = |(count, seconds): (u64, f64), what: &str| {
         let rate = if seconds > 0.0 {
             count as f64 / seconds
@@ -234,7 +234,7 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
             "chakram sweep {study} -o {folder} --resume --explain {}",
             row.number
         );
-        command(table.study, &row.point, &own)
+        equivalent_command(table.study, &row.point, &own)
     };
     let texts = [
         table.json_lines(),
@@ -252,7 +252,7 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
 }
 
 /// Merges the shards of a study.
-fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+fn merge_shards(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (study, hash) = load(&args.study)?;
     let mut known: Vec<JournalEntry> = Vec::new();
     for folder in &args.shards {

@@ -18,7 +18,7 @@ pub fn standard_output() -> StandardOutput {
 }
 
 impl StandardOutput {
-    fn named(error: io::Error) -> io::Error {
+    fn name_stream(error: io::Error) -> io::Error {
         match error.kind() {
             io::ErrorKind::Interrupted => error,
             kind => io::Error::new(kind, TraceError::io("standard output", "write", error)),
@@ -28,10 +28,10 @@ impl StandardOutput {
 
 impl Write for StandardOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(Self::named)
+        self.0.write(bytes).map_err(Self::name_stream)
     }
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(Self::named)
+        self.0.flush().map_err(Self::name_stream)
     }
 }
 
@@ -89,8 +89,9 @@ impl<W: Write> EscapingWriter<W> {
         self.out
     }
 
-    fn text(&mut self, text: &str) -> io::Result<()> {
-        self.out.write_all(safe(text, self.escapes).as_bytes())
+    fn write_text(&mut self, text: &str) -> io::Result<()> {
+        self.out
+            .write_all(escape_controls(text, self.escapes).as_bytes())
     }
 }
 
@@ -104,7 +105,7 @@ impl<W: Write> Write for EscapingWriter<W> {
             &joined
         };
         for chunk in all.utf8_chunks() {
-            self.text(chunk.valid())?;
+            self.write_text(chunk.valid())?;
             let end = chunk.invalid().as_ptr_range().end == all.as_ptr_range().end;
             match chunk.invalid() {
                 [] => {}
@@ -128,7 +129,7 @@ impl<W: Write> Write for EscapingWriter<W> {
 }
 
 /// Escapes control characters in `text`.
-fn safe(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
+fn escape_controls(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
     match escapes {
         EscapeStyle::All => escaped_lines(text),
         EscapeStyle::Json => json_escaped(text),
@@ -136,7 +137,7 @@ fn safe(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
             let mut out = String::new();
             let mut from = 0;
             for (at, _) in text.match_indices("\u{1b}[") {
-                if let Some(length) = colour(&text[at..]) {
+                if let Some(length) = colour_length(&text[at..]) {
                     out += &escaped_lines(&text[from..at]);
                     out += &text[at..at + length];
                     from = at + length;
@@ -151,7 +152,7 @@ fn safe(text: &str, escapes: EscapeStyle) -> Cow<'_, str> {
 }
 
 /// Returns the length of the colour change at the start of `text`, if there is a colour change.
-fn colour(text: &str) -> Option<usize> {
+fn colour_length(text: &str) -> Option<usize> {
     let numbers = text.strip_prefix("\u{1b}[")?;
     let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
     numbers[end..].starts_with('m').then_some(end + 3)

@@ -89,7 +89,7 @@ struct TechnologyArgs {
 }
 
 impl TechnologyArgs {
-    fn technology(&self) -> LinkTechnology {
+    fn link_technology(&self) -> LinkTechnology {
         let interpolation = self.interpolate;
         let table = LinkTechnology::table_three(interpolation);
         LinkTechnology {
@@ -124,12 +124,17 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if *links {
                 writeln!(out, "{}", found.link_list())?;
             } else {
-                writeln!(out, "{}: {}", found.name(), text(&found, &found.summary()))?;
-                writeln!(out, "{}", all_pairs(&found, &technology.technology()))?;
+                writeln!(
+                    out,
+                    "{}: {}",
+                    found.name(),
+                    format_text(&found, &found.summary())
+                )?;
+                writeln!(out, "{}", all_pairs(&found, &technology.link_technology()))?;
             }
-            write(&found, output.as_deref(), outputs)?;
+            write_graph(&found, output.as_deref(), outputs)?;
         }
-        TopologyCommand::Tori { chips } => tori(*chips, out)?,
+        TopologyCommand::Tori { chips } => print_tori(*chips, out)?,
         TopologyCommand::Random {
             draws,
             below,
@@ -138,20 +143,20 @@ pub fn run(args: &TopologyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             technology,
             output,
         } => {
-            let best = random(
+            let best = search_random(
                 (*draws, *below, *chips, *seed),
-                &technology.technology(),
+                &technology.link_technology(),
                 out,
             )?;
             if let Some(best) = best {
-                write(&best, output.as_deref(), OutputSet::default())?;
+                write_graph(&best, output.as_deref(), OutputSet::default())?;
             }
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
+fn format_text(graph: &ChipGraph, summary: &ChipGraphSummary) -> String {
     let (least, most) = summary.degrees;
     let degrees = if least == most {
         least.to_string()
@@ -191,7 +196,7 @@ fn all_pairs(graph: &ChipGraph, technology: &LinkTechnology) -> String {
     }
 }
 
-fn tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+fn print_tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left("BEST TORUS", 18),
         right("chips", 8),
@@ -219,7 +224,7 @@ fn tori(most: u32, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
 
 /// Generates random graphs and prints each graph that is better than all previous ones, that is, whose mean time to
 /// send 1 GB between two chips is lower.
-fn random(
+fn search_random(
     (draws, below, chips, seed): (u32, u32, Option<u32>, u64),
     technology: &LinkTechnology,
     out: &mut dyn Write,
@@ -268,7 +273,7 @@ fn random(
     Ok(best.map(|(_, graph)| graph))
 }
 
-fn write(
+fn write_graph(
     graph: &ChipGraph,
     path: Option<&Path>,
     mut outputs: OutputSet,

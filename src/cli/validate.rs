@@ -116,9 +116,9 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
     // All hashes are checked here, although a replay checks only the hashes of small jobs.
-    let found = job::find(&args.traces, args.verify.thorough())?;
+    let found = job::find(&args.traces, args.verify.thorough_level())?;
     let found = job::at_step(found, args.step.step, None)?;
-    let options = options(args, &found, hash, &mut inputs)?;
+    let options = validate_options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let given = args.groups.iter().map(PathBuf::as_path);
@@ -126,7 +126,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     given.for_each(|path| outputs.reads(path));
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let files = found.files;
-    let (traces, of_file) = read(&files, &options, args.threads, hash);
+    let (traces, of_file) = read_files(&files, &options, args.threads, hash);
     let sources = files
         .iter()
         .zip(&of_file)
@@ -169,7 +169,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 /// Returns the options of the checks.
-fn options(
+fn validate_options(
     args: &ValidateArgs,
     found: &FoundTraces,
     hash: bool,
@@ -197,7 +197,7 @@ type CheckedTraceFile = (ValidatedTrace, Option<String>);
 
 /// Reads and checks `files`. Returns the checked traces, and for each file the index of its trace. A file with
 /// several names is read only once, unless each name refers to another member of the file.
-fn read(
+fn read_files(
     files: &[RankFile],
     options: &ValidateOptions,
     threads: Option<NonZeroUsize>,
@@ -230,12 +230,17 @@ fn read(
     // The list is collected before the checks start, because the iterator also fills `distinct`.
     let of_file = of_file.collect();
     let traces = parallel_map(("checking", "traces"), distinct.len(), threads, |i| {
-        check(distinct[i], options.dependencies, options.show, hash)
+        check_file(distinct[i], options.dependencies, options.show, hash)
     });
     (traces, of_file)
 }
 
-fn check(file: &RankFile, policy: DependencyPolicy, show: usize, hash: bool) -> CheckedTraceFile {
+fn check_file(
+    file: &RankFile,
+    policy: DependencyPolicy,
+    show: usize,
+    hash: bool,
+) -> CheckedTraceFile {
     match TraceContents::open_verified(file) {
         Err(error) => (ValidatedTrace::unreadable(&error, show), None),
         Ok(contents) => {

@@ -109,17 +109,17 @@ impl AstraSimJob {
         read_traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read, progress)?;
         let workload = builder.finish(Some(inputs.network.npus()), MissingRankPolicy::Refuse)?;
         let tensors = if inputs.system.track_memory {
-            Some(tensors(&ranks, flags.lenient, &mut notes)?)
+            Some(read_tensors(&ranks, flags.lenient, &mut notes)?)
         } else {
             None
         };
         let types = if flags.logs && inputs.system.trace {
-            Some(types(&ranks)?)
+            Some(read_node_types(&ranks)?)
         } else {
             None
         };
         Ok(Self {
-            work: work(&workload, &inputs),
+            work: rank_work(&workload, &inputs),
             lenient: flags.lenient,
             inputs,
             collectives,
@@ -208,12 +208,14 @@ pub fn run_inputs(
     };
     match collectives.undelayed() {
         None => replayed,
-        Some((npu, node)) => Err(ReplayError::Refused(undelayed(inputs, npu, node))),
+        Some((npu, node)) => Err(ReplayError::Refused(missing_endpoint_delay(
+            inputs, npu, node,
+        ))),
     }
 }
 
 /// Builds the error that a scale leaves a collective at time 0 no endpoint delay.
-fn undelayed(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
+fn missing_endpoint_delay(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
         format!(
@@ -244,7 +246,7 @@ fn replay_over<N: NetworkBackend>(
 }
 
 /// Returns the work of each instance; examines each shared graph only once.
-fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
+fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
     let instances = workload.instances().iter();
@@ -252,7 +254,7 @@ fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
 }
 
 /// Returns the node types of each rank, in a separate pass over its file.
-fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
+fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
         NodeTypes::read(contents.as_slice()).map_err(|e| contents.with_source(e))
@@ -261,7 +263,7 @@ fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
 }
 
 /// Returns the tensors of each rank, in a second pass over its file.
-fn tensors(
+fn read_tensors(
     ranks: &[RankFile],
     lenient: bool,
     notes: &mut Vec<InputNote>,

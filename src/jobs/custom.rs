@@ -27,7 +27,7 @@ pub fn load_custom(
     mut inputs: Option<&mut Vec<HashedInput>>,
 ) -> Result<Vec<CustomCollective>, TraceError> {
     let mut load = |arg: &CustomFiles| {
-        let files = files(&arg.prefix)?;
+        let files = algorithm_files(&arg.prefix)?;
         let contents = files.iter().map(TraceContents::open_verified);
         let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
         if let Some(inputs) = &mut inputs {
@@ -39,7 +39,7 @@ pub fn load_custom(
         Ok(CustomCollective {
             kind: arg.kind,
             name: arg.prefix.display().to_string(),
-            scripts: matched.map_err(|fault| refusal(fault, &scripts, &files))?,
+            scripts: matched.map_err(|fault| fault_to_error(fault, &scripts, &files))?,
         })
     };
     args.iter().map(&mut load).collect()
@@ -56,7 +56,7 @@ pub fn read_scripts(
 }
 
 /// Returns the files of an algorithm: one per position from 0 on, at least two.
-fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
+fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
@@ -77,7 +77,11 @@ fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
 }
 
 /// Converts `fault` to an error with its location in the files.
-fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) -> TraceError {
+fn fault_to_error(
+    fault: ScriptFault,
+    scripts: &ScriptedAlgorithm,
+    files: &[RankFile],
+) -> TraceError {
     let (position, part, found, hint) = match fault {
         ScriptFault::UnknownPeer {
             position,

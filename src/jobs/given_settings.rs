@@ -17,7 +17,7 @@ pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
 /// Returns the number of nodes of a run plus, if collectives were simulated, an estimate of their steps: 2 n² for n
 /// members, as in a ring.
-fn work(report: &Report, nodes: u64) -> u64 {
+fn estimate_work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
         (row.tally.calls.saturating_mul(2)).saturating_mul(members.saturating_mul(members))
@@ -83,7 +83,7 @@ pub fn note_settings(
             if workload.nodes() != prepared.given().nodes() || workload.ranks() != report.ranks {
                 continue;
             }
-            nodes += work(report, workload.nodes());
+            nodes += estimate_work(report, workload.nodes());
             if nodes > MAX_REPEATED_NODES {
                 found.unchecked.push(setting.key.clone());
                 continue;

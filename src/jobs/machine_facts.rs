@@ -10,7 +10,7 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let dimensions = topology.dimensions().iter();
     MachineFacts {
         capacity: least_memory(machine),
-        sram: least(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
+        sram: least_known(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
         remote: machine.remote().and_then(|memory| Some(memory.capacity?.0)),
         shared: machine.shared_memory(),
         dimensions: dimensions.map(|d| (d.name.to_string(), d.size)).collect(),
@@ -27,10 +27,10 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
 /// Returns the smallest total memory of an NPU in bytes; `None` if a class has unknown memory.
 pub fn least_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
-    least(classes.map(|class| Some(machine.npu_memory(class)?.0)))
+    least_known(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
 /// Returns the minimum of `all`; `None` if any value is unknown.
-fn least(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+fn least_known(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

@@ -27,7 +27,7 @@ pub fn reference(name: &str, job: &Path) -> String {
     let relative = || {
         let machine = Path::new(name).canonicalize().ok()?;
         let folder = folder_of(job).canonicalize().ok()?;
-        between(&folder, &machine).to_str().map(str::to_owned)
+        relative_path(&folder, &machine).to_str().map(str::to_owned)
     };
     relative().unwrap_or_else(|| name.to_owned())
 }
@@ -41,7 +41,7 @@ fn folder_of(job: &Path) -> &Path {
 
 /// Returns the relative path from `folder` to `file`, both absolute; `file` itself if they share only the root. A bare
 /// name becomes `./NAME`, because without a path it would mean a preset.
-fn between(folder: &Path, file: &Path) -> PathBuf {
+fn relative_path(folder: &Path, file: &Path) -> PathBuf {
     let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
     if shared <= 1 {
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn the_way_goes_up_to_what_both_share() {
-        let way = |folder: &str, file: &str| between(Path::new(folder), Path::new(file));
+        let way = |folder: &str, file: &str| relative_path(Path::new(folder), Path::new(file));
         assert_eq!(way("/a/b", "/a/b/m.toml"), Path::new("./m.toml"));
         assert_eq!(way("/a/b/c", "/a/m.toml"), Path::new("../../m.toml"));
         assert_eq!(way("/a/b", "/a/x/m.toml"), Path::new("../x/m.toml"));

@@ -14,7 +14,7 @@ const JOB: &str = "job";
 
 /// Returns the prefix of a job's files. A name that ends with a separator means a folder, even if the folder does not
 /// exist.
-fn prefix(output: &Path) -> Result<PathBuf, JobError> {
+fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
     match () {
@@ -57,7 +57,7 @@ impl JobOutputs {
     /// without compression.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
-            prefix: prefix(output)?,
+            prefix: job_prefix(output)?,
             packed,
             files,
             ranks: Vec::new(),

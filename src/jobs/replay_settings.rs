@@ -20,8 +20,9 @@ use std::fmt;
 mod words;
 
 use words::{
-    all, choice, choices, flag, one, parse_custom, parse_delay, parse_machine_value, parse_ranks,
-    parse_recorded_on, parse_slow, parse_step, text,
+    choice_words, parse_all, parse_choice, parse_custom, parse_delay, parse_flag,
+    parse_machine_value, parse_one, parse_ranks, parse_recorded_on, parse_slow, parse_step,
+    parse_text,
 };
 pub use words::{parse_edits, parse_npus};
 
@@ -110,7 +111,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
                (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16",
         default: "recorded",
         is_rare: false,
-        set: |to, words| one(words, parse_model).map(|model| to.replay.compute = model),
+        set: |to, words| parse_one(words, parse_model).map(|model| to.replay.compute = model),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -120,7 +121,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
                recorded times by the ratio of the machines' rooflines",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
-            to.replay.compute = one(words, parse_recorded_on)?;
+            to.replay.compute = parse_one(words, parse_recorded_on)?;
             to.recorded_on = words.first().cloned();
             Ok(())
         },
@@ -131,7 +132,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "FRACTION",
         help: "Fraction of the peak rates that roofline kernels reach, up to 1",
         is_rare: false,
-        set: |to, words| one(words, parse_efficiency).map(|part| to.efficiency = Some(part)),
+        set: |to, words| parse_one(words, parse_efficiency).map(|part| to.efficiency = Some(part)),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -139,7 +140,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "MODEL",
         help: "Host timing: recorded, or scaled:F (recorded times F; below 1 is a faster host)",
         default: "recorded",
-        set: |to, words| one(words, parse_host).map(|host| to.replay.host = host),
+        set: |to, words| parse_one(words, parse_host).map(|host| to.replay.host = host),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -147,16 +148,16 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "HOW",
         help: "How the machine's host launches kernels, collectives and messages, for traces without host work; by \
                default eager if kernel times come from curves, else none",
-        syntax: Choice(choices::<LaunchMode>),
-        set: |to, words| choice(words).map(|launch| to.replay.launch = launch),
+        syntax: Choice(choice_words::<LaunchMode>),
+        set: |to, words| parse_choice(words).map(|launch| to.replay.launch = launch),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Collectives,
         value: "HOW",
         help: "How to time uncontended collectives; by default curves if kernels use curves",
-        syntax: Choice(choices::<CollectiveTiming>),
-        set: |to, words| choice(words).map(|how| to.replay.collectives = Some(how)),
+        syntax: Choice(choice_words::<CollectiveTiming>),
+        set: |to, words| parse_choice(words).map(|how| to.replay.collectives = Some(how)),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -165,8 +166,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "How to time collectives and messages",
         default: "model",
         is_rare: false,
-        syntax: Choice(choices::<CommTiming>),
-        set: |to, words| choice(words).map(|comm| to.replay.comm = comm),
+        syntax: Choice(choice_words::<CommTiming>),
+        set: |to, words| parse_choice(words).map(|comm| to.replay.comm = comm),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -174,29 +175,29 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "MODEL",
         help: "Network contention model; by default the machine's own",
         is_rare: false,
-        syntax: Choice(choices::<NetworkKind>),
-        set: |to, words| choice(words).map(|network| to.replay.network = Some(network)),
+        syntax: Choice(choice_words::<NetworkKind>),
+        set: |to, words| parse_choice(words).map(|network| to.replay.network = Some(network)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Bandwidth,
         value: "RATES",
         help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one for all",
-        set: |to, words| one(words, text).map(|rates| to.bandwidth = Some(rates)),
+        set: |to, words| parse_one(words, parse_text).map(|rates| to.bandwidth = Some(rates)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Latency,
         value: "TIMES",
         help: "Latency of a link in each dimension of {machine} 'Ring(4)_Switch(2)': 500ns,1us, or one for all",
-        set: |to, words| one(words, text).map(|times| to.latency = Some(times)),
+        set: |to, words| parse_one(words, parse_text).map(|times| to.latency = Some(times)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Map,
         value: "NPUS",
         help: "NPUs of ranks 0, 1, …, such as 0-3,8-11; by default rank r runs on NPU r",
-        set: |to, words| one(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
+        set: |to, words| parse_one(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -204,7 +205,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Place ranks on all NPUs of each rack, even if the machine's jobs leave some free",
         syntax: Switch,
         excludes: &[SettingKey::Map],
-        set: |to, words| one(words, flag).map(|fill| to.fill_domains = fill),
+        set: |to, words| parse_one(words, parse_flag).map(|fill| to.fill_domains = fill),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -212,7 +213,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Simulate every collective message by message, even if the analytical result is exact",
         syntax: Switch,
         is_exact: true,
-        set: |to, words| one(words, flag).map(|stepwise| to.replay.stepwise = stepwise),
+        set: |to, words| parse_one(words, parse_flag).map(|stepwise| to.replay.stepwise = stepwise),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -221,14 +222,16 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
                same result",
         syntax: Switch,
         is_exact: true,
-        set: |to, words| one(words, flag).map(|aggregate| to.replay.aggregate = aggregate),
+        set: |to, words| {
+            parse_one(words, parse_flag).map(|aggregate| to.replay.aggregate = aggregate)
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::LowerBound,
         help: "Give communication without size and recorded duration no time, instead of rejecting it",
         syntax: Switch,
-        set: |to, words| one(words, flag).map(|bound| to.replay.lower_bound = bound),
+        set: |to, words| parse_one(words, parse_flag).map(|bound| to.replay.lower_bound = bound),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -237,7 +240,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Custom algorithm for a kind of collective, from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
                repeatable",
         syntax: List,
-        set: |to, words| all(words, parse_custom).map(|custom| to.custom = custom),
+        set: |to, words| parse_all(words, parse_custom).map(|custom| to.custom = custom),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -245,7 +248,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "machine.KEY=VALUE",
         help: "Change the value of a key in the machine file: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
         syntax: List,
-        set: |to, words| all(words, parse_machine_value).map(|values| to.machine_values = values),
+        set: |to, words| {
+            parse_all(words, parse_machine_value).map(|values| to.machine_values = values)
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -254,7 +259,9 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Change the time of kernels: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us', \
                'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable",
         syntax: List,
-        set: |to, words| all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels),
+        set: |to, words| {
+            parse_all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels)
+        },
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -264,7 +271,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
                factor; repeatable",
         syntax: List,
         set: |to, words| {
-            all(words, str::parse).map(|collectives| to.replay.changes.collectives = collectives)
+            parse_all(words, str::parse)
+                .map(|collectives| to.replay.changes.collectives = collectives)
         },
         ..ReplayOption::BASE
     },
@@ -273,7 +281,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "RANK=FACTOR",
         help: "Multiply the time of a rank's kernels by a factor: 3=1.2; repeatable",
         syntax: List,
-        set: |to, words| all(words, parse_slow).map(|slow| to.replay.changes.slow = slow),
+        set: |to, words| parse_all(words, parse_slow).map(|slow| to.replay.changes.slow = slow),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -281,7 +289,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "SPREAD",
         help: "Change each kernel's time at random by up to this spread, uniformly in both directions: 5% or 5%,seed=7",
         set: |to, words| {
-            one(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
+            parse_one(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
         },
         ..ReplayOption::BASE
     },
@@ -290,7 +298,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "PART@TIME",
         help: "Make an NPU fail (3@2ms), which deadlocks its job, or a link (0-1@500us), which messages avoid; repeatable",
         syntax: List,
-        set: |to, words| all(words, str::parse).map(|failures| to.replay.failures = failures),
+        set: |to, words| parse_all(words, str::parse).map(|failures| to.replay.failures = failures),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -298,7 +306,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Accept traces that differ from their job's file, PREFIX.job.json",
         syntax: Switch,
         set: |to, words| {
-            to.job.verify = match one(words, flag)? {
+            to.job.verify = match parse_one(words, parse_flag)? {
                 true => VerifyLevel::Nothing,
                 false => VerifyLevel::default(),
             };
@@ -311,7 +319,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "FILE",
         help: "Process groups as JSON, replacing the job's: {\"1\": [0, 1], …}",
         is_rare: false,
-        set: |to, words| one(words, text).map(|path| to.job.groups = Some(path.into())),
+        set: |to, words| parse_one(words, parse_text).map(|path| to.job.groups = Some(path.into())),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -319,8 +327,8 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "WHICH",
         help: "Which dependencies to enforce",
         default: "auto",
-        syntax: Choice(choices::<DependencyPolicy>),
-        set: |to, words| choice(words).map(|which| to.job.dependencies = which),
+        syntax: Choice(choice_words::<DependencyPolicy>),
+        set: |to, words| parse_choice(words).map(|which| to.job.dependencies = which),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -329,30 +337,30 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Action for ranks without a trace",
         default: "refuse",
         is_rare: false,
-        syntax: Choice(choices::<MissingRankPolicy>),
-        set: |to, words| choice(words).map(|what| to.job.absent = what),
+        syntax: Choice(choice_words::<MissingRankPolicy>),
+        set: |to, words| parse_choice(words).map(|what| to.job.absent = what),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Ranks,
         value: "N",
         help: "Number of ranks of the job, if more than the traces show; by default all NPUs with {missing_ranks} mirror",
-        set: |to, words| one(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks)),
+        set: |to, words| parse_one(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Without,
         value: "WHAT",
         help: "Part of a captured job to leave out; by default the profiler, if the capture has steps without it",
-        syntax: Choice(choices::<ProfilerPolicy>),
-        set: |to, words| choice(words).map(|what| to.profiler = Some(what)),
+        syntax: Choice(choice_words::<ProfilerPolicy>),
+        set: |to, words| parse_choice(words).map(|what| to.profiler = Some(what)),
         ..ReplayOption::BASE
     },
     ReplayOption {
         key: SettingKey::Step,
         value: "N",
         help: "Use only this profiled step, like `chakram slice`",
-        set: |to, words| one(words, parse_step).map(|step| to.job.step = Some(step)),
+        set: |to, words| parse_one(words, parse_step).map(|step| to.job.step = Some(step)),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -360,7 +368,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "RANK=TIME",
         help: "Start a rank late, to find the ranks that wait for a straggler: 3=10ms; repeatable",
         syntax: List,
-        set: |to, words| all(words, parse_delay).map(|delays| to.job.delays = delays),
+        set: |to, words| parse_all(words, parse_delay).map(|delays| to.job.delays = delays),
         ..ReplayOption::BASE
     },
     ReplayOption {
@@ -369,7 +377,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable",
         syntax: List,
         set: |to, words| {
-            let edits = all(words, parse_edits)?;
+            let edits = parse_all(words, parse_edits)?;
             to.job.edits = edits.into_iter().flatten().collect();
             Ok(())
         },

@@ -60,7 +60,7 @@ pub fn find_sensitivities(
         // `end` replays with about the given factor on the key's time.
         let end = |factor: f64| -> Option<ScaledKey> {
             let (factor, scaled) = match is_rate {
-                true => (factor, scale(&value, 1.0 / factor)?),
+                true => (factor, scale_literal(&value, 1.0 / factor)?),
                 false => scale_time(&value, factor)?,
             };
             let text = with_values(machine.text, machine.file, &[(&path, &scaled)]).ok()?;
@@ -158,7 +158,7 @@ fn rate_row(
 /// latencies, and use one latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
-        return Some((factor, scale(value, factor)?));
+        return Some((factor, scale_literal(value, factor)?));
     };
     let time: Span = text.parse().ok()?;
     let scaled = (time.0 as f64 * factor).round();
@@ -167,7 +167,7 @@ fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)
 }
 
 /// Multiplies a number, or the leading number of a text, by `factor`.
-fn scale(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
+fn scale_literal(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
     Some(match value {
         ConfigLiteral::Whole(number) => ConfigLiteral::Number(*number as f64 * factor),
         ConfigLiteral::Number(number) => ConfigLiteral::Number(number * factor),

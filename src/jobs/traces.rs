@@ -28,7 +28,7 @@ pub enum OpenedTrace<'t> {
 }
 
 impl OpenedTrace<'_> {
-    fn contents(&self) -> &TraceContents {
+    fn trace_contents(&self) -> &TraceContents {
         match self {
             Self::File(contents) => contents,
             Self::Pipe(contents) => contents,
@@ -37,12 +37,12 @@ impl OpenedTrace<'_> {
 
     /// Returns the bytes of the trace.
     pub fn as_slice(&self) -> &[u8] {
-        self.contents().as_slice()
+        self.trace_contents().as_slice()
     }
 
     /// Converts an error about the bytes to an error about the file or pipe of the bytes.
     pub fn blame(&self, error: TraceError) -> TraceError {
-        self.contents().with_source(error)
+        self.trace_contents().with_source(error)
     }
 }
 

@@ -64,7 +64,7 @@ pub struct ArrivalSource<'s> {
 impl<'s> ArrivalSource<'s> {
     pub fn new(scenario: &'s Scenario) -> Result<Self, ServeError> {
         let file = match &scenario.stream {
-            ArrivalStream::File { .. } => Some(ArrivalFile::open(scenario)?),
+            ArrivalStream::File { .. } => Some(ArrivalFile::open_file(scenario)?),
             _ => None,
         };
         Ok(Self {
@@ -124,7 +124,7 @@ impl<'s> ArrivalSource<'s> {
             }
         };
         let gap = if random {
-            self.gaps.exponential(mean)
+            self.gaps.next_exponential(mean)
         } else {
             mean
         };
@@ -194,7 +194,7 @@ struct ArrivalRow {
 const LONGEST_LINE: u64 = 16 << 20;
 
 impl<'s> ArrivalFile<'s> {
-    fn open(scenario: &'s Scenario) -> Result<Self, ServeError> {
+    fn open_file(scenario: &'s Scenario) -> Result<Self, ServeError> {
         let ArrivalStream::File {
             path,
             repeat,
@@ -206,7 +206,7 @@ impl<'s> ArrivalFile<'s> {
         Ok(Self {
             scenario,
             path,
-            rows: ArrivalRows::open(path)?,
+            rows: ArrivalRows::open_rows(path)?,
             repeat: *repeat,
             speed: *speed,
             offset: Time::ZERO,
@@ -215,7 +215,7 @@ impl<'s> ArrivalFile<'s> {
         })
     }
 
-    fn refuse(
+    fn invalid_row(
         &self,
         line: u64,
         found: impl std::fmt::Display,
@@ -231,7 +231,7 @@ impl<'s> ArrivalFile<'s> {
                 // The next repetition begins where the file ended.
                 self.repeat -= 1;
                 self.offset = self.last;
-                self.rows = ArrivalRows::open(self.path)?;
+                self.rows = ArrivalRows::open_rows(self.path)?;
                 match self.rows.next(self.path)? {
                     Some(row) => row,
                     None => return Ok(None),
@@ -245,7 +245,7 @@ impl<'s> ArrivalFile<'s> {
                 "an arrival at {}, before the arrival of line {}",
                 row.at, self.last_line
             );
-            return Err(self.refuse(row.line, found, "arrivals in order of time"));
+            return Err(self.invalid_row(row.line, found, "arrivals in order of time"));
         }
         let model = match &row.model {
             None => mix.next(),
@@ -262,7 +262,7 @@ impl<'s> ArrivalFile<'s> {
                             all.collect::<Vec<_>>().join(", "),
                             did_you_mean(closest)
                         );
-                        return Err(self.refuse(
+                        return Err(self.invalid_row(
                             row.line,
                             format_args!("model {}", quoted(name)),
                             expected,
@@ -275,7 +275,7 @@ impl<'s> ArrivalFile<'s> {
         for (to, count) in tokens.iter_mut().zip(row.tokens) {
             if count.fract() != 0.0 || count > f64::from(1 << 30) {
                 let expected = "a whole number of tokens, at most 2^30";
-                return Err(self.refuse(row.line, format_args!("{count} tokens"), expected));
+                return Err(self.invalid_row(row.line, format_args!("{count} tokens"), expected));
             }
             *to = count as u32;
         }
@@ -284,7 +284,7 @@ impl<'s> ArrivalFile<'s> {
             if f64::from(tokens[0]) > most {
                 let found = format!("a prompt of {} tokens", tokens[0]);
                 let expected = format!("at most {most}, the longest that was measured");
-                return Err(self.refuse(row.line, found, expected));
+                return Err(self.invalid_row(row.line, found, expected));
             }
         }
         (self.last, self.last_line) = (at, row.line);
@@ -293,7 +293,7 @@ impl<'s> ArrivalFile<'s> {
 }
 
 impl ArrivalRows {
-    fn open(path: &Path) -> Result<Self, ServeError> {
+    fn open_rows(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
         let name = file.strip_suffix(".gz").unwrap_or(&file);
         let name = name.strip_suffix(".zst").unwrap_or(name);

@@ -50,7 +50,7 @@ pub enum ServeError {
         "no platform is called {name:?}{}\n  \
          try: one of {}, a machine of `chakram machine list` for traces, or a file, whose name ends in .toml or has a / in it",
         did_you_mean(*.closest),
-        names()
+        list_names()
     )]
     Platform {
         /// The requested name.
@@ -70,7 +70,7 @@ pub enum ServeError {
     #[error(
         "{name} is not a scenario, {}\n  try: a scenario, whose [[model]] tables have as `preset` one that `chakram \
          model list` names, or a file like those that `chakram model show` prints",
-        said_of_model(closest.as_deref(), *.is_preset)
+        suggest_model(closest.as_deref(), *.is_preset)
     )]
     ModelForScenario {
         /// The requested name.
@@ -118,13 +118,13 @@ impl ServeError {
 }
 
 /// Returns the platforms' names, separated by commas.
-fn names() -> String {
+fn list_names() -> String {
     let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
     names.join(", ")
 }
 
 /// Describes a model whose name was given instead of a scenario.
-fn said_of_model(closest: Option<&str>, is_preset: bool) -> String {
+fn suggest_model(closest: Option<&str>, is_preset: bool) -> String {
     match is_preset {
         true => "but the preset of a model".to_owned(),
         false => not_from_hubs(closest),

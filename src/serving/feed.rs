@@ -35,7 +35,7 @@ struct ProgramOrder {
 }
 
 impl ProgramOrder {
-    fn of(models: &[PreparedModel<'_>]) -> Self {
+    fn of_models(models: &[PreparedModel<'_>]) -> Self {
         let mut order: Vec<usize> = (0..models.len()).collect();
         order.sort_by_key(|&model| models[model].trace().is_none());
         let mut programs = vec![0; models.len()];
@@ -63,7 +63,7 @@ struct RequestFeed<'f, 's> {
 }
 
 impl RequestFeed<'_, '_> {
-    fn launch(&self, queue: &mut LaunchQueue) {
+    fn launch_batches(&self, queue: &mut LaunchQueue) {
         for begun in self.server.borrow_mut().begin() {
             queue.launch(Launch {
                 program: self.order.programs[begun.model as usize],
@@ -82,7 +82,7 @@ impl Feed for RequestFeed<'_, '_> {
 
     fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
         self.server.borrow_mut().wake(now);
-        self.launch(queue);
+        self.launch_batches(queue);
     }
 
     fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, queue: &mut LaunchQueue) {
@@ -90,7 +90,7 @@ impl Feed for RequestFeed<'_, '_> {
             let mut server = self.server.borrow_mut();
             server.launch_ended(now, ended.tag as u32);
         }
-        self.launch(queue);
+        self.launch_batches(queue);
     }
 }
 
@@ -103,7 +103,7 @@ struct CoreProcessors<'f, 's> {
 }
 
 impl CoreProcessors<'_, '_> {
-    fn told(&mut self, started: &mut Vec<JobTimes>) {
+    fn notify_started(&mut self, started: &mut Vec<JobTimes>) {
         let times = self.answered.drain(..).map(|job| JobTimes {
             token: job.token,
             start: job.times.start,
@@ -128,14 +128,14 @@ impl ProcessorModel for CoreProcessors<'_, '_> {
             &mut self.answered,
         );
         drop(server);
-        self.told(started);
+        self.notify_started(started);
     }
 
     fn ended(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
         let mut server = self.server.borrow_mut();
         server.end(now, job.tag as u32, job.node.0, &mut self.answered);
         drop(server);
-        self.told(started);
+        self.notify_started(started);
     }
 }
 
@@ -153,7 +153,7 @@ pub(super) fn run<'s>(
             &stand_in
         }
     };
-    let order = ProgramOrder::of(&prepared.models);
+    let order = ProgramOrder::of_models(&prepared.models);
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.trace() {
         Some(_) => Ok(None),
@@ -164,7 +164,7 @@ pub(super) fn run<'s>(
     let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.trace(), job) {
             (Some(trace), _) => {
-                CompiledReplay::new(trace.job.workload(), machine, &traced::options())
+                CompiledReplay::new(trace.job.workload(), machine, &traced::replay_options())
             }
             (None, Some(job)) => CompiledReplay::new(job, machine, &bare),
             (None, None) => unreachable!("what is no trace has jobs"),

@@ -212,10 +212,10 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
         return Err(ServeError::row(&file, 1, "no rows", expected));
     }
     groups.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(groups.into_iter().map(summary).collect())
+    Ok(groups.into_iter().map(summarize_group).collect())
 }
 
-fn summary(
+fn summarize_group(
     ((model, batch, concurrency), rows): ((String, u32, u32), Vec<MeasuredRow>),
 ) -> MeasurementSummary {
     let count = rows.len() as u128;

@@ -178,7 +178,7 @@ impl JobGraph {
         let mut layers = 0;
         for layer in &model.layers {
             let before = emitter.graph.jobs.len();
-            emitter.layer(layer);
+            emitter.emit_layer(layer);
             layers += u32::from(emitter.graph.jobs.len() > before);
         }
         emitter.graph.layers = layers;
@@ -202,7 +202,7 @@ struct JobEmitter {
 }
 
 impl JobEmitter {
-    fn add(&mut self, tasks: u64, length: u64, after: &[u32]) -> u32 {
+    fn push_job(&mut self, tasks: u64, length: u64, after: &[u32]) -> u32 {
         let mut job = VectorJob { tasks, length };
         let merge = self.lowering.merge;
         if length < merge {
@@ -216,15 +216,15 @@ impl JobEmitter {
     }
 
     /// Adds a job that depends on the frontier; the job becomes the new frontier.
-    fn chain(&mut self, tasks: u64, length: u64) {
+    fn push_in_chain(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
-            let job = self.add(tasks, length, &after);
+            let job = self.push_job(tasks, length, &after);
             self.frontier = vec![job];
         }
     }
 
-    fn layer(&mut self, layer: &ModelLayer) {
+    fn emit_layer(&mut self, layer: &ModelLayer) {
         let works = layer.operators.iter().map(|one| one.work.spec());
         let works: Vec<OperatorSpec> = works.collect();
         self.entry.clone_from(&self.frontier);
@@ -235,32 +235,32 @@ impl JobEmitter {
             at += 1;
             let behind = works.get(at).filter(|behind| behind.attends());
             if let (true, true, Some(behind)) = (self.lowering.heads, work.is_linear(), behind) {
-                self.heads(work, behind);
+                self.emit_heads(work, behind);
                 at += 1;
             } else {
-                self.branch(operator, work);
+                self.emit_branch(operator, work);
             }
         }
         self.join_beside();
     }
 
     /// Adds the jobs of an operator after the jobs that produce its inputs.
-    fn branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
+    fn emit_branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
         match (self.lowering.branches, work.role) {
-            (JobBranches::InOrder, _) => self.operator(work),
+            (JobBranches::InOrder, _) => self.emit_operator(work),
             (JobBranches::Parallel, _) if operator.around => {
                 std::mem::swap(&mut self.frontier, &mut self.around);
-                self.operator(work);
+                self.emit_operator(work);
                 std::mem::swap(&mut self.frontier, &mut self.around);
             }
             (_, ChainRole::Table) => {
                 let before = std::mem::replace(&mut self.frontier, self.entry.clone());
                 self.set_aside(before);
-                self.operator(work);
+                self.emit_operator(work);
             }
             (_, ChainRole::Beside) => {
                 let chain = std::mem::replace(&mut self.frontier, self.entry.clone());
-                self.operator(work);
+                self.emit_operator(work);
                 let own = std::mem::replace(&mut self.frontier, chain);
                 self.set_aside(own);
             }
@@ -270,10 +270,10 @@ impl JobEmitter {
                     self.set_aside(around);
                 }
                 self.join_beside();
-                self.operator(work);
+                self.emit_operator(work);
                 self.begin_block();
             }
-            (_, ChainRole::Next) => self.operator(work),
+            (_, ChainRole::Next) => self.emit_operator(work),
         }
     }
 
@@ -302,7 +302,7 @@ impl JobEmitter {
         self.frontier.dedup();
     }
 
-    fn operator(&mut self, work: &OperatorSpec) {
+    fn emit_operator(&mut self, work: &OperatorSpec) {
         let count = |axes: &str| u64::try_from(work.volume(axes)).unwrap_or(u64::MAX);
         let counts_tables = self.lowering.tables;
         if work.role == ChainRole::Collect && counts_tables {
@@ -313,18 +313,18 @@ impl JobEmitter {
             match (work.windows, self.lowering.convolution) {
                 (Some(_), ConvolutionTasks::Kernels) => {
                     let (channels, kernel) = over.split_at(1);
-                    self.chain(result.saturating_mul(count(channels)), count(kernel));
+                    self.push_in_chain(result.saturating_mul(count(channels)), count(kernel));
                 }
-                _ => self.chain(result, count(over)),
+                _ => self.push_in_chain(result, count(over)),
             }
         }
         if work.looks_up() && counts_tables {
-            self.chain(work.extent('n'), work.extent('k'));
+            self.push_in_chain(work.extent('n'), work.extent('k'));
         }
     }
 
     /// Adds the queries, keys and values of each head, and their products.
-    fn heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
+    fn emit_heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
         let inputs = projection.extent('k');
         let [tokens, heads, kv_heads, width] =
             ['m', 'n', 'g', 'w'].map(|letter| attention.extent(letter));
@@ -333,14 +333,14 @@ impl JobEmitter {
         let shared = heads / kv_heads.max(1);
         let mut pair = [0, 0];
         for head in 0..heads {
-            let query = self.add(rows, inputs, &before);
+            let query = self.push_job(rows, inputs, &before);
             // Heads that share keys and values are neighbours.
             if head % shared.max(1) == 0 {
-                pair = [(); 2].map(|()| self.add(rows, inputs, &before));
+                pair = [(); 2].map(|()| self.push_job(rows, inputs, &before));
             }
             let [key, value] = pair;
-            let scores = self.add(tokens.saturating_mul(tokens), width, &[query, key]);
-            let result = self.add(rows, tokens, &[scores, value]);
+            let scores = self.push_job(tokens.saturating_mul(tokens), width, &[query, key]);
+            let result = self.push_job(rows, tokens, &[scores, value]);
             self.frontier.push(result);
         }
     }

@@ -87,17 +87,24 @@ pub fn serve(
         true => saturated_rate(scenario, &deployment)?,
         false => None,
     };
-    Ok(LlmReport::of(scenario, &deployment, recorder, saturated))
+    Ok(LlmReport::build_report(
+        scenario,
+        &deployment,
+        recorder,
+        saturated,
+    ))
 }
 
 /// Serves the requests of `scenario` on engines that complete at most `saturated` requests per second.
-fn serve_on(
+fn serve_llm_on(
     scenario: &LlmScenario,
     deployment: &LlmDeployment,
     saturated: Option<f64>,
 ) -> Result<LlmReport, ServeError> {
     let recorder = feed::run(scenario, deployment, &mut NoLlmObserver)?;
-    Ok(LlmReport::of(scenario, deployment, recorder, saturated))
+    Ok(LlmReport::build_report(
+        scenario, deployment, recorder, saturated,
+    ))
 }
 
 /// Returns the requests per second that engines complete at saturation. Four times the number of

@@ -122,7 +122,7 @@ pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
 }
 
 /// Returns the name of a machine in a file called `file`; paths are relative to that file.
-fn beside(name: &str, file: &str) -> String {
+fn path_beside(name: &str, file: &str) -> String {
     match Path::new(file).parent() {
         Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
         _ => name.to_owned(),
@@ -130,7 +130,7 @@ fn beside(name: &str, file: &str) -> String {
 }
 
 /// Parses the duration at `key`; zero if absent.
-fn span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+fn parse_span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
 }
 
@@ -205,15 +205,15 @@ impl Platform {
             description: root.or("description", "", |field| field.line())?.to_owned(),
             source: line("source", "where the numbers come from")?,
             cores,
-            datapath: span(&root, "datapath")?,
-            datapath_per_layer: span(&root, "datapath_per_layer")?,
+            datapath: parse_span(&root, "datapath")?,
+            datapath_per_layer: parse_span(&root, "datapath_per_layer")?,
             datapath_by_model: by_model,
             measured: measured?,
             machine: root
                 .get("machine")
                 .map(|field| {
                     let name = field.line()?;
-                    let machine = Machine::load(&beside(name, file));
+                    let machine = Machine::load(&path_beside(name, file));
                     machine.map_err(|source| ServeError::Machine {
                         place: Box::new(field.refuse(quoted(name), "a machine that can be read")),
                         source: Box::new(source),
@@ -278,8 +278,8 @@ fn measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigEr
         model: table.need("model", "a model's name")?.line()?.to_owned(),
         batch: count("batch")?,
         concurrency: count("concurrency")?,
-        datapath: span(table, "datapath")?,
-        queue: span(table, "queue")?,
+        datapath: parse_span(table, "datapath")?,
+        queue: parse_span(table, "queue")?,
         compute: table.quantity("compute", "581 us")?,
         rows: count("rows")?,
     })

@@ -49,7 +49,7 @@ pub trait ServicePolicy {
     }
 
     /// Returns true if a request in the queue should be served instead of `running`.
-    fn overtakes(&self, _running: &QueuedRequest) -> bool {
+    fn has_urgent_request(&self, _running: &QueuedRequest) -> bool {
         false
     }
 }

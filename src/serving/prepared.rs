@@ -105,11 +105,11 @@ impl<'s> PreparedScenario<'s> {
 }
 
 /// Creates an error: a model cannot be served.
-fn unfit(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
+fn unsuitable_model(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
     unfit_because(model, format_args!("{why}\n  try: {hint}"))
 }
 
-/// Like [`unfit`], with a reason that includes a hint.
+/// Like [`unsuitable_model`], with a reason that includes a hint.
 fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
     ServeError::Unfit(format!(
         "{}: model {:?}: {why}",
@@ -124,7 +124,7 @@ fn check_policy(
     is_trace: bool,
 ) -> Result<(), ServeError> {
     let policy = &scenario.policy;
-    let refuse = |why: &str, hint: &str| Err(unfit(model, why, hint));
+    let refuse = |why: &str, hint: &str| Err(unsuitable_model(model, why, hint));
     if is_trace && policy.kind.most_together() > 1 {
         return refuse(
             "batching needs the time of a batch, but the model's trace is of one request",
@@ -154,7 +154,7 @@ impl<'s> PreparedModel<'s> {
         served: &'s ServedModel,
         platform: Option<&'s Platform>,
     ) -> Result<Self, ServeError> {
-        let refuse = |why: String, hint: &str| unfit(served, why, hint);
+        let refuse = |why: String, hint: &str| unsuitable_model(served, why, hint);
         let (mut each, mut by_batch, mut datapath) = (Vec::<Span>::new(), None, None);
         let mut traced = None;
         let (mut unloaded, mut one, mut largest) = (None, Span::ZERO, Span::ZERO);
@@ -324,7 +324,7 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns the lengths of the jobs of requests that are served together, if the jobs are not
     /// vector products.
-    pub(super) fn lengths(
+    pub(super) fn draw_lengths(
         &self,
         of: &PreparedScenario<'_>,
         requests: &[RequestState],
@@ -338,7 +338,9 @@ impl<'s> PreparedModel<'s> {
             ModelWork::Latency {
                 mean,
                 exponential: true,
-            } => single(Span::from_seconds(random().exponential(mean.seconds()))),
+            } => single(Span::from_seconds(
+                random().next_exponential(mean.seconds()),
+            )),
             ModelWork::Latency { mean, .. } => single(*mean),
             ModelWork::Drawn(all) => {
                 let at = (random().unit() * all.len() as f64) as usize;
@@ -371,13 +373,13 @@ impl<'s> PreparedModel<'s> {
             return (of.cores, lengths[job as usize & 1]);
         };
         let tasks = graph.jobs()[job as usize].tasks;
-        let kept = numbers.map(|number| self.kept(of, job, number, tasks));
+        let kept = numbers.map(|number| self.unskipped_tasks(of, job, number, tasks));
         let all = kept.fold(0, u64::saturating_add);
         (all, self.each[job as usize])
     }
 
     /// Returns the tasks of a job that are not skipped: on average exactly the fraction that the scenario keeps.
-    fn kept(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
+    fn unskipped_tasks(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
         let sparsity = self.served.sparsity;
         if sparsity == 0.0 {
             return tasks;
@@ -391,13 +393,13 @@ impl<'s> PreparedModel<'s> {
 
     /// Returns the time of requests that are served together, without load and without datapath latency: the time of
     /// their jobs on cores that are all free, except the jobs that have `ended`.
-    pub(super) fn alone(
+    pub(super) fn unloaded_time(
         &self,
         of: &PreparedScenario<'_>,
         requests: &[RequestState],
         ended: &[bool],
     ) -> Span {
-        let lengths = self.lengths(of, requests);
+        let lengths = self.draw_lengths(of, requests);
         let Some(jobs) = &self.unloaded else {
             return lengths[0] + lengths[1];
         };

@@ -50,14 +50,14 @@ impl RandomStream {
     }
 
     /// Returns the next number of an exponential distribution with this mean.
-    pub fn exponential(&mut self, mean: f64) -> f64 {
+    pub fn next_exponential(&mut self, mean: f64) -> f64 {
         // libm's logarithm is the same on every platform; 1 - unit() is never 0.
         -mean * libm::log(1.0 - self.unit())
     }
 
     /// Returns the next number of a log-normal distribution with this mean and this standard deviation of the
     /// logarithm.
-    pub fn log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
+    pub fn next_log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
         // The Box-Muller transform.
         let (u, v) = (1.0 - self.unit(), self.unit());
         let turn = libm::cos(2.0 * std::f64::consts::PI * v);
@@ -103,7 +103,7 @@ mod tests {
         // For 10^5 draws, the mean of an exponential has a standard deviation of 0.3 %, and a
         // fraction of a third has one of 0.4 %.
         let mut stream = RandomStream::new(7, RandomPurpose::Gaps);
-        let sum: f64 = (0..100_000).map(|_| stream.exponential(2.5)).sum();
+        let sum: f64 = (0..100_000).map(|_| stream.next_exponential(2.5)).sum();
         assert!((sum / 100_000.0 / 2.5 - 1.0).abs() < 0.01, "{sum}");
         let mut counts = [0_u32; 3];
         for _ in 0..100_000 {

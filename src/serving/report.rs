@@ -241,11 +241,11 @@ impl ServeReport {
         let mut report = Self {
             scenario: scenario.name.clone(),
             seed: scenario.seed,
-            platform: prepared.platform.map(PlatformFacts::of),
+            platform: prepared.platform.map(PlatformFacts::from_platform),
             processors: scenario.processors,
             arrivals: describe::stream(&scenario.stream),
-            policy: describe::policy(scenario),
-            stop: describe::stop(&scenario.stop),
+            policy: describe::describe_policy(scenario),
+            stop: describe::describe_stop(&scenario.stop),
             warmup: scenario.warmup,
             slo: recorder.slo,
             window,
@@ -260,13 +260,13 @@ impl ServeReport {
             time_in_system_ps: TimeSum(recorder.little_ps),
             warnings: Vec::new(),
         };
-        report.warnings = describe::warnings(&report, prepared);
+        report.warnings = describe::report_warnings(&report, prepared);
         report
     }
 }
 
 impl PlatformFacts {
-    fn of(platform: &Platform) -> Self {
+    fn from_platform(platform: &Platform) -> Self {
         let machine = platform.machine.as_deref();
         Self {
             name: platform.name.clone(),

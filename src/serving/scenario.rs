@@ -290,7 +290,7 @@ impl Scenario {
     ///
     /// Fails if the text is invalid, or a model or table that it names is invalid.
     pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
-        build::scenario(&ConfigDocument::parse(text, file)?, folder)
+        build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
     /// Returns the scenario with `rate` requests per second; `None` if its arrivals have no rate.
@@ -328,7 +328,7 @@ impl Scenario {
 }
 
 /// Returns an error about a name that is not one of `all`.
-fn unknown<'n>(
+fn unknown_name<'n>(
     field: &ConfigField<'_>,
     name: &str,
     what: &str,

@@ -176,7 +176,7 @@ impl<'s> Server<'s> {
             return;
         }
         self.now = now;
-        if let Err(error) = self.let_in() {
+        if let Err(error) = self.admit_arrivals() {
             self.failure = Some(error);
             return;
         }
@@ -203,8 +203,8 @@ impl<'s> Server<'s> {
             answered.push(AnsweredJob { token, times });
             return;
         }
-        if !self.keeps_back(flight, job, token, answered) {
-            self.deal(flight, job, token, answered);
+        if !self.is_held_back(flight, job, token, answered) {
+            self.assign_to_cores(flight, job, token, answered);
         }
     }
 
@@ -223,7 +223,7 @@ impl<'s> Server<'s> {
         state.left -= 1;
         if state.left == 0 {
             let processor = state.processor;
-            self.complete(flight);
+            self.complete_batch(flight);
             if !self.has_stopped() {
                 self.take_for(processor, Some(answered));
             }
@@ -237,13 +237,13 @@ impl<'s> Server<'s> {
         }
         self.now = now;
         let processor = self.end_trace(flight);
-        self.complete(flight);
+        self.complete_batch(flight);
         if !self.has_stopped() {
             self.take_for(processor, None);
         }
     }
 
-    fn model(&self, model: u32) -> &'s PreparedModel<'s> {
+    fn model_at(&self, model: u32) -> &'s PreparedModel<'s> {
         &self.prepared.models[model as usize]
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct DurationSketch {
 
 impl DurationSketch {
     /// Returns the octave of a duration and its position in the octave.
-    fn place(span: Span) -> (usize, usize) {
+    fn position_of(span: Span) -> (usize, usize) {
         let bits = u64::BITS - span.0.leading_zeros();
         match bits.checked_sub(FINE + 1) {
             None => (0, span.0 as usize & ((1 << FINE) - 1)),
@@ -36,7 +36,7 @@ impl DurationSketch {
     }
 
     /// Returns the middle of the durations at a position.
-    fn middle(octave: usize, part: usize) -> u64 {
+    fn middle_of(octave: usize, part: usize) -> u64 {
         match octave.checked_sub(1) {
             None => part as u64,
             Some(shift) => {
@@ -46,13 +46,13 @@ impl DurationSketch {
         }
     }
 
-    fn add(&mut self, span: Span) {
+    fn add_sample(&mut self, span: Span) {
         self.add_times(span, 1);
     }
 
     /// Adds `times` equal durations.
     pub fn add_times(&mut self, span: Span, times: u32) {
-        let (octave, part) = Self::place(span);
+        let (octave, part) = Self::position_of(span);
         if self.octaves.len() <= octave {
             self.octaves.resize_with(octave + 1, || None);
         }
@@ -61,7 +61,7 @@ impl DurationSketch {
         self.count += u64::from(times);
     }
 
-    fn join(&mut self, other: &Self) {
+    fn merge_sketch(&mut self, other: &Self) {
         if self.octaves.len() < other.octaves.len() {
             self.octaves.resize_with(other.octaves.len(), || None);
         }
@@ -84,7 +84,7 @@ impl DurationSketch {
             for (part, &count) in counts.iter().enumerate() {
                 below += u64::from(count);
                 if below > rank {
-                    return Some(Span(Self::middle(octave, part)));
+                    return Some(Span(Self::middle_of(octave, part)));
                 }
             }
         }
@@ -100,12 +100,12 @@ struct SampleBatch {
 }
 
 impl SampleBatch {
-    fn join(&mut self, other: &Self) {
+    fn merge_batch(&mut self, other: &Self) {
         self.sum_ps += other.sum_ps;
-        self.sketch.join(&other.sketch);
+        self.sketch.merge_sketch(&other.sketch);
     }
 
-    fn mean(&self) -> f64 {
+    fn mean_of_samples(&self) -> f64 {
         self.sum_ps as f64 / self.sketch.count.max(1) as f64
     }
 }
@@ -146,13 +146,13 @@ impl DurationSamples {
         self.batch_size = self.batch_size.max(1);
         for batch in [&mut self.all, &mut self.current] {
             batch.sum_ps += u128::from(span.0);
-            batch.sketch.add(span);
+            batch.sketch.add_sample(span);
         }
         if self.current.sketch.count == self.batch_size {
             self.batches.push(std::mem::take(&mut self.current));
         }
         if self.batches.len() == MOST_BATCHES {
-            self.batches = joined(&self.batches);
+            self.batches = merge_pairs(&self.batches);
             self.batch_size *= 2;
         }
     }
@@ -173,7 +173,7 @@ impl DurationSamples {
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
         Some(IntervalEstimate {
             value: Span(value as u64),
-            plus_minus: self.interval(SampleBatch::mean),
+            plus_minus: self.interval_half_width(SampleBatch::mean_of_samples),
         })
     }
 
@@ -184,7 +184,7 @@ impl DurationSamples {
         let value = if self.exact.len() as u64 == self.count() {
             let mut sorted = self.exact.clone();
             sorted.sort_unstable();
-            interpolated(&sorted, percent)?
+            interpolate_percentile(&sorted, percent)?
         } else {
             self.all.sketch.percentile(percent)?
         };
@@ -194,7 +194,7 @@ impl DurationSamples {
         };
         // A batch of fewer samples does not determine a high percentile.
         let rare = 1.0 / (1.0 - percent / 100.0);
-        let plus_minus = self.interval(of);
+        let plus_minus = self.interval_half_width(of);
         Some(IntervalEstimate {
             value,
             plus_minus: plus_minus.filter(|_| self.batch_size as f64 >= 2.0 * rare),
@@ -203,7 +203,7 @@ impl DurationSamples {
 
     /// Returns half of the width of the 95 % interval of a value's mean over batches that are independent of one
     /// another; `None` if there are too few of them.
-    fn interval(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
+    fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;
         while batches.len() >= LEAST_BATCHES {
@@ -219,9 +219,9 @@ impl DurationSamples {
             let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
             if !correlated && size >= 8 {
                 let error = (squares / (count - 1.0) / count).sqrt();
-                return Some(Span((student_95(values.len() - 1) * error).round() as u64));
+                return Some(Span((student_t_95(values.len() - 1) * error).round() as u64));
             }
-            batches = joined(&batches);
+            batches = merge_pairs(&batches);
             size *= 2;
         }
         None
@@ -229,18 +229,18 @@ impl DurationSamples {
 }
 
 /// Merges neighbouring batches in pairs; an odd last batch is dropped.
-fn joined(batches: &[SampleBatch]) -> Vec<SampleBatch> {
+fn merge_pairs(batches: &[SampleBatch]) -> Vec<SampleBatch> {
     let pairs = batches.chunks_exact(2);
     let joined = pairs.map(|pair| {
         let mut both = pair[0].clone();
-        both.join(&pair[1]);
+        both.merge_batch(&pair[1]);
         both
     });
     joined.collect()
 }
 
 /// Returns the value at position (n - 1) q of sorted samples, interpolated linearly.
-fn interpolated(sorted: &[Span], percent: f64) -> Option<Span> {
+fn interpolate_percentile(sorted: &[Span], percent: f64) -> Option<Span> {
     let position = sorted.len().checked_sub(1)? as f64 * percent / 100.0;
     let below = position.floor() as usize;
     let (a, b) = (sorted[below], sorted[(below + 1).min(sorted.len() - 1)]);
@@ -250,7 +250,7 @@ fn interpolated(sorted: &[Span], percent: f64) -> Option<Span> {
 
 /// Returns the 97.5 % quantile of Student's distribution, to 0.2 %: the normal quantile and two
 /// terms of its expansion in 1 / degrees (Abramowitz and Stegun, 26.7.5).
-fn student_95(degrees: usize) -> f64 {
+fn student_t_95(degrees: usize) -> f64 {
     let z: f64 = 1.959_964;
     let n = degrees.max(1) as f64;
     let first = (z.powi(3) + z) / 4.0;
@@ -321,12 +321,12 @@ impl LevelCurve {
 
     /// Changes the level by `up` at `now`.
     pub fn change(&mut self, now: Time, up: i64) {
-        self.advance(now);
+        self.advance_to(now);
         self.level = self.level.saturating_add_signed(up);
         self.most = self.most.max(self.level);
     }
 
-    fn advance(&mut self, now: Time) {
+    fn advance_to(&mut self, now: Time) {
         self.area = self.area_until(now);
         while now.0 / self.width.0 >= MOST_INTERVALS {
             self.width = self.width.times(2);
@@ -357,7 +357,7 @@ impl LevelCurve {
 
     /// Returns the summary of the curve until `end`.
     pub fn summary(mut self, end: Time) -> LevelSummary {
-        self.advance(end);
+        self.advance_to(end);
         let (width, intervals) = (self.width.0, self.intervals.len() as u64);
         let length = |i: u64| (end.0 - i * width).min(width).max(1);
         let means = (0..intervals).zip(&self.intervals);
@@ -397,13 +397,13 @@ mod tests {
         let mut sorted = Vec::new();
         let mut random = RandomStream::new(3, RandomPurpose::Service);
         for _ in 0..100_000 {
-            let span = Span(random.exponential(1e9) as u64);
+            let span = Span(random.next_exponential(1e9) as u64);
             samples.add(span);
             sorted.push(span);
         }
         sorted.sort_unstable();
         for percent in PERCENTS {
-            let exact = interpolated(&sorted, percent).unwrap().0 as f64;
+            let exact = interpolate_percentile(&sorted, percent).unwrap().0 as f64;
             let found = samples.percentile(percent).unwrap();
             assert!(
                 (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
@@ -449,7 +449,7 @@ mod tests {
     fn student_quantiles_are_the_tables() {
         for (degrees, quantile) in [(15, 2.1314), (20, 2.0860), (31, 2.0395), (63, 1.9983)] {
             assert!(
-                (student_95(degrees) / quantile - 1.0).abs() < 0.002,
+                (student_t_95(degrees) / quantile - 1.0).abs() < 0.002,
                 "{degrees}"
             );
         }

@@ -53,7 +53,7 @@ struct JobArgs {
 #[derive(Serialize)]
 struct NoArgs {}
 
-fn us(at: Time) -> f64 {
+fn as_us(at: Time) -> f64 {
     at.0 as f64 / 1e6
 }
 
@@ -78,7 +78,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
         })
     }
 
-    fn span(
+    fn write_span(
         &mut self,
         name: &str,
         id: u64,
@@ -93,7 +93,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
                 pid: 0,
                 tid: 0,
                 name,
-                ts: us(at),
+                ts: as_us(at),
                 args,
             };
             self.out.write_all(b",\n")?;
@@ -103,7 +103,7 @@ impl<'m, W: Write> RequestTimeline<'m, W> {
     }
 
     /// Returns true if another event fits.
-    fn counts(&mut self) -> bool {
+    fn has_room(&mut self) -> bool {
         let fits = self.events < MOST_EVENTS;
         self.events += u64::from(fits);
         self.left_out += u64::from(!fits);
@@ -129,7 +129,7 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        if !self.counts() {
+        if !self.has_room() {
             return Ok(());
         }
         let model = self.models[request.model as usize];
@@ -143,14 +143,14 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
             preempted_ps: request.preempted.0,
         };
         let times = (request.arrival, request.finished);
-        self.span(model, request.number, times, &parts)?;
+        self.write_span(model, request.number, times, &parts)?;
         let ready = request.arrival + request.datapath;
         let none = NoArgs {};
         if request.datapath.0 > 0 {
-            self.span("datapath", request.number, (request.arrival, ready), &none)?;
+            self.write_span("datapath", request.number, (request.arrival, ready), &none)?;
         }
         if request.started > ready {
-            self.span("queue", request.number, (ready, request.started), &none)?;
+            self.write_span("queue", request.number, (ready, request.started), &none)?;
         }
         Ok(())
     }
@@ -160,14 +160,14 @@ impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
     }
 
     fn served(&mut self, job: &ServedJob) {
-        if self.failed.is_some() || !self.counts() {
+        if self.failed.is_some() || !self.has_room() {
             return;
         }
         let args = JobArgs {
             processor: job.processor,
         };
         let name = format!("job {}", job.job);
-        if let Err(error) = self.span(&name, job.request, job.times, &args) {
+        if let Err(error) = self.write_span(&name, job.request, job.times, &args) {
             self.failed = Some(error);
         }
     }

@@ -60,7 +60,8 @@ impl<'s> TracedModel<'s> {
             ));
         }
         let text = |refusal: ReplayRefusal| refusal.to_string();
-        let program = CompiledReplay::new(job.workload(), machine, &options()).map_err(text)?;
+        let program =
+            CompiledReplay::new(job.workload(), machine, &replay_options()).map_err(text)?;
         program.check_prices().map_err(text)?;
         let (outcome, ()) = program.run(()).map_err(|error| error.to_string())?;
         let latency = outcome.makespan;
@@ -72,7 +73,7 @@ impl<'s> TracedModel<'s> {
                 let programs = [program];
                 let run = run_launches(&programs, &mut [&mut feed], None, &mut ());
                 run.map_err(|error| error.to_string())?;
-                feed.interval()
+                feed.mean_interval()
             }
         };
         Ok(Self {
@@ -91,7 +92,7 @@ impl<'s> TracedModel<'s> {
 }
 
 /// Returns the options of the job's replays: all defaults.
-pub(super) fn options() -> ReplayOptions {
+pub(super) fn replay_options() -> ReplayOptions {
     ReplayOptions::default()
 }
 
@@ -111,13 +112,13 @@ impl CloseLaunches {
         }
     }
 
-    fn launch(&mut self, queue: &mut LaunchQueue) {
+    fn launch_next(&mut self, queue: &mut LaunchQueue) {
         self.left -= 1;
         queue.launch(Launch::default());
     }
 
     /// Returns the mean time between the last ends, after the first launches have left.
-    fn interval(&self) -> Span {
+    fn mean_interval(&self) -> Span {
         let last = self.ends.len() - 1;
         let first = last - MOST_AT_ONCE as usize;
         let all = self.ends[last].since(self.ends[first]);
@@ -134,13 +135,13 @@ impl Feed for CloseLaunches {
     }
 
     fn woken(&mut self, _now: Time, queue: &mut LaunchQueue) {
-        (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch(queue));
+        (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch_next(queue));
     }
 
     fn launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
         self.ends.push(now);
         if self.left > 0 {
-            self.launch(queue);
+            self.launch_next(queue);
         }
     }
 }

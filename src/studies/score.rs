@@ -93,7 +93,7 @@ enum RunFault {
 
 impl RunFault {
     /// Converts to the error for `run`.
-    fn of(self, run: &MeasuredRun) -> ScoreError {
+    fn for_run(self, run: &MeasuredRun) -> ScoreError {
         let (file, line) = (run.file.clone(), run.line);
         match self {
             Self::Option(refusal) => ScoreError::Option {
@@ -142,7 +142,7 @@ pub fn score(
     threads: NonZeroUsize,
     ended: impl FnMut(&MeasuredRun, &Result<PredictedRun, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<PredictedRun, ScoreError>>> {
-    score_by(table, threads, |_, run| predict(run, options), ended)
+    score_by(table, threads, |_, run| predict_run(run, options), ended)
 }
 
 /// Passes the answers of `ask` for each run and its index to `ended`, in order.
@@ -173,7 +173,7 @@ fn score_by<T: Send>(
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     table.runs.get(i).map(|run| (i, run))
                 } {
-                    let found = ask(i, run).map_err(|fault| fault.of(run));
+                    let found = ask(i, run).map_err(|fault| fault.for_run(run));
                     if answer.send((i, found)).is_err() {
                         return;
                     }
@@ -200,8 +200,8 @@ fn score_by<T: Send>(
 }
 
 /// Returns the prediction of a run, with its interval.
-fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
-    replayed(run, options, |compiled| {
+fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
+    replay_run(run, options, |compiled| {
         let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
@@ -212,8 +212,8 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, R
 }
 
 /// Returns the makespan of a run, without the interval, which would need a report.
-fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
-    replayed(run, options, |compiled| {
+fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
+    replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
         Ok((outcome.makespan, check.stands_for_all()))
     })
@@ -221,7 +221,7 @@ fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault
 
 /// Returns `answer` for a replay of `run`. `answer` also returns true if its ranks may represent
 /// all ranks.
-fn replayed<T>(
+fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
@@ -372,7 +372,9 @@ mod tests {
             let machine = preset.replace(stated, stating);
             table.runs[0].machine =
                 chakram_hardware::machine::Machine::parse(&machine, "machine").unwrap();
-            makespan(&table.runs[0], &options).unwrap().seconds()
+            predict_makespan(&table.runs[0], &options)
+                .unwrap()
+                .seconds()
         };
         // Gradients are reduced during the backward pass, which slows some kernels by 1.19, or after it.
         let slower = seconds("true", stated) / seconds("true", "");

@@ -36,7 +36,7 @@ const BLOCKING: [&str; 22] = [
 ];
 
 /// Returns whether a call with this name returns only after device work has ended.
-fn blocks(name: &str) -> bool {
+fn is_blocking_call(name: &str) -> bool {
     // With per-thread default streams, CUDA's entry points have a suffix. CANN's calls have their layer as a prefix.
     let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
@@ -56,7 +56,8 @@ pub(super) fn host_syncs(
     let launches = LaunchIndex::new(rank);
     let syncs = syncs_by_correlation(rank);
     for (index, item) in rank.items.iter().enumerate() {
-        if rank.role(item) != HostIntervalKind::Runtime || !blocks(rank.name(item.event)) {
+        if rank.role(item) != HostIntervalKind::Runtime || !is_blocking_call(rank.name(item.event))
+        {
             continue;
         }
         let event = &rank.events[item.event as usize];
@@ -112,7 +113,7 @@ pub(super) fn host_syncs(
 
 /// Creates the activities of all device events and of calls on devices, with their dependencies; returns the
 /// activity of each device event.
-pub(super) fn place(
+pub(super) fn place_device_activities(
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &mut Activities,
@@ -188,7 +189,7 @@ pub(super) fn place(
         previous.1 = pieces;
     }
     stream_waits(rank, &placed, activities, found);
-    collectives(rank, calls, &placed, activities, found);
+    link_collectives(rank, calls, &placed, activities, found);
     placed
 }
 
@@ -211,7 +212,7 @@ fn stream_waits(
         if event.category != EventCategory::Sync {
             continue;
         }
-        let argument = |key: &str| argument(rank, event, key);
+        let argument = |key: &str| integer_argument(rank, event, key);
         let (Some(on), Some(record)) = (
             argument("wait_on_stream"),
             argument("wait_on_cuda_event_record_corr_id"),
@@ -233,7 +234,7 @@ fn stream_waits(
 
 /// Adds dependencies of collectives: the stream of a collective waits for earlier work of the caller's stream, and
 /// the first kernel that uses the result waits for the collective.
-fn collectives(
+fn link_collectives(
     rank: &RankTimeline,
     calls: &CommCalls,
     placed: &[u32],
@@ -418,7 +419,7 @@ fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     (name.starts_with("Stream Sync") && stream >= 0).then_some(stream)
 }
 
-fn argument(rank: &RankTimeline, event: &TimelineEvent, key: &str) -> Option<i64> {
+fn integer_argument(rank: &RankTimeline, event: &TimelineEvent, key: &str) -> Option<i64> {
     let args = rank.args_of(event)?;
     let (_, value) = args.iter().find(|(name, _)| name == key)?;
     value.trim_matches('"').parse().ok()

@@ -3,26 +3,29 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::thread_chains::ThreadChains;
-use super::{Activities, Activity, DependencyStats, workers};
+use super::{Activities, Activity, DependencyStats, find_worker_threads};
 
 /// Adds a dependency for each thread that starts, or continues after an idle time, when another thread has
 /// finished its work. An example is `backward()`, which continues after the device's autograd thread.
-pub(super) fn link(
+pub(super) fn link_handoffs(
     chains: &ThreadChains,
     rank: &RankTimeline,
     calls: &CommCalls,
     activities: &mut Activities,
     found: &mut DependencyStats,
 ) {
-    let workers = workers(rank, calls);
+    let workers = find_worker_threads(rank, calls);
     let free: Vec<u32> = (0..rank.threads.len() as u32)
         .filter(|&thread| !workers[thread as usize])
         .collect();
     if free.len() < 2 {
         return;
     }
-    let gaps = gaps(chains, &free, &activities.list);
-    let works: usize = free.iter().map(|&thread| chains.of(thread).len()).sum();
+    let gaps = find_gaps(chains, &free, &activities.list);
+    let works: usize = free
+        .iter()
+        .map(|&thread| chains.activities_of(thread).len())
+        .sum();
     // If there are few gaps, it is cheaper to search each thread than to build a list of all ends.
     let merged = (gaps.len().saturating_mul(free.len()) > works)
         .then(|| MergedEnds::new(chains, &free, &activities.list));
@@ -38,7 +41,7 @@ pub(super) fn link(
             Some(merged) => merged.last_by(begin, thread, &activities.list),
             None => {
                 let others = free.iter().filter(|&&other| other != thread);
-                let last = others.map(|&other| chains.before(other, begin, &activities.list));
+                let last = others.map(|&other| chains.last_before(other, begin, &activities.list));
                 let ended = last.filter(|&work| work != NONE);
                 ended.max_by_key(|&work| (activities.list[work as usize].end, work))
             }
@@ -57,13 +60,13 @@ pub(super) fn link(
 
 /// Returns the gaps of threads that are longer than Python's usual gaps, and the starts of all threads but the
 /// first.
-fn gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
+fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
     /// Gap length, ns, below which a gap is attributed to Python.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
     for &thread in free {
         let mut previous = None;
-        for &work in chains.of(thread) {
+        for &work in chains.activities_of(thread) {
             let Activity { begin, end, .. } = list[work as usize];
             let since = previous.unwrap_or(if thread == free[0] { begin } else { i64::MIN });
             previous = Some(end);
@@ -98,7 +101,12 @@ struct MergedEnds {
 
 impl MergedEnds {
     fn new(chains: &ThreadChains, threads: &[u32], list: &[Activity]) -> Self {
-        let of = |&thread: &u32| chains.of(thread).iter().map(move |&work| (work, thread));
+        let of = |&thread: &u32| {
+            chains
+                .activities_of(thread)
+                .iter()
+                .map(move |&work| (work, thread))
+        };
         let mut merged: Vec<(u32, u32)> = threads.iter().flat_map(of).collect();
         // Chains are already sorted by end, so the sort only merges them.
         merged.sort_by_key(|&(work, _)| (list[work as usize].end, work));
@@ -136,12 +144,12 @@ impl MergedEnds {
 mod tests {
     use super::super::ActivityKind;
     use super::*;
-    use crate::pytorch::stream::damage::numbers_below;
+    use crate::pytorch::stream::damage::pseudo_random;
 
     /// The merged list must give the same last end of other threads as a search in each thread.
     #[test]
     fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
-        let mut below = numbers_below(3);
+        let mut below = pseudo_random(3);
         for threads in 2..6 {
             let mut list = Vec::new();
             let mut chains = vec![Vec::new(); threads];
@@ -162,7 +170,7 @@ mod tests {
             for time in -1..100 {
                 for &thread in &all {
                     let others = all.iter().filter(|&&other| other != thread);
-                    let last = others.map(|&other| chains.before(other, time, &list));
+                    let last = others.map(|&other| chains.last_before(other, time, &list));
                     let last = last.filter(|&work| work != NONE);
                     let expected = last.max_by_key(|&work| (list[work as usize].end, work));
                     assert_eq!(

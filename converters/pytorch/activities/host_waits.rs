@@ -51,7 +51,7 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
                 // After its last copy the worker may already prepare the next call.
-                let ours = item.start < done || uses(rank, item.host, &call.asked.results);
+                let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
                 }
@@ -76,7 +76,7 @@ pub(super) fn by_worker(calls: &CommCalls) -> BTreeMap<u32, Vec<u32>> {
     workers
 }
 
-fn uses(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
+fn uses_storages(rank: &RankTimeline, host: u32, storages: &[u64]) -> bool {
     let mut used = rank.host.storages_of(host).into_iter().flatten();
     used.any(|storage| storages.contains(storage))
 }
@@ -88,7 +88,7 @@ pub(super) fn segment_at(segments: &[ThreadSegment], time: i64) -> Option<&Threa
 }
 
 /// Finds the host's waits for its own communication, and the calls on which the host blocked.
-pub(super) fn find(
+pub(super) fn find_host_waits(
     rank: &RankTimeline,
     calls: &CommCalls,
     found: &mut DependencyStats,
@@ -108,7 +108,7 @@ pub(super) fn find(
         let thread = rank.items[call.item as usize].thread;
         let before = waits.len();
         if call.is_message() {
-            match message(rank, call, index, &segments[thread as usize]) {
+            match wait_for_message(rank, call, index, &segments[thread as usize]) {
                 Some(wait) => {
                     found.message_waits += 1;
                     waits.push(wait);
@@ -127,7 +127,7 @@ pub(super) fn find(
         } else {
             // A use long after the call was done, for example in a later step, does not end a wait that was inferred
             // from times.
-            let used = uses.first(rank, calls, index, &segments);
+            let used = uses.first_use(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
                 _ => by_time(rank, call, index, &segments[thread as usize]),
@@ -149,7 +149,7 @@ pub(super) fn find(
 
 /// Returns the wait for a message. The interval of a message ends when the program has waited for the message, which
 /// happens between operators. If the interval ends within an operator's own time, nothing waited.
-fn message(
+fn wait_for_message(
     rank: &RankTimeline,
     call: &CommCall,
     index: usize,
@@ -263,7 +263,7 @@ impl ResultUses {
     }
 
     /// Returns the wait before, or inside, the first use of a call's result by a thread other than its worker.
-    fn first(
+    fn first_use(
         &self,
         rank: &RankTimeline,
         calls: &CommCalls,

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
 /// Creates the activity of every call that the host carried out, with its dependencies.
-pub(super) fn place(
+pub(super) fn place_in_flight(
     rank: &RankTimeline,
     calls: &CommCalls,
     chains: &ThreadChains,
@@ -57,7 +57,7 @@ pub(super) fn place(
             item: call.item,
         };
         let caller = rank.items[call.item as usize].thread;
-        let launch = chains.before(caller, call.launched, &activities.list);
+        let launch = chains.last_before(caller, call.launched, &activities.list);
         activities.add_dependency(launch, work);
     }
     for (worker, list) in by_worker(calls) {
@@ -65,9 +65,9 @@ pub(super) fn place(
             let call = &calls.list[index as usize];
             let work = activities.of_call[index as usize];
             let caller = rank.items[call.item as usize].thread;
-            let launch = chains.before(caller, call.launched, &activities.list);
+            let launch = chains.last_before(caller, call.launched, &activities.list);
             // The call was queued if its worker was still busy at its launch.
-            let busy = chains.before(worker, call.start, &activities.list);
+            let busy = chains.last_before(worker, call.start, &activities.list);
             if busy != NONE && activities.list[busy as usize].end > call.launched {
                 activities.add_dependency(busy, work);
             }
@@ -79,7 +79,7 @@ pub(super) fn place(
             }
             // The worker's next activity depends on the call, unless that activity belongs to the next call.
             let next = list.get(place + 1).map(|&next| &calls.list[next as usize]);
-            let next = chains.between(
+            let next = chains.first_between(
                 worker,
                 call.end,
                 next.map_or(i64::MAX, |n| n.start),
@@ -87,7 +87,7 @@ pub(super) fn place(
             );
             activities.add_dependency(work, next);
             // An activity of the worker between launch and start prepared the call.
-            let preparing = chains.between(worker, call.launched, call.start, activities);
+            let preparing = chains.first_between(worker, call.launched, call.start, activities);
             activities.add_dependency(launch, preparing);
         }
     }

@@ -19,17 +19,17 @@ impl ActivityBounds {
             latest: vec![i64::MAX; rank.items.len()],
         };
         for call in calls.list.iter().filter(|call| call.worker != NONE) {
-            this.by(call.item, call.launched);
+            this.bound_item(call.item, call.launched);
         }
         for device in &rank.devices {
             if let Some(launch) = rank.items.get(device.launch as usize) {
-                this.by(device.launch, device.start.max(launch.start));
+                this.bound_item(device.launch, device.start.max(launch.start));
             }
         }
         this
     }
 
-    fn by(&mut self, item: u32, time: i64) {
+    fn bound_item(&mut self, item: u32, time: i64) {
         let latest = &mut self.latest[item as usize];
         *latest = (*latest).min(time);
     }
@@ -39,7 +39,7 @@ impl ActivityBounds {
 pub(super) struct ThreadChains(Vec<Vec<u32>>);
 
 /// Chooses the time of each item's activity, and orders the activities of each thread.
-pub(super) fn build(
+pub(super) fn build_chains(
     rank: &RankTimeline,
     calls: &CommCalls,
     bounds: ActivityBounds,
@@ -82,7 +82,7 @@ pub(super) fn build(
         carved_of[wait.thread as usize].push((wait.from, wait.to));
     }
     for (thread, carved) in (0..).zip(carved_of) {
-        let carved = joined(carved);
+        let carved = merge_intervals(carved);
         for item in rank.threads[thread as usize].items.clone() {
             let (from, to) = place[item as usize];
             // An operator that is whole (its children are part of its own work) begins after the last wait inside it.
@@ -200,7 +200,7 @@ pub(super) fn build(
 }
 
 /// Merges overlapping intervals; returns the result sorted by start.
-fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
+fn merge_intervals(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     list.sort_unstable();
     list.dedup_by(|later, before| {
         let overlap = later.0 <= before.1;
@@ -214,22 +214,28 @@ fn joined(mut list: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
 
 impl ThreadChains {
     /// Returns the last activity of `thread` that had ended by `time`.
-    pub(super) fn before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+    pub(super) fn last_before(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let after = chain.partition_point(|&work| list[work as usize].end <= time);
         after.checked_sub(1).map_or(NONE, |last| chain[last])
     }
 
     /// Returns the first activity of `thread` that started at or after `time`.
-    pub(super) fn after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
+    pub(super) fn first_after(&self, thread: u32, time: i64, list: &[Activity]) -> u32 {
         let chain = &self.0[thread as usize];
         let first = chain.partition_point(|&work| list[work as usize].begin < time);
         chain.get(first).copied().unwrap_or(NONE)
     }
 
     /// Returns the first activity of `thread` that started at or after `from` and ended by `to`.
-    pub(super) fn between(&self, thread: u32, from: i64, to: i64, activities: &Activities) -> u32 {
-        let first = self.after(thread, from, &activities.list);
+    pub(super) fn first_between(
+        &self,
+        thread: u32,
+        from: i64,
+        to: i64,
+        activities: &Activities,
+    ) -> u32 {
+        let first = self.first_after(thread, from, &activities.list);
         match activities.list.get(first as usize) {
             Some(work) if work.end <= to => first,
             _ => NONE,
@@ -237,7 +243,7 @@ impl ThreadChains {
     }
 
     /// Returns the activities of `thread`, in order.
-    pub(super) fn of(&self, thread: u32) -> &[u32] {
+    pub(super) fn activities_of(&self, thread: u32) -> &[u32] {
         &self.0[thread as usize]
     }
 }

@@ -2,7 +2,7 @@
 
 use super::CommOp;
 use crate::pytorch::ProcessGroup;
-use crate::pytorch::groups::{LARGEST_GROUP, progression};
+use crate::pytorch::groups::{LARGEST_GROUP, rank_progression};
 use chakram_trace::format::{CollectiveKind, Dtype};
 use serde_json::Value;
 
@@ -55,7 +55,7 @@ struct C10dSignature {
     splits: Option<(usize, usize)>,
 }
 
-const fn layout(
+const fn signature_layout(
     name: &'static str,
     act: CommOp,
     output: Option<usize>,
@@ -81,7 +81,7 @@ use CommOp::Collective;
 
 /// From the operator schemas in PyTorch's `torch/csrc/distributed/c10d/Ops.cpp`.
 static LAYOUTS: [C10dSignature; 18] = [
-    layout(
+    signature_layout(
         "allreduce_",
         Collective(AllReduce),
         Some(0),
@@ -89,7 +89,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    layout(
+    signature_layout(
         "allreduce_coalesced_",
         Collective(AllReduce),
         Some(0),
@@ -97,7 +97,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    layout(
+    signature_layout(
         "broadcast_",
         Collective(Broadcast),
         Some(0),
@@ -105,7 +105,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(2),
         Some(4),
     ),
-    layout(
+    signature_layout(
         "reduce_",
         Collective(Reduce),
         Some(0),
@@ -113,7 +113,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(3),
         Some(5),
     ),
-    layout(
+    signature_layout(
         "allgather_",
         Collective(AllGather),
         Some(0),
@@ -121,7 +121,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    layout(
+    signature_layout(
         "_allgather_base_",
         Collective(AllGather),
         Some(0),
@@ -129,7 +129,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    layout(
+    signature_layout(
         "allgather_coalesced_",
         Collective(AllGather),
         Some(0),
@@ -137,7 +137,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    layout(
+    signature_layout(
         "allgather_into_tensor_coalesced_",
         Collective(AllGather),
         Some(0),
@@ -145,7 +145,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    layout(
+    signature_layout(
         "reduce_scatter_",
         Collective(ReduceScatter),
         Some(0),
@@ -153,7 +153,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    layout(
+    signature_layout(
         "_reduce_scatter_base_",
         Collective(ReduceScatter),
         Some(0),
@@ -161,7 +161,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    layout(
+    signature_layout(
         "reduce_scatter_tensor_coalesced_",
         Collective(ReduceScatter),
         Some(0),
@@ -169,7 +169,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(4),
     ),
-    layout(
+    signature_layout(
         "gather_",
         Collective(Gather),
         Some(0),
@@ -177,7 +177,7 @@ static LAYOUTS: [C10dSignature; 18] = [
         Some(3),
         Some(4),
     ),
-    layout(
+    signature_layout(
         "scatter_",
         Collective(Scatter),
         Some(0),
@@ -187,7 +187,7 @@ static LAYOUTS: [C10dSignature; 18] = [
     ),
     C10dSignature {
         splits: Some((3, 4)),
-        ..layout(
+        ..signature_layout(
             "alltoall_base_",
             Collective(AllToAll),
             Some(0),
@@ -196,7 +196,7 @@ static LAYOUTS: [C10dSignature; 18] = [
             Some(5),
         )
     },
-    layout(
+    signature_layout(
         "alltoall_",
         Collective(AllToAll),
         Some(0),
@@ -204,33 +204,33 @@ static LAYOUTS: [C10dSignature; 18] = [
         None,
         Some(3),
     ),
-    layout("barrier", Collective(Barrier), None, None, None, Some(3)),
-    layout("send", CommOp::Send, None, Some(0), Some(2), None),
-    layout("recv_", CommOp::Receive, Some(0), None, Some(2), None),
+    signature_layout("barrier", Collective(Barrier), None, None, None, Some(3)),
+    signature_layout("send", CommOp::Send, None, Some(0), Some(2), None),
+    signature_layout("recv_", CommOp::Receive, Some(0), None, Some(2), None),
 ];
 
 /// Returns the operation of the operator `name` without parsing its arguments.
 pub(super) fn act_of(name: &str) -> Option<CommOp> {
-    find(name).map(|layout| layout.act)
+    find_signature(name).map(|layout| layout.act)
 }
 
-fn find(name: &str) -> Option<&'static C10dSignature> {
+fn find_signature(name: &str) -> Option<&'static C10dSignature> {
     let name = name.strip_prefix("c10d::")?;
     LAYOUTS.iter().find(|layout| layout.name == name)
 }
 
 /// Parses the call of the operator `name` from its arguments `inputs` and their `types`, both JSON.
-pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, CallArgs)> {
-    let layout = find(name)?;
+pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommOp, CallArgs)> {
+    let layout = find_signature(name)?;
     let values: Value = serde_json::from_str(inputs).ok()?;
     let at = |place: Option<usize>| place.and_then(|i| values.get(i));
     let (mut out, mut input) = (TensorTotals::default(), TensorTotals::default());
     at(layout.output)
         .into_iter()
-        .for_each(|value| out.add(value));
+        .for_each(|value| out.add_tensor(value));
     at(layout.input)
         .into_iter()
-        .for_each(|value| input.add(value));
+        .for_each(|value| input.add_tensor(value));
     // A barrier's tensor is a placeholder that is not transferred.
     if layout.act == Collective(Barrier) {
         (out, input) = (TensorTotals::default(), TensorTotals::default());
@@ -242,18 +242,20 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
     };
     // Both `send` and `recv_` have the tag after the peer.
     let tag = values.get(3).and_then(Value::as_i64);
-    let uneven = layout
-        .splits
-        .is_some_and(|(a, b)| [a, b].iter().any(|&i| values.get(i).is_some_and(differ)));
+    let uneven = layout.splits.is_some_and(|(a, b)| {
+        [a, b]
+            .iter()
+            .any(|&i| values.get(i).is_some_and(sizes_differ))
+    });
     let exchanged = match layout.act {
         Collective(AllToAll) => (
-            parts(
+            bytes_per_member(
                 layout.splits.map(|at| at.1),
                 layout.input,
                 &values,
                 input.bytes,
             ),
-            parts(
+            bytes_per_member(
                 layout.splits.map(|at| at.0),
                 layout.output,
                 &values,
@@ -281,7 +283,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             sends: exchanged.0,
             receives: exchanged.1,
             uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
-            members: members(name, layout, &values),
+            members: member_count(name, layout, &values),
             results: out.storages,
             by_name: false,
         },
@@ -290,7 +292,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
 
 /// Returns the bytes per member of an all-to-all of `bytes` in total, from the split sizes at one position or the
 /// tensor list at another; empty if all equal.
-fn parts(
+fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
     values: &Value,
@@ -303,7 +305,7 @@ fn parts(
     }
     let each = list(tensors)?.iter().map(|tensor| {
         let mut own = TensorTotals::default();
-        own.add(tensor);
+        own.add_tensor(tensor);
         own.bytes
     });
     Some(each.collect())
@@ -323,7 +325,7 @@ pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
 }
 
 /// Returns the number of members, from the number of splits or of tensors in a list that has one per member.
-fn members(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
+fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
     let length = |place: usize| {
         let list = values.get(place)?.as_array()?;
         u32::try_from(list.len()).ok().filter(|&count| count > 0)
@@ -379,7 +381,7 @@ pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
     let number = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok());
     let size = number(size).filter(|size| (1..=LARGEST_GROUP).contains(size));
     let ranks = match (number(first), number(stride), size) {
-        (Some(first), Some(stride), Some(size)) => progression(first, stride, size),
+        (Some(first), Some(stride), Some(size)) => rank_progression(first, stride, size),
         _ => None,
     };
     Some(ProcessGroup {
@@ -397,7 +399,7 @@ pub fn dtype(types: &str) -> Option<Dtype> {
     Dtype::from_name(rest.split_once(')')?.0)
 }
 
-fn differ(splits: &Value) -> bool {
+fn sizes_differ(splits: &Value) -> bool {
     splits
         .as_array()
         .is_some_and(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
@@ -414,7 +416,7 @@ struct TensorTotals {
 
 impl TensorTotals {
     /// Adds a tensor: `[id, storage, offset, elements, bytes of one, "device"]`.
-    fn add(&mut self, value: &Value) {
+    fn add_tensor(&mut self, value: &Value) {
         let Some(list) = value.as_array() else {
             return;
         };
@@ -432,7 +434,7 @@ impl TensorTotals {
                     // Storage 0 means a tensor without memory.
                     .extend(number(1).filter(|&storage| storage != 0));
             }
-            _ => list.iter().for_each(|inner| self.add(inner)),
+            _ => list.iter().for_each(|inner| self.add_tensor(inner)),
         }
     }
 }
@@ -444,7 +446,7 @@ mod tests {
     #[test]
     fn arguments_say_bytes_roots_and_results() {
         // 4,096 floats of 4 B to root 2, not asynchronous.
-        let (act, asked) = asked(
+        let (act, asked) = parse_call(
             "c10d::reduce_",
             r#"[[[7, 8, 0, 4096, 4, "cpu"]], "<Object>", "<Object>", 2, 0, false, -1]"#,
             r#"["GenericList[Tensor(float)]","Object","Object","Int","Int","Bool","Int"]"#,
@@ -460,7 +462,7 @@ mod tests {
     fn lists_of_tensors_are_summed_and_uneven_splits_noticed() {
         // Two outputs of 10 B and 30 B from one input of 40 B.
         let lists = r#"[[[1,2,0,10,1,"cpu"],[3,4,0,30,1,"cpu"]], [[5,6,0,20,1,"cpu"],[7,9,0,20,1,"cpu"]], "<Object>", true, -1]"#;
-        let (_, found) = asked("c10d::alltoall_", lists, "[]").unwrap();
+        let (_, found) = parse_call("c10d::alltoall_", lists, "[]").unwrap();
         assert_eq!((found.bytes_in, found.bytes_out), (40, 40));
         assert_eq!(found.results, [2, 4]);
         assert_eq!(
@@ -469,7 +471,7 @@ mod tests {
         );
         assert_eq!(found.asynchronous, Some(true));
         let base = r#"[[1,2,0,40,1,"cpu"],[3,4,0,40,1,"cpu"],"<Object>",[10,30],[20,20],false,-1]"#;
-        let (_, based) = asked("c10d::alltoall_base_", base, "[]").unwrap();
+        let (_, based) = parse_call("c10d::alltoall_base_", base, "[]").unwrap();
         assert!(based.uneven);
         assert_eq!(
             (based.sends, based.receives),
@@ -500,7 +502,7 @@ mod tests {
     #[test]
     fn messages_have_an_other_end_and_a_tag() {
         let send = r#"[[[7, 8, 0, 32768, 4, "cpu"]], "<Object>", 2, 6]"#;
-        let (act, found) = asked(
+        let (act, found) = parse_call(
             "c10d::send",
             send,
             r#"["GenericList[Tensor(c10::BFloat16)]"]"#,

@@ -11,18 +11,22 @@ use super::super::call_names::carrier_kind;
 use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
-use super::args::{self, asked};
+use super::args::{self, parse_call};
 use super::requests::{CommRequest, DeferredRequests};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels and appends them to `calls`.
-pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommCalls) {
+pub(super) fn append_device_calls(
+    rank: &RankTimeline,
+    kernels: &CommKernels,
+    calls: &mut CommCalls,
+) {
     let mut found: Vec<CommCall> = Vec::new();
     let mut ids = None;
     // Many kernels share a name, so each name is classified once.
-    let (texts, table) = (&rank.kineto.texts, kernels.table());
+    let (texts, table) = (&rank.kineto.texts, kernels.lookup_table());
     let mut named: Vec<Option<KernelNameHint>> = vec![None; texts.len()];
     let mut find =
         |name: u32| *named[name as usize].get_or_insert_with(|| table.find(texts.get(name)));
@@ -43,12 +47,14 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
         .map(|device| {
             (
                 device.launch,
-                LaunchContext::around(rank, device).is_empty(),
+                LaunchContext::around_device(rank, device).is_empty(),
             )
         });
     let deferred = DeferredRequests::find(rank, &launches.collect());
     for &request in &deferred.unlaunched {
-        let requested = LaunchContext::of(request).calls(rank).into_iter();
+        let requested = LaunchContext::from_request(request)
+            .recorded_calls(rank)
+            .into_iter();
         let names = requested.map(|(item, ..)| rank.item_name(&rank.items[item as usize]));
         calls.never_ran.extend(names.map(str::to_owned));
     }
@@ -59,7 +65,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
             calls.unknown.push(i);
             continue;
         }
-        let context = LaunchContext::around(rank, device);
+        let context = LaunchContext::around_device(rank, device);
         let event = &rank.events[device.event as usize];
         let mut made = match context.is_range_alone() && states_collective(rank, event) {
             // The kernel's own statement is more specific.
@@ -97,7 +103,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
                     item,
                     rf_id: ids
                         .get_or_insert_with(|| OperatorIds::new(rank))
-                        .of(rank, item),
+                        .operator_id(rank, item),
                     act,
                     asked,
                     group: NONE,
@@ -118,7 +124,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     let named = |call: CommCall| {
         let ids = ids.get_or_insert_with(|| OperatorIds::new(rank));
         CommCall {
-            rf_id: ids.of(rank, call.item),
+            rf_id: ids.operator_id(rank, call.item),
             ..call
         }
     };
@@ -134,10 +140,12 @@ fn launched_calls(
     context: &LaunchContext,
     deferred: &DeferredRequests,
 ) -> Vec<(u32, CommOp, CallArgs)> {
-    let mut calls = context.calls(rank);
+    let mut calls = context.recorded_calls(rank);
     if context.is_empty() {
         let requests = deferred.of(launch).iter();
-        calls.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
+        calls.extend(
+            requests.flat_map(|&request| LaunchContext::from_request(request).recorded_calls(rank)),
+        );
     }
     calls
 }
@@ -205,7 +213,7 @@ impl OperatorIds {
     }
 
     /// Returns the id of `item`, or of the last operator that began before it.
-    fn of(&self, rank: &RankTimeline, item: u32) -> u64 {
+    fn operator_id(&self, rank: &RankTimeline, item: u32) -> u64 {
         let item = &rank.items[item as usize];
         let own = rank.events[item.event as usize].rf_id;
         if own != 0 {
@@ -258,7 +266,7 @@ struct LaunchContext {
 
 impl LaunchContext {
     /// Returns the context of a request that a different launch carries out.
-    fn of(request: CommRequest) -> Self {
+    fn from_request(request: CommRequest) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
             records: records.into_iter().collect(),
@@ -277,7 +285,7 @@ impl LaunchContext {
         self.records.is_empty() && self.operator == NONE && self.range != NONE
     }
 
-    fn around(rank: &RankTimeline, device: &DeviceInterval) -> Self {
+    fn around_device(rank: &RankTimeline, device: &DeviceInterval) -> Self {
         Self::around_item(rank, device.launch)
     }
 
@@ -288,12 +296,12 @@ impl LaunchContext {
             operator: NONE,
             range: NONE,
         };
-        for i in std::iter::once(launch).chain(rank.ancestors(launch)) {
+        for i in std::iter::once(launch).chain(rank.ancestors_of(launch)) {
             let name = rank.item_name(&rank.items[i as usize]);
             if name == "record_param_comms" && this.records.is_empty() {
                 this.records.push(i);
             } else if name == "nccl:coalesced" && this.records.is_empty() {
-                this.records = members(rank, i, launch);
+                this.records = records_in_batch(rank, i, launch);
             } else if args::act_of(name).is_some() && this.operator == NONE {
                 this.operator = i;
             } else if carrier_kind(name).is_some() && this.range == NONE {
@@ -303,7 +311,7 @@ impl LaunchContext {
         this
     }
 
-    fn calls(&self, rank: &RankTimeline) -> Vec<(u32, CommOp, CallArgs)> {
+    fn recorded_calls(&self, rank: &RankTimeline) -> Vec<(u32, CommOp, CallArgs)> {
         let recorded = self.records.iter();
         let mut made: Vec<_> = recorded
             .filter_map(|&i| recorded_call(rank, i).map(|(act, asked)| (i, act, asked)))
@@ -312,11 +320,11 @@ impl LaunchContext {
             let item = rank.items.get(self.operator as usize)?;
             let node = rank.host.nodes.get(item.host as usize)?;
             let args = rank.host.args.get(node.args as usize)?;
-            asked(rank.item_name(item), &args.inputs, &args.input_types)
+            parse_call(rank.item_name(item), &args.inputs, &args.input_types)
         };
         let Some((act, asked)) = from_operator() else {
             if made.is_empty() {
-                made.extend(self.ranged(rank));
+                made.extend(self.call_of_range(rank));
             }
             return made;
         };
@@ -344,7 +352,7 @@ impl LaunchContext {
 
 impl LaunchContext {
     /// Returns the call described by the library's range: its kind, and the tensor passed to it.
-    fn ranged(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
+    fn call_of_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = carrier_kind(rank.item_name(item))?.collective()?;
         let form = rank.host.form(rank.host.nodes.get(item.host as usize)?);
@@ -359,7 +367,7 @@ impl LaunchContext {
 }
 
 /// Returns the indices of the `record_param_comms` items in `batch`, whose messages all have the one launch `launch`.
-fn members(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
+fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
     // Items are sorted by thread and start, so the batch's items are between it and the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
@@ -424,7 +432,7 @@ fn call_of(
         text("in_split_size", "In split size"),
         text("out_split_size", "Out split size"),
     ];
-    let uneven = splits.iter().flatten().any(|list| uneven(list));
+    let uneven = splits.iter().flatten().any(|list| is_uneven(list));
     let [sends, receives] = match act {
         CommOp::Collective(CollectiveKind::AllToAll) => {
             let [input, output] = splits.map(|list| split_sizes(&list?));
@@ -479,7 +487,7 @@ fn split_sizes(list: &str) -> Option<Vec<u64>> {
         .collect()
 }
 
-fn uneven(list: &str) -> bool {
+fn is_uneven(list: &str) -> bool {
     let inner = list.trim_matches(['[', ']']);
     let mut sizes = inner.split(',').map(str::trim);
     let first = sizes.next();
@@ -545,9 +553,9 @@ mod tests {
 
     #[test]
     fn split_sizes_are_even_when_all_are_equal_or_none_is_given() {
-        assert!(!uneven("[]"));
-        assert!(!uneven("[4, 4]"));
-        assert!(uneven("[4, 8]"));
+        assert!(!is_uneven("[]"));
+        assert!(!is_uneven("[4, 4]"));
+        assert!(is_uneven("[4, 8]"));
         assert_eq!(split_sizes("[4, 8]"), Some(vec![4, 8]));
         assert_eq!(split_sizes("[]"), Some(vec![]));
         // Long lists are truncated.

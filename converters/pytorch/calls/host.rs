@@ -6,11 +6,11 @@
 
 use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
-use super::args::{self, asked};
+use super::args::{self, parse_call};
 use super::{CommCall, CommCalls};
 
 /// Finds the calls of `rank` that host backends carried out.
-pub(super) fn find(rank: &RankTimeline) -> CommCalls {
+pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
     for (i, item) in rank.items.iter().enumerate() {
@@ -33,7 +33,8 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
             let item = &rank.items[item as usize];
             let kinds =
                 operator_kind(rank.item_name(item)).zip(carrier_kind(rank.name(flight.event)));
-            item.start <= flight.start && kinds.is_none_or(|(asked, made)| asked.carried_by(made))
+            item.start <= flight.start
+                && kinds.is_none_or(|(asked, made)| asked.is_carried_by(made))
         };
         match asker.filter(|&(_, item)| fits(item)) {
             Some((asker, _)) => flights[asker].push(flight),
@@ -48,7 +49,7 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
             }
             continue;
         }
-        match call(rank, rf_id, item, flights) {
+        match build_call(rank, rf_id, item, flights) {
             Some(call) => calls.list.push(call),
             None => calls.never_ran.push(name.to_owned()),
         }
@@ -61,7 +62,7 @@ fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }
 
-fn call(
+fn build_call(
     rank: &RankTimeline,
     rf_id: u64,
     index: u32,
@@ -70,9 +71,9 @@ fn call(
     let item = &rank.items[index as usize];
     let node = rank.host.nodes.get(item.host as usize)?;
     let args = rank.host.args.get(node.args as usize)?;
-    let (act, mut asked) = asked(rank.item_name(item), &args.inputs, &args.input_types)?;
+    let (act, mut asked) = parse_call(rank.item_name(item), &args.inputs, &args.input_types)?;
     // Functional operators wrap the `c10d` operator and carry the group's name.
-    asked.group = rank.ancestors(index).find_map(|i| group_around(rank, i));
+    asked.group = rank.ancestors_of(index).find_map(|i| group_around(rank, i));
     if asked.group.is_none() {
         asked.group = recorded_group(rank, index);
     }
@@ -87,7 +88,7 @@ fn call(
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {
-        let moving = flights.iter().map(|flight| moving(rank, flight));
+        let moving = flights.iter().map(|flight| transfer_interval(rank, flight));
         moving.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?
     };
     Some(CommCall {
@@ -132,7 +133,7 @@ fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
 
 /// Returns the time during which an interval moved data: the longest part of the interval in which its worker ran no
 /// operator.
-fn moving(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
+fn transfer_interval(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();
     let items = &rank.items[range.start as usize..range.end as usize];
     let first = items.partition_point(|item| item.start < flight.start);

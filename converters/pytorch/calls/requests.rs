@@ -49,16 +49,16 @@ impl DeferredRequests {
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
                 let event = &rank.events[item.event as usize];
-                walk.leave(item.start, &mut found.unlaunched);
+                walk.close_ended(item.start, &mut found.unlaunched);
                 match roles[event.name as usize] {
                     // Only NCCL itself launches a group's kernels, so another operator ends the group.
                     ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
                     ItemRole::Other => {}
-                    ItemRole::Record => walk.enter(index, NONE, item.end),
-                    ItemRole::Operator => walk.enter(NONE, index, item.end),
+                    ItemRole::Record => walk.open_request(index, NONE, item.end),
+                    ItemRole::Operator => walk.open_request(NONE, index, item.end),
                     ItemRole::Launch => match communicating.get(&index) {
                         Some(true) => {
-                            let requests = walk.take();
+                            let requests = walk.take_unlaunched();
                             found.by_launch.insert(index, requests);
                         }
                         Some(false) => walk.launch_own(),
@@ -66,7 +66,7 @@ impl DeferredRequests {
                         // requests.
                         None if launched.binary_search(&index).is_err() => {
                             if !walk.launch_own_if_open() && rank.encloser_is_no_operator(index) {
-                                let requests = walk.take();
+                                let requests = walk.take_unlaunched();
                                 found.by_launch.insert(index, requests);
                             }
                         }
@@ -74,7 +74,7 @@ impl DeferredRequests {
                     },
                 }
             }
-            walk.leave(i64::MAX, &mut found.unlaunched);
+            walk.close_ended(i64::MAX, &mut found.unlaunched);
             found.unlaunched.append(&mut walk.pending);
         }
         found
@@ -116,7 +116,7 @@ struct ThreadWalk {
 
 impl ThreadWalk {
     /// Closes the open request if it ended by `now`.
-    fn leave(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
+    fn close_ended(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
         let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
             return;
         };
@@ -130,7 +130,7 @@ impl ThreadWalk {
     }
 
     /// Opens a request, or, if an operator is open, adds the record to it.
-    fn enter(&mut self, record: u32, operator: u32, end: i64) {
+    fn open_request(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {
                 if request.record == NONE {
@@ -154,7 +154,7 @@ impl ThreadWalk {
     }
 
     /// Returns the requests for a launch that is outside all requests.
-    fn take(&mut self) -> Vec<CommRequest> {
+    fn take_unlaunched(&mut self) -> Vec<CommRequest> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);
         }

@@ -4,13 +4,13 @@ use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane}
 use super::super::alike_kernels::{AlikeKernels, KernelWork};
 use super::super::calls::{CommCalls, CommOp, dtype};
 use super::super::kineto::EventCategory;
-use super::super::op_cost::{OpCosts, length};
+use super::super::op_cost::{OpCosts, device_time};
 use super::super::op_work::OpCost;
 use super::super::rank_timeline::{
     HostInterval, HostIntervalKind, NONE, RankTimeline, StepWindows,
 };
 use super::lanes::FIRST_FLIGHT;
-use super::{EmitContext, ns};
+use super::{EmitContext, clamp_to_ns};
 use chakram_base::units::Span;
 use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
@@ -36,7 +36,7 @@ pub(super) struct ActivityEmitter<'a> {
 }
 
 /// Returns the element type in which operators of each form compute: the type of their first tensor.
-pub(super) fn dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
+pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
         .map(|form| dtype(rank.host.texts.get(form.types_in)))
@@ -48,18 +48,20 @@ impl<'a> ActivityEmitter<'a> {
     pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
-            ActivityKind::Device(index) if !self.communicates(index) => Some(self.told(index)),
+            ActivityKind::Device(index) if !self.is_unknown_communication(index) => {
+                Some(self.stated_work(index))
+            }
             _ => None,
         })
     }
 
     /// Returns whether a kernel or copy communicates by an unknown operation.
-    fn communicates(&self, index: u32) -> bool {
+    fn is_unknown_communication(&self, index: u32) -> bool {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
     /// Returns the work of a kernel as its operator states it, or of a copy as the copy itself states it.
-    fn told(&self, index: u32) -> KernelWork {
+    fn stated_work(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
         let (cost, dtype) = match event.category {
@@ -67,7 +69,7 @@ impl<'a> ActivityEmitter<'a> {
                 // The launch is a driver call inside the operator that the kernel belongs to.
                 let operator = self.rank.operator_of(own);
                 let cost = self.efforts.share(operator, own, event.name);
-                (cost, self.dtype(operator))
+                (cost, self.compute_dtype(operator))
             }
             _ => {
                 let bytes = self.rank.details(event).bytes;
@@ -80,7 +82,7 @@ impl<'a> ActivityEmitter<'a> {
         };
         KernelWork {
             name: event.name,
-            time: length(own),
+            time: device_time(own),
             cost,
             dtype,
         }
@@ -118,7 +120,7 @@ impl<'a> ActivityEmitter<'a> {
             if item.parent != NONE {
                 attributes.push((origin::PARENT, self.id_of(item.parent)));
             }
-            attributes.extend(self.origin(item_index, item));
+            attributes.extend(self.origin_attributes(item_index, item));
             let event = &self.rank.events[item.event as usize];
             if event.rf_id != 0 && !self.rank.ordered {
                 attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
@@ -137,11 +139,11 @@ impl<'a> ActivityEmitter<'a> {
                 let form = self.rank.host.form(node);
                 attributes.push(("scope", AttributeValue::Int(i64::from(form.scope))));
                 let texts = &self.rank.host.texts;
-                extra.inputs = io(texts.get(form.shapes_in), texts.get(form.types_in));
-                extra.outputs = io(texts.get(form.shapes_out), texts.get(form.types_out));
+                extra.inputs = io_labels(texts.get(form.shapes_in), texts.get(form.types_in));
+                extra.outputs = io_labels(texts.get(form.shapes_out), texts.get(form.types_out));
             }
         }
-        let (op, flops_unknown) = self.op(activity);
+        let (op, flops_unknown) = self.activity_op(activity);
         // Without times, nodes have a cost but no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
         if let ActivityKind::Call(call) = activity.kind {
@@ -157,7 +159,7 @@ impl<'a> ActivityEmitter<'a> {
             send: &send,
             receive: &receive,
         };
-        view.lane = Some(self.lane(activity));
+        view.lane = Some(self.lane_number(activity));
         view.delay = timed(delay);
         view.profiler = timed(profiler);
         match activity.kind {
@@ -170,7 +172,7 @@ impl<'a> ActivityEmitter<'a> {
                     view.eager = time.eager && !self.rank.untimed;
                 }
             }
-            _ => view.recorded = timed(ns(activity.end - activity.begin)),
+            _ => view.recorded = timed(clamp_to_ns(activity.end - activity.begin)),
         }
         writer.write(&view, causes, &extra)
     }
@@ -206,7 +208,7 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     /// Returns the step and Python call of an item, if they differ from the step and call of the enclosing item.
-    fn origin(
+    fn origin_attributes(
         &self,
         index: u32,
         item: &HostInterval,
@@ -226,7 +228,7 @@ impl<'a> ActivityEmitter<'a> {
         AttributeValue::Int(self.ids.get(work as usize).map_or(0, |&id| i64::from(id)))
     }
 
-    fn lane(&self, activity: &Activity) -> i64 {
+    fn lane_number(&self, activity: &Activity) -> i64 {
         match self.activities.lane(self.rank, activity) {
             ActivityLane::Thread(thread) => i64::from(thread) + 1,
             ActivityLane::Flight(lane) => FIRST_FLIGHT + i64::from(lane),
@@ -235,20 +237,20 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     /// Returns the operation of an activity, and whether the activity's amount of computation is unknown.
-    fn op(&self, activity: &Activity) -> (Op<'_>, bool) {
+    fn activity_op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
             ActivityKind::End(_) => (Op::Host, false),
-            ActivityKind::Device(device) => self.kernel(device),
+            ActivityKind::Device(device) => self.kernel_op(device),
             ActivityKind::Item(item) => match self.rank.role(&self.rank.items[item as usize]) {
-                HostIntervalKind::Operator => self.operator(item),
+                HostIntervalKind::Operator => self.operator_op(item),
                 _ => (Op::Host, false),
             },
-            ActivityKind::Call(index) => (self.communication(index), false),
+            ActivityKind::Call(index) => (self.communication_op(index), false),
         }
     }
 
     /// Returns the element type in which the operator `item` computes.
-    fn dtype(&self, item: u32) -> Option<Dtype> {
+    fn compute_dtype(&self, item: u32) -> Option<Dtype> {
         let host = self.rank.items.get(item as usize)?.host;
         let node = self.rank.host.nodes.get(host as usize)?;
         self.dtypes[node.form as usize]
@@ -256,7 +258,7 @@ impl<'a> ActivityEmitter<'a> {
 
     /// Returns the operation of a host operator. If the host computes, operators that do the work become kernels.
     /// Other operators (views, and operators that only call others) become framework overhead.
-    fn operator(&self, item: u32) -> (Op<'_>, bool) {
+    fn operator_op(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {
             flops,
             bytes,
@@ -269,18 +271,18 @@ impl<'a> ActivityEmitter<'a> {
         let op = Op::Compute {
             flops,
             bytes,
-            dtype: self.dtype(item),
+            dtype: self.compute_dtype(item),
         };
         (op, flops_unknown)
     }
 
-    fn kernel(&self, index: u32) -> (Op<'_>, bool) {
-        if self.communicates(index) {
+    fn kernel_op(&self, index: u32) -> (Op<'_>, bool) {
+        if self.is_unknown_communication(index) {
             let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
             let bytes = self.rank.details(event).bytes;
             return (Op::Communication { bytes }, false);
         }
-        let told = self.told(index);
+        let told = self.stated_work(index);
         let alike = match told.is_known() {
             true => None,
             false => self.alike.of(told.name, told.time),
@@ -294,7 +296,7 @@ impl<'a> ActivityEmitter<'a> {
         (op, cost.flops_unknown)
     }
 
-    fn communication(&self, index: u32) -> Op<'_> {
+    fn communication_op(&self, index: u32) -> Op<'_> {
         let call = &self.calls.list[index as usize];
         let met = &self.job.matches[index as usize];
         // A call without partners would wait forever in a replay, so it becomes work of its recorded duration.
@@ -333,7 +335,7 @@ impl<'a> ActivityEmitter<'a> {
     }
 }
 
-fn io<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
+fn io_labels<'a>(shapes: &'a str, types: &'a str) -> NodeIo<'a> {
     NodeIo {
         values: "",
         shapes,

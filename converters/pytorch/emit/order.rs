@@ -9,7 +9,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// Returns the order in which activities get their ids, as far as dependencies allow. The activities of each thread
 /// are in program order, submitted work is after the activity that submitted it, and the calls of a rank are in
 /// program order. Times do not influence the order, so captures of one program have the same ids.
-pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCalls) -> Vec<u32> {
+pub(super) fn order_activities(
+    rank: &RankTimeline,
+    activities: &Activities,
+    calls: &CommCalls,
+) -> Vec<u32> {
     // Call matching pairs calls in order of ids, so the id order must be the program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
@@ -19,18 +23,22 @@ pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCa
             program.push((before, work));
         }
     }
-    let order = sorted(rank, activities, &program);
+    let order = sort_topologically(rank, activities, &program);
     if order.len() == activities.list.len() {
         return order;
     }
     // Here the times contradict program order: a call ended before an earlier call began. Therefore only the
     // dependencies determine the order.
-    sorted(rank, activities, &[])
+    sort_topologically(rank, activities, &[])
 }
 
 /// Sorts the activities topologically by dependencies and the edges `more`, and by submitter; activities on a cycle
 /// are missing from the result.
-fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
+fn sort_topologically(
+    rank: &RankTimeline,
+    activities: &Activities,
+    more: &[(u32, u32)],
+) -> Vec<u32> {
     let count = activities.list.len();
     let edges = || activities.dependencies.iter().chain(more);
     let mut waiting = vec![0_u32; count];
@@ -52,7 +60,7 @@ fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> 
     }
     start.push(effects.len() as u32);
     // Activities of items are numbered along each thread.
-    let key = |work: u32| (activities.submitter(rank, work), work);
+    let key = |work: u32| (activities.submitter_of(rank, work), work);
     let mut ready: BinaryHeap<Reverse<(u32, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)
         .map(|work| Reverse(key(work)))

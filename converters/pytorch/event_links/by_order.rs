@@ -8,7 +8,7 @@
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
-use crate::pytorch::in_flight;
+use crate::pytorch::is_in_flight;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
 use chakram_trace::graph::{NameTable, fingerprint};
 use std::cmp::Reverse;
@@ -29,15 +29,15 @@ struct OperatorSequence {
 }
 
 /// Joins `host` and `kineto` by order.
-pub(super) fn link(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
-    let mut link = HostNodeLinks::unlinked(kineto.events.len());
+pub(super) fn link_by_order(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
+    let mut link = HostNodeLinks::without_links(kineto.events.len());
     link.method = LinkMethod::Order;
     let mut keys = kineto.texts.clone();
     let hosts = host_threads(host, &mut keys, &mut link);
     let tracks = kineto_threads(kineto);
     let mut agreement = ShapeAgreement::default();
     let mut partial = false;
-    for (tid, track) in paired(&hosts, &tracks) {
+    for (tid, track) in pair_threads(&hosts, &tracks) {
         let (nodes, events) = (&hosts[&tid], &tracks[&track]);
         let mut row = ThreadLinks {
             thread: tid,
@@ -48,7 +48,7 @@ pub(super) fn link(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
             ..ThreadLinks::default()
         };
         let longer = events.of.len() as f64 > nodes.of.len() as f64 * LONGER + 8.0;
-        let (from, to) = match window(&nodes.names, &events.names).filter(|_| longer) {
+        let (from, to) = match find_window(&nodes.names, &events.names).filter(|_| longer) {
             Some(found) => {
                 partial = true;
                 row.windows = found.alike;
@@ -57,10 +57,10 @@ pub(super) fn link(host: &HostTrace, kineto: &KinetoTrace) -> HostNodeLinks {
             None => (0, events.of.len()),
         };
         row.window = (from as u64, to as u64);
-        for (node, event) in pairs(nodes, events, from..to) {
+        for (node, event) in pair_operators(nodes, events, from..to) {
             link.host_of[event as usize] = node;
             row.linked += 1;
-            match agreement.of(host, kineto, node, event) {
+            match agreement.compare_event(host, kineto, node, event) {
                 Some(true) => (row.compared, row.agreeing) = (row.compared + 1, row.agreeing + 1),
                 Some(false) => row.compared += 1,
                 None => {}
@@ -106,7 +106,7 @@ fn host_threads(
         }
         // The observer attributes intervals in flight to the requesting thread, but Kineto to the worker, so they
         // cannot match.
-        if in_flight(name) {
+        if is_in_flight(name) {
             continue;
         }
         let Some(key) = keys.intern(name) else {
@@ -127,7 +127,7 @@ fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
             matches!(
                 event.category,
                 EventCategory::CpuOp | EventCategory::Annotation
-            ) && !in_flight(kineto.texts.get(event.name))
+            ) && !is_in_flight(kineto.texts.get(event.name))
         })
         .collect();
     order.sort_by_key(|&i| {
@@ -145,7 +145,7 @@ fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
 }
 
 /// Pairs host threads with tracks, the most certain pairs first.
-fn paired(
+fn pair_threads(
     hosts: &BTreeMap<u32, OperatorSequence>,
     tracks: &BTreeMap<u32, OperatorSequence>,
 ) -> Vec<(u32, u32)> {
@@ -194,7 +194,7 @@ struct FoundWindow {
 }
 
 /// Finds the range of `events` with the names of `nodes`: the offset on which most sequences of names agree.
-fn window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
+fn find_window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
         return None;
@@ -220,7 +220,7 @@ fn window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
 }
 
 /// Returns the pairs of host node and event within the range `window`.
-fn pairs(
+fn pair_operators(
     nodes: &OperatorSequence,
     events: &OperatorSequence,
     window: std::ops::Range<usize>,
@@ -261,7 +261,7 @@ struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
 
 impl ShapeAgreement {
     /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded no shapes.
-    fn of(
+    fn compare_event(
         &mut self,
         host: &HostTrace,
         kineto: &KinetoTrace,
@@ -274,12 +274,15 @@ impl ShapeAgreement {
         }
         let own = host.form(&host.nodes[node as usize]).shapes_in;
         let compared = self.0.entry((own, theirs));
-        Some(*compared.or_insert_with(|| agree(host.texts.get(own), kineto.texts.get(theirs))))
+        Some(
+            *compared
+                .or_insert_with(|| shapes_agree(host.texts.get(own), kineto.texts.get(theirs))),
+        )
     }
 }
 
 /// Compares shapes argument by argument. Before 2024 Kineto recorded no shapes of lists.
-fn agree(host: &str, kineto: &str) -> bool {
+fn shapes_agree(host: &str, kineto: &str) -> bool {
     let parse =
         |text: &str| serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap_or_default();
     let (host, kineto) = (parse(host), parse(kineto));
@@ -300,17 +303,17 @@ mod tests {
         let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });
         let events: Vec<u32> = (0..4).flat_map(iteration).collect();
         let nodes: Vec<u32> = iteration(2).collect();
-        let found = window(&nodes, &events).expect("it is there");
+        let found = find_window(&nodes, &events).expect("it is there");
         assert_eq!((found.from, found.to, found.alike), (80, 120, 1));
         let plain: Vec<u32> = iteration(0).collect();
-        let found = window(&plain, &events).expect("it is there");
+        let found = find_window(&plain, &events).expect("it is there");
         assert_eq!((found.from, found.to, found.alike), (0, 40, 3));
-        assert!(window(&[5], &[6]).is_none());
+        assert!(find_window(&[5], &[6]).is_none());
     }
 
     #[test]
     fn shapes_agree_where_both_are_known() {
-        assert!(agree("[[4, 8], [], [[2], [3]]]", "[[4, 8], [], []]"));
-        assert!(!agree("[[4, 8]]", "[[4, 9]]"));
+        assert!(shapes_agree("[[4, 8], [], [[2], [3]]]", "[[4, 8], [], []]"));
+        assert!(!shapes_agree("[[4, 8]]", "[[4, 9]]"));
     }
 }

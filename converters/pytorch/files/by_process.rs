@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Takes out of `ranks` the files whose names do not distinguish ranks (several files of one kind have the same
 /// number or no number), and pairs the files of each process, sorted by process. The captures themselves must then
 /// state their ranks. Takes no file if a process has two files of a kind, or a file does not state its process.
-pub(super) fn take(
+pub(super) fn take_unnumbered(
     ranks: &mut FilesByRank,
     held: &HeldFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {

@@ -19,7 +19,7 @@ type CommunicatorKey = (i64, u32);
 pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
 
 /// Returns the communicator of a device call whose record states a number of members but no name.
-pub(super) fn key(call: &CommCall) -> Option<CommunicatorKey> {
+pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;
     Some((call.stream?, members))
@@ -39,7 +39,7 @@ struct Communicator {
 
 /// Returns the group of each communicator. `own` are the declared groups of each rank; undeclared groups are added to
 /// `groups`.
-pub(super) fn assign(
+pub(super) fn assign_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     groups: &mut Vec<JobGroup>,
@@ -66,7 +66,7 @@ pub(super) fn assign(
                 [_] => continue,
                 // If ranks have no capture, the captured rank with the nearest times may not be a member.
                 [] if ranks.len() < world as usize => None,
-                [] => undeclared(communicator, &seen, ranks).map(|members| {
+                [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
                     let group = groups.len() as u32;
                     groups.push(JobGroup {
@@ -80,7 +80,7 @@ pub(super) fn assign(
                     }
                     group
                 }),
-                _ => declared(communicator, &fitting, groups, &seen, ranks),
+                _ => find_declared_group(communicator, &fitting, groups, &seen, ranks),
             };
             if let Some(group) = found {
                 given[r].insert(communicator.key, group);
@@ -96,7 +96,7 @@ const UNNAMED: &str = "unnamed";
 fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
     let mut found: BTreeMap<CommunicatorKey, Vec<(CollectiveKind, u64, i64)>> = BTreeMap::new();
     for call in &calls.list {
-        if let (Some(key), CommOp::Collective(kind)) = (key(call), call.act) {
+        if let (Some(key), CommOp::Collective(kind)) = (communicator_key(call), call.act) {
             let own = found.entry(key).or_default();
             own.push((
                 kind,
@@ -116,7 +116,7 @@ impl Communicator {
     /// Returns the mean deviation between the end times of this communicator's collectives and of `other`'s, ns;
     /// `None` if the collectives differ. If the clocks are `apart` (not shared), the constant offset between them is
     /// removed first.
-    fn distance(&self, other: &Self, apart: bool) -> Option<i64> {
+    fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
             && self
@@ -139,17 +139,21 @@ impl Communicator {
     }
 
     /// Returns the distance and key of the nearest communicator in `of`, which has all communicators of one rank.
-    fn nearest(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
+    fn nearest_in(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
         let all = of.iter();
-        let all = all.filter_map(|other| Some((self.distance(other, apart)?, other.key)));
+        let all = all.filter_map(|other| Some((self.distance_to(other, apart)?, other.key)));
         all.min()
     }
 
     /// Returns the rank, distance and key of the nearest communicator on each other rank, nearest first.
-    fn neighbours(&self, seen: &[Vec<Self>], apart: bool) -> Vec<(i64, usize, CommunicatorKey)> {
+    fn nearest_on_ranks(
+        &self,
+        seen: &[Vec<Self>],
+        apart: bool,
+    ) -> Vec<(i64, usize, CommunicatorKey)> {
         let others = seen.iter().enumerate().filter(|(r, _)| *r != self.rank);
         let near = others.filter_map(|(r, of)| {
-            let (distance, key) = self.nearest(of, apart)?;
+            let (distance, key) = self.nearest_in(of, apart)?;
             Some((distance, r, key))
         });
         let mut near: Vec<_> = near.collect();
@@ -159,8 +163,12 @@ impl Communicator {
 
     /// Returns the members of the communicator including this one, sorted by rank. The communicator's records state
     /// the number of members. The function returns `None` unless the members are clearly nearer than all other ranks.
-    fn members(&self, seen: &[Vec<Self>], apart: bool) -> Option<Vec<(usize, CommunicatorKey)>> {
-        let near = self.neighbours(seen, apart);
+    fn find_members(
+        &self,
+        seen: &[Vec<Self>],
+        apart: bool,
+    ) -> Option<Vec<(usize, CommunicatorKey)>> {
+        let near = self.nearest_on_ranks(seen, apart);
         let others = (self.key.1 as usize).checked_sub(1)?;
         let last = match others {
             0 => 0,
@@ -183,16 +191,16 @@ fn clear(own: i64, other: i64) -> bool {
 
 /// Returns the members of a communicator without a declared group, if every member finds the same set of members
 /// nearest.
-fn undeclared(
+fn find_undeclared_members(
     communicator: &Communicator,
     seen: &[Vec<Communicator>],
     ranks: &[RankTimeline],
 ) -> Option<Vec<(usize, CommunicatorKey)>> {
-    clocks(ranks).find_map(|apart| {
-        let members = communicator.members(seen, apart)?;
+    clock_assumptions(ranks).find_map(|apart| {
+        let members = communicator.find_members(seen, apart)?;
         let mutual = members.iter().all(|&(r, key)| {
             let own = seen[r].iter().find(|other| other.key == key);
-            own.and_then(|own| own.members(seen, apart)).as_ref() == Some(&members)
+            own.and_then(|own| own.find_members(seen, apart)).as_ref() == Some(&members)
         });
         mutual.then_some(members)
     })
@@ -200,19 +208,19 @@ fn undeclared(
 
 /// Returns the declared group of a communicator: the group in `fitting` whose end times are clearly nearer than the
 /// other groups' end times, if there is one.
-fn declared(
+fn find_declared_group(
     communicator: &Communicator,
     fitting: &[u32],
     groups: &[JobGroup],
     seen: &[Vec<Communicator>],
     ranks: &[RankTimeline],
 ) -> Option<u32> {
-    clocks(ranks).find_map(|apart| {
+    clock_assumptions(ranks).find_map(|apart| {
         let far = |group: u32| -> Option<(i64, u32)> {
             let members = groups[group as usize].ranks.iter();
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
-            let distances = others.map(|r| communicator.nearest(&seen[r], apart));
+            let distances = others.map(|r| communicator.nearest_in(&seen[r], apart));
             // A group without other captured members has no distance, so the farthest distance is assumed.
             let farthest = distances
                 .map(|near| near.map(|(distance, _)| distance))
@@ -232,7 +240,7 @@ fn declared(
 }
 
 /// Returns whether to assume different clocks, best guess first. Ranks whose hosts are not named may share a host.
-fn clocks(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
+fn clock_assumptions(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();
     let several = names.any(|name| Some(name) != first);

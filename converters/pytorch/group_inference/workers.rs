@@ -42,7 +42,10 @@ impl WorkerPools {
         }
         threads.sort_unstable();
         threads.dedup();
-        let mut ways = vec![neighbours(&threads), runs(&threads, own.len())];
+        let mut ways = vec![
+            pair_consecutive(&threads),
+            split_at_gaps(&threads, own.len()),
+        ];
         // A partition with more pools than groups contradicts the declaration.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
         ways.dedup();
@@ -51,7 +54,7 @@ impl WorkerPools {
 }
 
 /// Pairs threads with consecutive numbers.
-fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
+fn pair_consecutive(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     let mut pools: Vec<Vec<u32>> = Vec::new();
     let mut before = None;
     for &(tid, thread) in threads {
@@ -66,7 +69,7 @@ fn neighbours(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
 
 /// Splits threads into `groups` runs at the largest gaps between their numbers; empty if a run would have more
 /// than the two threads of a group.
-fn runs(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
+fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
     }
@@ -103,7 +106,7 @@ const MOST: usize = 12;
 const CLEAR: i64 = 1_000;
 
 /// Returns the group of each worker thread, per rank; empty for a rank whose groups cannot be inferred.
-pub(super) fn assign(
+pub(super) fn assign_worker_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     groups: &[JobGroup],
@@ -118,13 +121,13 @@ pub(super) fn assign(
             let given: Option<WorkerGroups> = own
                 .iter()
                 .zip(pools)
-                .map(|(own, pools)| given(own, pools, (way, places)))
+                .map(|(own, pools)| groups_of_threads(own, pools, (way, places)))
                 .collect();
             if let Some(given) = given
-                && fits(calls, groups, &given)
+                && sizes_fit(calls, groups, &given)
                 && !scored.iter().any(|(.., other)| *other == given)
             {
-                let score = score(ranks, calls, groups, &given);
+                let score = score_assignment(ranks, calls, groups, &given);
                 scored.push((score, (way, places), given));
             }
         }
@@ -142,7 +145,7 @@ pub(super) fn assign(
 }
 
 /// Returns the groups of the threads of a rank under `choice`; `None` if `choice` does not fit the rank.
-fn given(
+fn groups_of_threads(
     own: &[u32],
     pools: &WorkerPools,
     (way, places): PoolAssignment,
@@ -168,7 +171,7 @@ fn given(
 }
 
 /// Returns whether every call's number of members matches the group assigned to its worker.
-fn fits(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
+fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
     calls.iter().zip(given).all(|(calls, given)| {
         calls.list.iter().all(|call| {
             let group = given
@@ -184,7 +187,7 @@ fn fits(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) 
 
 /// Returns the number of groups whose calls do not match, and the mean deviation of the end times of matching
 /// calls, ns. The constant offset between hosts' clocks is removed.
-fn score(
+fn score_assignment(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     groups: &[JobGroup],
@@ -241,16 +244,16 @@ mod tests {
     fn worker_threads_come_in_pairs() {
         // Four threads and two groups are paired in order; three threads are split at the largest gap.
         let four = [(24_463, 0), (24_464, 1), (24_478, 2), (24_479, 3)];
-        assert_eq!(runs(&four, 2), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(split_at_gaps(&four, 2), [vec![0, 1], vec![2, 3]]);
         let interleaved = [(19, 0), (21, 1), (22, 2), (26, 3)];
-        assert_eq!(runs(&interleaved, 2), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(split_at_gaps(&interleaved, 2), [vec![0, 1], vec![2, 3]]);
         let three = [(24_463, 0), (24_464, 1), (24_478, 2)];
-        assert_eq!(runs(&three, 2), [vec![0, 1], vec![2]]);
+        assert_eq!(split_at_gaps(&three, 2), [vec![0, 1], vec![2]]);
         assert!(
-            runs(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
+            split_at_gaps(&[(1, 0), (2, 1), (3, 2)], 1).is_empty(),
             "no group has three"
         );
-        assert_eq!(neighbours(&four), [vec![0, 1], vec![2, 3]]);
-        assert_eq!(neighbours(&three), [vec![0, 1], vec![2]]);
+        assert_eq!(pair_consecutive(&four), [vec![0, 1], vec![2, 3]]);
+        assert_eq!(pair_consecutive(&three), [vec![0, 1], vec![2]]);
     }
 }

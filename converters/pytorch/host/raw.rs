@@ -130,7 +130,7 @@ struct RawAttr<'a> {
 
 impl<'a> RawAttrs<'a> {
     /// Stores an attribute; returns the attribute's name if the node already has it.
-    fn put(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
+    fn set_attribute(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
         let slot = match &*name {
             "rf_id" => &mut self.rf_id,
             "fw_parent" => &mut self.fw_parent,
@@ -147,15 +147,15 @@ impl<'a> RawAttrs<'a> {
         slot.replace(value).map(|_| name)
     }
 
-    fn scan(&mut self, scan: &mut JsonScanner<'a>) -> Option<()> {
+    fn scan_attributes(&mut self, scan: &mut JsonScanner<'a>) -> Option<()> {
         scan.list(|scan| {
             let (mut name, mut value) = (None, None);
             scan.object(|scan, key| match key {
-                "name" => once(&mut name, scan.plain()?),
-                "value" => once(&mut value, scan.value()?),
+                "name" => set_once(&mut name, scan.plain()?),
+                "value" => set_once(&mut value, scan.value()?),
                 _ => scan.skip(),
             })?;
-            match self.put(Cow::Borrowed(name?), value?) {
+            match self.set_attribute(Cow::Borrowed(name?), value?) {
                 None => Some(()),
                 Some(_) => None,
             }
@@ -164,12 +164,12 @@ impl<'a> RawAttrs<'a> {
 }
 
 /// Sets a value once; returns `None` if it was set already.
-fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+fn set_once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
     slot.replace(value).is_none().then_some(())
 }
 
 impl<'a> RawOperands<'a> {
-    fn scan(scan: &mut JsonScanner<'a>) -> Option<Self> {
+    fn scan_operands(scan: &mut JsonScanner<'a>) -> Option<Self> {
         if scan.peek()? == b'[' {
             let mut ends: Option<(JsonText<'a>, JsonText<'a>)> = None;
             scan.list(|scan| {
@@ -181,9 +181,9 @@ impl<'a> RawOperands<'a> {
         }
         let (mut values, mut shapes, mut types) = (None, None, None);
         scan.object(|scan, key| match key {
-            "values" => once(&mut values, scan.value()?),
-            "shapes" => once(&mut shapes, scan.value()?),
-            "types" => once(&mut types, scan.value()?),
+            "values" => set_once(&mut values, scan.value()?),
+            "shapes" => set_once(&mut shapes, scan.value()?),
+            "types" => set_once(&mut types, scan.value()?),
             _ => scan.skip(),
         })?;
         Some(Self::Nested {
@@ -202,18 +202,18 @@ impl<'a> RawHostNode<'a> {
         let mut seen = SeenKeys::default();
         scan.object(|scan, key| {
             let (place, slot) = match key {
-                "id" => return once(&mut id, scan.value()?),
-                "name" => return once(&mut name, scan.plain()?),
+                "id" => return set_once(&mut id, scan.value()?),
+                "name" => return set_once(&mut name, scan.plain()?),
                 "inputs" | "outputs" => {
                     let side = if key == "inputs" {
                         &mut node.inputs
                     } else {
                         &mut node.outputs
                     };
-                    return once(side, RawOperands::scan(scan)?);
+                    return set_once(side, RawOperands::scan_operands(scan)?);
                 }
                 "attrs" => {
-                    node.attrs.scan(scan)?;
+                    node.attrs.scan_attributes(scan)?;
                     return seen.first(0);
                 }
                 "op_schema" => {
@@ -260,7 +260,7 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<RawAttrs<'de>, A::Error> {
         let mut attrs = RawAttrs::default();
         while let Some(RawAttr { name, value }) = entries.next_element()? {
-            if let Some(name) = attrs.put(name, value) {
+            if let Some(name) = attrs.set_attribute(name, value) {
                 return Err(A::Error::custom(format!(
                     "found the attribute `{name}` twice, expected it once"
                 )));

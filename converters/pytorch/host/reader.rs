@@ -3,8 +3,8 @@
 use super::raw::{RawHostNode, RawOperands};
 use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE, ObserverRecord};
 use crate::pytorch::name_repair::NameLayout;
-use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
-use crate::pytorch::tensors::{ArgType, TensorArg, tensors};
+use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, parse_integer};
+use crate::pytorch::tensors::{ArgType, TensorArg, append_tensors};
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, communicates, groups, number, op_work,
     python_repr,
@@ -87,7 +87,7 @@ impl HostTraceReader {
         self.trace
     }
 
-    fn text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
+    fn intern_text(&mut self, text: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let number = self.trace.texts.intern(text);
         number.ok_or_else(|| {
             at.refused(
@@ -99,7 +99,7 @@ impl HostTraceReader {
     }
 
     /// Converts a JSON text to Python's notation; returns the index of the result.
-    fn python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
+    fn intern_python(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<u32, TraceError> {
         let Some(known) = self.json.intern(json) else {
             return Err(at.refused(
                 "",
@@ -110,13 +110,13 @@ impl HostTraceReader {
         if let Some(number) = self.python.get(known as usize) {
             return Ok(*number);
         }
-        let number = self.text(&python_repr::escape(json), at)?;
+        let number = self.intern_text(&python_repr::python_text(json), at)?;
         self.python.push(number);
         Ok(number)
     }
 
     /// Returns the index of the parsed form of a list of types.
-    fn meaning(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
+    fn parse_types(&mut self, json: &str, at: &LocatedElement<'_>) -> Result<usize, TraceError> {
         let Some(known) = self.types.intern(json) else {
             return Err(at.refused(
                 "",
@@ -134,20 +134,20 @@ impl HostTraceReader {
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.refused(json, found, OTHER_TOOL));
             };
-            let text = self.python(json, at)?;
+            let text = self.intern_python(json, at)?;
             self.meaning.push((meaning, text));
         }
         Ok(known)
     }
 
-    fn side(
+    fn summarize_operands(
         &mut self,
         lists: &OperandLists<'_>,
         at: &LocatedElement<'_>,
     ) -> Result<OperandSummary, TraceError> {
-        let meaning = self.meaning(lists.types, at)?;
+        let meaning = self.parse_types(lists.types, at)?;
         self.tensors.clear();
-        let read = tensors(&lists.values, &self.meaning[meaning].0, &mut self.tensors);
+        let read = append_tensors(&lists.values, &self.meaning[meaning].0, &mut self.tensors);
         read.map_err(|(part, what)| {
             at.refused(part, format!("{what}, found {}", escape(part)), OTHER_TOOL)
         })?;
@@ -171,7 +171,7 @@ impl HostTraceReader {
             return Err(at.refused(&lists.values, found, OTHER_TOOL));
         };
         Ok(OperandSummary {
-            shapes: self.python(lists.shapes, at)?,
+            shapes: self.intern_python(lists.shapes, at)?,
             types: self.meaning[meaning].1,
             storages: (first, self.trace.storages.len() as u32),
             bytes,
@@ -231,7 +231,7 @@ impl ElementReader for HostTraceReader {
         let attrs = &raw.attrs;
         let input = OperandLists::new(&raw.inputs, raw.input_shapes, raw.input_types, &at)?;
         let output = OperandLists::new(&raw.outputs, raw.output_shapes, raw.output_types, &at)?;
-        let Some(parent) = integer(raw.parent, "ctrl_deps", &at)? else {
+        let Some(parent) = parse_integer(raw.parent, "ctrl_deps", &at)? else {
             let found =
                 "a node with neither `ctrl_deps` nor `parent`, expected the id of its parent node"
                     .to_owned();
@@ -240,7 +240,7 @@ impl ElementReader for HostTraceReader {
         let mut args = NONE;
         if communicates(&raw.name) {
             args = self.trace.args.len() as u32;
-            let text = |raw: &JsonText<'_>| number::text(raw.get()).into_owned();
+            let text = |raw: &JsonText<'_>| number::value_text(raw.get()).into_owned();
             let attrs = attrs.others.iter();
             self.trace.args.push(CommArgs {
                 inputs: input.values.clone().into_owned(),
@@ -256,7 +256,7 @@ impl ElementReader for HostTraceReader {
             self.take_groups(&input.values, &at)?;
         }
         let op_schema = match (attrs.op_schema, &raw.op_schema) {
-            (Some(raw), _) => number::text(raw.get()),
+            (Some(raw), _) => number::value_text(raw.get()),
             (None, Some(text)) => Cow::Borrowed(&**text),
             (None, None) => Cow::Borrowed(""),
         };
@@ -264,13 +264,13 @@ impl ElementReader for HostTraceReader {
             true => Cow::Owned(op_work::scalar_values(&input.values)),
             false => Cow::Borrowed("[]"),
         };
-        let values = self.text(&values, &at)?;
-        let input = self.side(&input, &at)?;
-        let output = self.side(&output, &at)?;
+        let values = self.intern_text(&values, &at)?;
+        let input = self.summarize_operands(&input, &at)?;
+        let output = self.summarize_operands(&output, &at)?;
         // These keys are in `attrs` in nested formats and at top level in the flat format.
         let form = HostNodeForm {
-            scope: integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
-            op_schema: self.text(&op_schema, &at)?,
+            scope: parse_integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
+            op_schema: self.intern_text(&op_schema, &at)?,
             shapes_in: input.shapes,
             types_in: input.types,
             shapes_out: output.shapes,
@@ -280,17 +280,18 @@ impl ElementReader for HostTraceReader {
             bytes_out: output.bytes,
         };
         self.trace.records.push(ObserverRecord {
-            id: integer(Some(raw.id), "id", &at)?.unwrap_or(0),
+            id: parse_integer(Some(raw.id), "id", &at)?.unwrap_or(0),
             parent,
-            rf_id: integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),
-            seq_id: integer(attrs.seq_id.or(raw.seq_id), "seq_id", &at)?.unwrap_or(-1),
-            fw_parent: integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?.unwrap_or(0),
+            rf_id: parse_integer(attrs.rf_id.or(raw.rf_id), "rf_id", &at)?.unwrap_or(0),
+            seq_id: parse_integer(attrs.seq_id.or(raw.seq_id), "seq_id", &at)?.unwrap_or(-1),
+            fw_parent: parse_integer(attrs.fw_parent.or(raw.fw_parent), "fw_parent", &at)?
+                .unwrap_or(0),
             storages_in: input.storages,
             storages_out: output.storages,
         });
         let node = HostNode {
-            name: self.text(&raw.name, &at)?,
-            tid: integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
+            name: self.intern_text(&raw.name, &at)?,
+            tid: parse_integer(attrs.tid.or(raw.tid), "tid", &at)?.unwrap_or(0),
             form: self.forms.intern(form),
             args,
         };
@@ -308,9 +309,9 @@ impl ElementReader for HostTraceReader {
         _: LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         match key {
-            "schema" => self.trace.schema = number::text(value.get()).into_owned(),
+            "schema" => self.trace.schema = number::value_text(value.get()).into_owned(),
             "pid" => {
-                let pid = number::whole(value.get());
+                let pid = number::parse_whole(value.get());
                 self.trace.pid = pid.and_then(|pid| u64::try_from(pid).ok());
             }
             _ => {}

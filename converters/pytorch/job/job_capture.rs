@@ -106,7 +106,7 @@ impl JobCapture {
         let offsets = clock::offsets(&ranks, &calls, &matches);
         let mut models: Vec<RankModel> = (0..).zip(&ranks).map(RankModel::captured).collect();
         if infer.is_some() {
-            let found = inferred_ranks::infer(&captured, &calls, &mut groups, world);
+            let found = inferred_ranks::infer_ranks(&captured, &calls, &mut groups, world);
             let found = found.map_err(|unknown| {
                 let hint = "capture a rank of each pipeline stage, tensor shard and expert";
                 TraceError::refused_in(file(unknown.nearest), unknown.to_string(), hint)

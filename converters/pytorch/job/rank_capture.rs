@@ -234,12 +234,13 @@ impl RankCapture {
     }
 
     /// Reads and extracts the files of a rank, or of several ranks if their traces were merged into one file.
-    fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
+    fn read_pair(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
-        let host = host.map(|path| pair.read(path, HostTrace::read, HostTrace::from_bytes));
+        let host = host.map(|path| pair.read_file(path, HostTrace::read, HostTrace::from_bytes));
         let host = host.transpose()?;
         let kineto = pair.kineto.as_deref();
-        let kineto = kineto.map(|path| pair.read(path, KinetoTrace::read, KinetoTrace::from_bytes));
+        let kineto =
+            kineto.map(|path| pair.read_file(path, KinetoTrace::read, KinetoTrace::from_bytes));
         let kineto = kineto.transpose()?;
         let kineto = match (&host, kineto) {
             (None, Some(kineto)) => {
@@ -263,7 +264,7 @@ impl RankCapture {
         }
         let steps = pair.steps.as_deref();
         let steps = steps
-            .map(|path| pair.read(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
+            .map(|path| pair.read_file(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
         // The number in the file name may be something other than a rank, such as the step in `trace_8.json`. Only
@@ -292,7 +293,7 @@ impl RankCapture {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(pair) = pairs.get(i) else { break };
                 let part = interrupt::check().map_err(TraceError::from);
-                let part = part.and_then(|()| Self::read(pair, options));
+                let part = part.and_then(|()| Self::read_pair(pair, options));
                 if let Ok(mut slot) = slots[i].lock() {
                     *slot = Some(part);
                 }

@@ -13,7 +13,7 @@ const LEAST_OFFSET: u64 = 100;
 impl KinetoTrace {
     /// Returns the traces of the ranks in this file, sorted by rank; only this trace if it contains one process.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
-        let Some(places) = self.labelled().or_else(|| self.offset()) else {
+        let Some(places) = self.label_tracks().or_else(|| self.track_offsets()) else {
             return vec![self];
         };
         let ranks: BTreeSet<u32> = places.iter().flatten().map(|place| place.0).collect();
@@ -82,12 +82,12 @@ impl KinetoTrace {
     }
 
     /// Returns the rank and process of each track from the labels before process ids, if there are several labels.
-    fn labelled(&self) -> Option<Vec<Option<(u32, String)>>> {
-        let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(label).collect();
+    fn label_tracks(&self) -> Option<Vec<Option<(u32, String)>>> {
+        let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
             .iter()
             .flatten()
-            .map(|&(label, _)| (numbers(label), label))
+            .map(|&(label, _)| (label_numbers(label), label))
             .collect();
         if labels.len() < 2 {
             return None;
@@ -111,7 +111,7 @@ impl KinetoTrace {
 
     /// Returns the rank and process of each track from the offsets of processes: each rank's process id and device
     /// number are shifted by the same multiple of one number.
-    fn offset(&self) -> Option<Vec<Option<(u32, String)>>> {
+    fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
             .iter()
@@ -155,13 +155,13 @@ impl KinetoTrace {
 }
 
 /// Returns the label before a process id, and the process id.
-fn label(track: &KinetoTrack) -> Option<(&str, &str)> {
+fn split_label(track: &KinetoTrack) -> Option<(&str, &str)> {
     let (label, pid) = track.pid.strip_prefix('[')?.split_once(']')?;
-    (!numbers(label).is_empty()).then(|| (label, pid.trim_start()))
+    (!label_numbers(label).is_empty()).then(|| (label, pid.trim_start()))
 }
 
 /// Returns the numbers in a label.
-fn numbers(label: &str) -> Vec<u32> {
+fn label_numbers(label: &str) -> Vec<u32> {
     let parts = label.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }

@@ -35,8 +35,8 @@ impl OperandTable {
     ) -> Option<OperandTexts> {
         let shape = self.shapes.intern(dims)? as usize;
         if shape == self.known_shapes.len() {
-            let text = texts.intern(&python_repr::escape(dims))?;
-            self.known_shapes.push((text, elements(dims)));
+            let text = texts.intern(&python_repr::python_text(dims))?;
+            self.known_shapes.push((text, element_counts(dims)));
         }
         let kind = self.types.intern(types)? as usize;
         if kind == self.known_types.len() {
@@ -56,7 +56,7 @@ impl OperandTable {
 }
 
 /// Returns the number of elements of each argument; for a list, the sum over its tensors.
-fn elements(dims: &str) -> Vec<u64> {
+fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);
     arguments.iter().map(elements_of).collect()
@@ -73,7 +73,7 @@ fn host_types(types: &str) -> (String, Vec<u64>) {
     });
     let named: Vec<String> = named.collect();
     let json = serde_json::to_string(&named).unwrap_or_default();
-    (python_repr::escape(&json), sizes)
+    (python_repr::python_text(&json), sizes)
 }
 
 #[cfg(test)]
@@ -108,6 +108,6 @@ mod tests {
     #[test]
     fn a_tensor_without_sizes_is_a_number() {
         assert_eq!(texts("[[]]", r#"["float"]"#).2, 4);
-        assert_eq!(elements("[[[2,3],[4]],[5]]"), [10, 5]);
+        assert_eq!(element_counts("[[[2,3],[4]],[5]]"), [10, 5]);
     }
 }

@@ -116,19 +116,19 @@ impl<'a> RawKinetoEvent<'a> {
     pub fn scan(layouts: &mut ElementLayouts, text: &'a str, event: &mut Self) -> Option<usize> {
         let mut values = [None; value::COUNT];
         if let Some(used) = layouts.read(text, value::PID, &mut values) {
-            event.take(&values);
+            event.set_fields(&values);
             return Some(used);
         }
         values = [None; value::COUNT];
-        let used = walk(layouts, text, &mut values)?;
-        event.take(&values);
+        let used = scan_by_key(layouts, text, &mut values)?;
+        event.set_fields(&values);
         layouts.learn(&text[..used]);
         Some(used)
     }
 
     /// Sets the fields from values indexed by number.
     #[inline]
-    fn take(&mut self, values: &[Option<&'a str>; value::COUNT]) {
+    fn set_fields(&mut self, values: &[Option<&'a str>; value::COUNT]) {
         let json = |number: u8| values[number as usize].map(JsonText::legal);
         self.ph = values[value::PH as usize].unwrap_or_default().into();
         self.cat = values[value::CAT as usize].map(Cow::Borrowed);
@@ -155,7 +155,7 @@ impl<'a> RawKinetoEvent<'a> {
 
 /// Reads the event at the start of `text` key by key into `values`, records it in `layouts`, and returns its
 /// length.
-fn walk<'a>(
+fn scan_by_key<'a>(
     layouts: &mut ElementLayouts,
     text: &'a str,
     values: &mut [Option<&'a str>; value::COUNT],
@@ -183,7 +183,7 @@ fn walk<'a>(
             })?,
             value::PH | value::CAT | value::NAME => {
                 let json = scan.value()?.get();
-                note(number, plain(json)?, json);
+                note(number, unescaped_string(json)?, json);
             }
             _ => {
                 let value = scan.value()?.get();
@@ -196,14 +196,14 @@ fn walk<'a>(
 }
 
 /// Returns the content of a string without escapes.
-fn plain(json: &str) -> Option<&str> {
+fn unescaped_string(json: &str) -> Option<&str> {
     let content = json.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then_some(content)
 }
 
 impl<'a> EventArgs<'a> {
     /// Returns the field for the argument `key`, if the argument is kept.
-    fn slot(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
+    fn slot_of(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::of_arg(key) {
             value::EXTERNAL_ID => &mut self.external_id,
             value::RF_ID => &mut self.rf_id,
@@ -243,7 +243,7 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<EventArgs<'de>, A::Error> {
         let mut args = EventArgs::default();
         while let Some(JsonString(key)) = entries.next_key()? {
-            let Some(slot) = args.slot(&key) else {
+            let Some(slot) = args.slot_of(&key) else {
                 entries.next_value::<IgnoredAny>()?;
                 continue;
             };
@@ -293,7 +293,7 @@ impl<'de> Visitor<'de> for AllEventArgsVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<AllEventArgs, A::Error> {
         let mut args = Vec::new();
         while let Some((key, value)) = entries.next_entry::<String, &RawValue>()? {
-            args.push((key, number::text(value.get()).into_owned()));
+            args.push((key, number::value_text(value.get()).into_owned()));
         }
         Ok(AllEventArgs(args))
     }

@@ -5,8 +5,10 @@ use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
 use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE, PythonEvent};
 use crate::pytorch::name_repair::NameLayout;
-use crate::pytorch::number::{self, nanoseconds};
-use crate::pytorch::stream::{ElementLayouts, ElementReader, JsonText, LocatedElement, integer};
+use crate::pytorch::number::{self, parse_nanoseconds};
+use crate::pytorch::stream::{
+    ElementLayouts, ElementReader, JsonText, LocatedElement, parse_integer,
+};
 use crate::pytorch::{
     ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, communicates, groups, op_work,
 };
@@ -109,7 +111,7 @@ impl KinetoReader {
         }
         drop_outside(&mut trace);
         trace.tracks = self.tracks.finish();
-        trace.unread = unread(&trace, self.unread);
+        trace.unread = count_unread(&trace, self.unread);
         trace.details = self.details.into_keys();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
         Ok(trace)
@@ -125,7 +127,7 @@ impl KinetoReader {
         }
     }
 
-    fn track(
+    fn track_of(
         &mut self,
         raw: &RawKinetoEvent<'_>,
         at: &LocatedElement<'_>,
@@ -161,15 +163,15 @@ impl KinetoReader {
         self.named[name as usize]
     }
 
-    fn event(
+    fn add_event(
         &mut self,
         raw: &RawKinetoEvent<'_>,
         category: EventCategory,
         at: &LocatedElement<'_>,
     ) -> Result<(), TraceError> {
         let duration = match raw.dur {
-            Some(dur) if is_number(dur.get()) => nanoseconds(dur.get()),
-            Some(_) => Some(time(raw.dur, "dur", at)?),
+            Some(dur) if is_number(dur.get()) => parse_nanoseconds(dur.get()),
+            Some(_) => Some(parse_time(raw.dur, "dur", at)?),
             None => None,
         };
         let Some(duration_ns) = duration.and_then(|duration| u64::try_from(duration).ok()) else {
@@ -213,9 +215,9 @@ impl KinetoReader {
                 values = self.trace.texts.intern(&found).ok_or_else(huge)?;
             }
         }
-        let track = self.track(raw, at)?;
-        let stream = integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
-        let device = integer(raw_args.device, "device", at)?;
+        let track = self.track_of(raw, at)?;
+        let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
+        let device = parse_integer(raw_args.device, "device", at)?;
         // Some device plug-ins state neither stream nor device. Traces of such plug-ins have one process per device
         // and one track per stream.
         let of_track = |is_missing: bool| is_missing && category.is_work();
@@ -230,7 +232,7 @@ impl KinetoReader {
         let details = EventDetails {
             stream,
             device,
-            bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
+            bytes: parse_integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
             args,
             shapes: operands.as_ref().map_or(NONE, |operands| operands.shapes),
             types: operands.as_ref().map_or(NONE, |operands| operands.types),
@@ -242,10 +244,10 @@ impl KinetoReader {
             details => self.details.intern(details),
         };
         let id = |value, what| -> Result<u64, TraceError> {
-            Ok(integer(value, what, at)?.map_or(0, |JoiningId(id)| id))
+            Ok(parse_integer(value, what, at)?.map_or(0, |JoiningId(id)| id))
         };
         let event = KinetoEvent {
-            start_ns: time(raw.ts, "ts", at)?,
+            start_ns: parse_time(raw.ts, "ts", at)?,
             duration_ns,
             name,
             category,
@@ -265,12 +267,12 @@ impl KinetoReader {
     }
 
     /// Records a Python call; drops calls without times.
-    fn python(
+    fn record_python_call(
         &mut self,
         raw: &RawKinetoEvent<'_>,
         at: &LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        let times = [raw.ts, raw.dur].map(|time| nanoseconds(time?.get()));
+        let times = [raw.ts, raw.dur].map(|time| parse_nanoseconds(time?.get()));
         let [Some(start_ns), Some(duration)] = times else {
             return Ok(());
         };
@@ -285,7 +287,7 @@ impl KinetoReader {
                 HUGE,
             )
         })?;
-        let track = self.track(raw, at)?;
+        let track = self.track_of(raw, at)?;
         self.trace.python.push(PythonEvent {
             start_ns,
             duration_ns,
@@ -296,19 +298,19 @@ impl KinetoReader {
     }
 
     /// Extends the profiler's span to include the times of an event that states the span.
-    fn widen(
+    fn widen_profile_span(
         &mut self,
         raw: &RawKinetoEvent<'_>,
         at: &LocatedElement<'_>,
     ) -> Result<(), TraceError> {
-        let from = time(raw.ts, "ts", at)?;
-        let to = from.saturating_add(time(raw.dur, "dur", at)?.max(0));
+        let from = parse_time(raw.ts, "ts", at)?;
+        let to = from.saturating_add(parse_time(raw.dur, "dur", at)?.max(0));
         let span = self.trace.span.get_or_insert((from, to));
         *span = (span.0.min(from), span.1.max(to));
         Ok(())
     }
 
-    fn distributed(
+    fn read_distributed_info(
         &mut self,
         value: JsonText<'_>,
         at: &LocatedElement<'_>,
@@ -319,14 +321,14 @@ impl KinetoReader {
             at.refused(value.get(), found, DAMAGED)
         })?;
         let Some(read) = read else { return Ok(()) };
-        self.trace.rank = integer(read.rank, "rank", at)?;
-        self.trace.world_size = integer(read.world_size, "world_size", at)?;
+        self.trace.rank = parse_integer(read.rank, "rank", at)?;
+        self.trace.world_size = parse_integer(read.world_size, "world_size", at)?;
         self.trace.backend = read.backend;
         if let Some(version) = read.nccl_version {
             self.trace.versions.push(("nccl".to_owned(), version));
         }
         if let Some(config) = read.pg_config {
-            let json = number::text(config.get());
+            let json = number::value_text(config.get());
             let (groups, wrong) = groups::parse(&json);
             if let Some(wrong) = wrong {
                 let text = format!(
@@ -388,7 +390,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         return calls.then_some(EventCategory::Runtime);
     };
     args.stream?;
-    let task = number::text(task.get()).to_ascii_uppercase();
+    let task = number::value_text(task.get()).to_ascii_uppercase();
     match &*task {
         "MEMCPY_ASYNC" => Some(EventCategory::Copy),
         task if task.contains("SDMA") || task.contains("RDMA") => None,
@@ -398,7 +400,7 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
 }
 
 /// Returns the unread events by category, but only events on tracks outside the operators' process.
-fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
+fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
     let processes = trace.operators_of_processes();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     for ((category, track), count) in counts {
@@ -454,7 +456,7 @@ fn is_number(json: &str) -> bool {
 }
 
 /// Parses a required time to nanoseconds.
-fn time(
+fn parse_time(
     value: Option<JsonText<'_>>,
     what: &str,
     at: &LocatedElement<'_>,
@@ -463,7 +465,7 @@ fn time(
         let found = format!("an event without `{what}`, expected microseconds");
         return Err(at.refused("", found, DAMAGED));
     };
-    nanoseconds(value.get()).ok_or_else(|| {
+    parse_nanoseconds(value.get()).ok_or_else(|| {
         let found = format!(
             "`{what}` is {}, expected microseconds within 292 years",
             escape(value.get())
@@ -494,20 +496,20 @@ impl ElementReader for KinetoReader {
         let cat = raw.cat.as_deref().unwrap_or("");
         match (&*raw.ph, cat) {
             ("X", cat) => {
-                if let Some(category) = EventCategory::named(cat) {
-                    return self.event(raw, category, &at);
+                if let Some(category) = EventCategory::from_name(cat) {
+                    return self.add_event(raw, category, &at);
                 }
                 if PYTHON.contains(&cat) {
-                    return self.python(raw, &at);
+                    return self.record_python_call(raw, &at);
                 }
                 if cat == "Trace" {
-                    self.widen(raw, &at)?;
+                    self.widen_profile_span(raw, &at)?;
                 } else if cat.is_empty() {
                     if let Some(category) = ascend_category(raw) {
-                        return self.event(raw, category, &at);
+                        return self.add_event(raw, category, &at);
                     }
                 } else if !ON_HOST.contains(&cat) {
-                    let track = self.track(raw, &at)?;
+                    let track = self.track_of(raw, &at)?;
                     let unread = self.unread.entry((cat.to_owned(), track));
                     *unread.or_default() += 1;
                 }
@@ -545,10 +547,12 @@ impl ElementReader for KinetoReader {
     ) -> Result<(), TraceError> {
         match key {
             "baseTimeNanoseconds" => {
-                self.base_ns = integer(Some(value), key, &at)?.unwrap_or(0);
+                self.base_ns = parse_integer(Some(value), key, &at)?.unwrap_or(0);
             }
-            "distributedInfo" => self.distributed(value, &at)?,
-            "host_name" => self.trace.host_name = Some(number::text(value.get()).into_owned()),
+            "distributedInfo" => self.read_distributed_info(value, &at)?,
+            "host_name" => {
+                self.trace.host_name = Some(number::value_text(value.get()).into_owned())
+            }
             "deviceProperties" => {
                 let devices = serde_json::from_str::<Vec<DeviceProperties>>(value.get());
                 let devices = devices.map_err(|error| {
@@ -559,7 +563,7 @@ impl ElementReader for KinetoReader {
             }
             _ => {
                 if let Some(of) = key.strip_suffix("_version") {
-                    let version = number::text(value.get()).into_owned();
+                    let version = number::value_text(value.get()).into_owned();
                     self.trace.versions.push((of.to_owned(), version));
                 }
             }

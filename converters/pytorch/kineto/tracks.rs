@@ -32,8 +32,8 @@ pub(super) struct TrackTable {
 }
 
 /// Returns the text of one part of a track's key (process or thread id), which is a number or a string.
-fn text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
-    part.map_or(Cow::Borrowed(""), |part| number::text(part.get()))
+fn key_text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
+    part.map_or(Cow::Borrowed(""), |part| number::value_text(part.get()))
 }
 
 impl TrackTable {
@@ -44,7 +44,7 @@ impl TrackTable {
 
     /// Returns the index of a track, and adds the track if it is new; `None` if the table is full.
     pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
-        let (pid, tid) = (text(pid), text(tid));
+        let (pid, tid) = (key_text(pid), key_text(tid));
         // Consecutive events usually have the same track, so the last track is tried first.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
@@ -69,14 +69,14 @@ impl TrackTable {
     pub fn stream(&self, track: u32) -> i64 {
         /// First stream number for tracks whose id is a word; it is above all other stream numbers.
         const WORDS: i64 = 100_000;
-        let tid = number::whole(&self.tracks[track as usize].tid);
+        let tid = number::parse_whole(&self.tracks[track as usize].tid);
         let number = tid.and_then(|tid| i64::try_from(tid).ok());
         number.unwrap_or(WORDS + i64::from(track))
     }
 
     /// Returns a track's device, from its process; −1 if the process id is a word.
     pub fn device(&self, track: u32) -> i32 {
-        let pid = number::whole(&self.tracks[track as usize].pid);
+        let pid = number::parse_whole(&self.tracks[track as usize].pid);
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
     }
 
@@ -87,9 +87,9 @@ impl TrackTable {
         tid: Option<JsonText<'_>>,
         name: Option<JsonText<'_>>,
     ) -> Option<()> {
-        self.set_key(&text(pid), &text(tid));
+        self.set_key(&key_text(pid), &key_text(tid));
         if self.named.intern(&self.key)? as usize == self.names.len() {
-            self.names.push(self.texts.intern(&text(name))?);
+            self.names.push(self.texts.intern(&key_text(name))?);
         }
         Some(())
     }

@@ -48,7 +48,7 @@ impl OperatorArguments {
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
         // Only the type names are in quotes.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
-        let shaped = list(shapes_in);
+        let shaped = parse_list(shapes_in);
         let arg = |(i, shape): (usize, &Value)| {
             let of_tensor = types.get(i).and_then(|name| name.strip_prefix("Tensor("));
             let element = of_tensor.and_then(|name| name.strip_suffix(')'));
@@ -70,9 +70,9 @@ impl OperatorArguments {
         };
         Self {
             args: shaped.iter().enumerate().map(arg).collect(),
-            outputs: list(shapes_out).iter().map(shape_of).collect(),
+            outputs: parse_list(shapes_out).iter().map(shape_of).collect(),
             outputs_recorded: false,
-            values: list(values).iter().map(text).collect(),
+            values: parse_list(values).iter().map(text).collect(),
         }
     }
 
@@ -119,7 +119,7 @@ pub(super) fn elements(shape: &[u64]) -> Option<u64> {
         .try_fold(1_u64, |product, &n| product.checked_mul(n))
 }
 
-fn list(text: &str) -> Vec<Value> {
+fn parse_list(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
@@ -139,7 +139,7 @@ pub(in crate::pytorch) fn scalar_values(inputs: &str) -> String {
         Value::Object(_) => Value::from(""),
         scalar => scalar,
     };
-    let words: Vec<Value> = list(inputs).into_iter().map(word).collect();
+    let words: Vec<Value> = parse_list(inputs).into_iter().map(word).collect();
     Value::from(words).to_string()
 }
 

@@ -35,7 +35,7 @@ struct AttentionSignature {
     pages: Option<usize>,
 }
 
-const fn by_heads(name: &'static str, causal: usize) -> AttentionSignature {
+const fn signature_by_heads(name: &'static str, causal: usize) -> AttentionSignature {
     AttentionSignature {
         name,
         query: 0,
@@ -48,14 +48,14 @@ const fn by_heads(name: &'static str, causal: usize) -> AttentionSignature {
     }
 }
 
-const fn by_rows(name: &'static str, causal: usize) -> AttentionSignature {
+const fn signature_by_rows(name: &'static str, causal: usize) -> AttentionSignature {
     AttentionSignature {
         by_rows: true,
-        ..by_heads(name, causal)
+        ..signature_by_heads(name, causal)
     }
 }
 
-const fn backward(forward: AttentionSignature) -> AttentionSignature {
+const fn backward_signature(forward: AttentionSignature) -> AttentionSignature {
     AttentionSignature {
         query: 1,
         products: 5,
@@ -63,21 +63,25 @@ const fn backward(forward: AttentionSignature) -> AttentionSignature {
     }
 }
 
-const fn varlen(dense: AttentionSignature, offsets: usize, longest: usize) -> AttentionSignature {
+const fn varlen_signature(
+    dense: AttentionSignature,
+    offsets: usize,
+    longest: usize,
+) -> AttentionSignature {
     AttentionSignature {
         sequences: Some((offsets, longest)),
         ..dense
     }
 }
 
-const fn windowed(whole: AttentionSignature, left: usize) -> AttentionSignature {
+const fn windowed_signature(whole: AttentionSignature, left: usize) -> AttentionSignature {
     AttentionSignature {
         window: Some(left),
         ..whole
     }
 }
 
-const fn paged(whole: AttentionSignature, pages: usize) -> AttentionSignature {
+const fn paged_signature(whole: AttentionSignature, pages: usize) -> AttentionSignature {
     AttentionSignature {
         pages: Some(pages),
         ..whole
@@ -90,88 +94,122 @@ const NOWHERE: usize = usize::MAX;
 /// Signatures from the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of
 /// FlashAttention, and of xFormers.
 static SIGNATURES: [AttentionSignature; 28] = [
-    by_heads("scaled_dot_product_attention", 5),
-    by_heads("_scaled_dot_product_attention_math", 5),
-    by_heads("_scaled_dot_product_attention_math_for_mps", 5),
-    by_heads("_scaled_dot_product_flash_attention", 4),
-    by_heads("_scaled_dot_product_flash_attention_for_cpu", 4),
-    by_heads("_scaled_dot_product_efficient_attention", 6),
-    by_heads("_scaled_dot_product_cudnn_attention", 6),
-    by_heads("_scaled_dot_product_fused_attention_overrideable", 5),
-    by_heads("_cudnn_attention_forward", 10),
-    backward(by_heads("_scaled_dot_product_flash_attention_backward", 11)),
-    backward(by_heads(
+    signature_by_heads("scaled_dot_product_attention", 5),
+    signature_by_heads("_scaled_dot_product_attention_math", 5),
+    signature_by_heads("_scaled_dot_product_attention_math_for_mps", 5),
+    signature_by_heads("_scaled_dot_product_flash_attention", 4),
+    signature_by_heads("_scaled_dot_product_flash_attention_for_cpu", 4),
+    signature_by_heads("_scaled_dot_product_efficient_attention", 6),
+    signature_by_heads("_scaled_dot_product_cudnn_attention", 6),
+    signature_by_heads("_scaled_dot_product_fused_attention_overrideable", 5),
+    signature_by_heads("_cudnn_attention_forward", 10),
+    backward_signature(signature_by_heads(
+        "_scaled_dot_product_flash_attention_backward",
+        11,
+    )),
+    backward_signature(signature_by_heads(
         "_scaled_dot_product_flash_attention_for_cpu_backward",
         7,
     )),
-    backward(by_heads(
+    backward_signature(signature_by_heads(
         "_scaled_dot_product_efficient_attention_backward",
         11,
     )),
-    backward(by_heads("_scaled_dot_product_cudnn_attention_backward", 14)),
-    backward(by_heads(
+    backward_signature(signature_by_heads(
+        "_scaled_dot_product_cudnn_attention_backward",
+        14,
+    )),
+    backward_signature(signature_by_heads(
         "_scaled_dot_product_fused_attention_overrideable_backward",
         NOWHERE,
     )),
-    windowed(varlen(by_rows("_flash_attention_forward", 8), 4, 6), 11),
-    backward(varlen(by_rows("_flash_attention_backward", 11), 7, 9)),
-    varlen(by_rows("_efficient_attention_forward", 9), 5, 7),
-    backward(varlen(by_rows("_efficient_attention_backward", 14), 7, 9)),
+    windowed_signature(
+        varlen_signature(signature_by_rows("_flash_attention_forward", 8), 4, 6),
+        11,
+    ),
+    backward_signature(varlen_signature(
+        signature_by_rows("_flash_attention_backward", 11),
+        7,
+        9,
+    )),
+    varlen_signature(signature_by_rows("_efficient_attention_forward", 9), 5, 7),
+    backward_signature(varlen_signature(
+        signature_by_rows("_efficient_attention_backward", 14),
+        7,
+        9,
+    )),
     // FlashAttention versions without operators launch kernels directly from autograd functions, so the function's
     // name is used.
-    by_rows("FlashAttnFunc", 5),
-    varlen(by_rows("FlashAttnVarlenFunc", 9), 4, 6),
-    windowed(by_rows("flash_attn::_flash_attn_forward", 5), 6),
-    windowed(
-        backward(by_rows("flash_attn::_flash_attn_backward", 11)),
+    signature_by_rows("FlashAttnFunc", 5),
+    varlen_signature(signature_by_rows("FlashAttnVarlenFunc", 9), 4, 6),
+    windowed_signature(signature_by_rows("flash_attn::_flash_attn_forward", 5), 6),
+    windowed_signature(
+        backward_signature(signature_by_rows("flash_attn::_flash_attn_backward", 11)),
         12,
     ),
-    paged(
-        windowed(
-            varlen(by_rows("flash_attn::_flash_attn_varlen_forward", 9), 4, 6),
+    paged_signature(
+        windowed_signature(
+            varlen_signature(
+                signature_by_rows("flash_attn::_flash_attn_varlen_forward", 9),
+                4,
+                6,
+            ),
             10,
         ),
         15,
     ),
-    windowed(
-        backward(varlen(
-            by_rows("flash_attn::_flash_attn_varlen_backward", 15),
+    windowed_signature(
+        backward_signature(varlen_signature(
+            signature_by_rows("flash_attn::_flash_attn_varlen_backward", 15),
             10,
             12,
         )),
         16,
     ),
-    paged(
-        windowed(varlen(by_rows("flash_attn_3::fwd", 24), 8, 13), 25),
+    paged_signature(
+        windowed_signature(
+            varlen_signature(signature_by_rows("flash_attn_3::fwd", 24), 8, 13),
+            25,
+        ),
         14,
     ),
-    windowed(
-        backward(varlen(by_rows("flash_attn_3::bwd", 16), 10, 14)),
+    windowed_signature(
+        backward_signature(varlen_signature(
+            signature_by_rows("flash_attn_3::bwd", 16),
+            10,
+            14,
+        )),
         17,
     ),
-    paged(
-        windowed(varlen(by_rows("_vllm_fa2_C::varlen_fwd", 15), 5, 11), 16),
+    paged_signature(
+        windowed_signature(
+            varlen_signature(signature_by_rows("_vllm_fa2_C::varlen_fwd", 15), 5, 11),
+            16,
+        ),
         8,
     ),
-    windowed(varlen(by_rows("xformers_flash::flash_fwd", 10), 4, 7), 11),
+    windowed_signature(
+        varlen_signature(signature_by_rows("xformers_flash::flash_fwd", 10), 4, 7),
+        11,
+    ),
 ];
 
-fn find(name: &str) -> Option<&'static AttentionSignature> {
+fn find_signature(name: &str) -> Option<&'static AttentionSignature> {
     SIGNATURES.iter().find(|signature| signature.name == name)
 }
 
 /// Returns whether the operator's scalar values determine how much the operator computes.
 pub(super) fn needs_values(name: &str) -> bool {
-    find(name).is_some()
+    find_signature(name).is_some()
 }
 
 /// Returns the FLOPs of the operator `name`: `Some(None)` if they are unknown, `None` if it is not attention.
-pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
-    Some(find(name)?.flops(operands))
+pub(super) fn attention_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
+    Some(find_signature(name)?.count_flops(operands))
 }
 
 impl AttentionSignature {
-    fn flops(&self, operands: &OperatorArguments) -> Option<u64> {
+    fn count_flops(&self, operands: &OperatorArguments) -> Option<u64> {
         let is_paged = |place| !operands.shape(place).is_empty();
         if self.pages.is_some_and(is_paged) {
             return None;
@@ -267,7 +305,7 @@ mod tests {
 
     fn count(name: &str, shapes: &str, values: &str) -> Option<u64> {
         let operands = OperatorArguments::new(shapes, "[]", "[]", values);
-        flops(name, &operands).expect("it is attention")
+        attention_flops(name, &operands).expect("it is attention")
     }
 
     const VARLEN: &str = "flash_attn::_flash_attn_varlen_forward";

@@ -40,7 +40,7 @@ enum RowAccess {
     BatchedBackward,
 }
 
-fn access(name: &str) -> Option<RowAccess> {
+fn row_access_of(name: &str) -> Option<RowAccess> {
     use RowAccess::{
         Bag, Batched, BatchedBackward, Embedding, Gather, Index, Rows, Select, Target,
     };
@@ -79,21 +79,24 @@ fn access(name: &str) -> Option<RowAccess> {
 
 /// Returns whether an operator reads or writes rows of a table.
 pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
-    access(name).is_some()
+    row_access_of(name).is_some()
 }
 
 /// Returns whether the operator's scalar values determine how much it moves.
 pub(super) fn needs_values(name: &str) -> bool {
-    matches!(access(name), Some(RowAccess::Select | RowAccess::Batched))
+    matches!(
+        row_access_of(name),
+        Some(RowAccess::Select | RowAccess::Batched)
+    )
 }
 
 /// Returns the bytes that the operator `name` moves: `Some(None)` if they are unknown, `None` if it is not a lookup.
-pub(super) fn bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
-    Some(access(name)?.bytes(operands))
+pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
+    Some(row_access_of(name)?.count_bytes(operands))
 }
 
 impl RowAccess {
-    fn bytes(self, operands: &OperatorArguments) -> Option<u64> {
+    fn count_bytes(self, operands: &OperatorArguments) -> Option<u64> {
         let tensor = |place: usize| {
             let arg = operands.arg(place)?;
             arg.element.map(|size| (arg, size))
@@ -172,7 +175,7 @@ impl RowAccess {
                 let touched = target.elements()?.checked_mul(size)?;
                 target.bytes()?.checked_add(touched)
             }
-            Self::Batched => batched(operands),
+            Self::Batched => batched_lookup_bytes(operands),
             Self::BatchedBackward => None,
         }
     }
@@ -186,7 +189,7 @@ const INDEX: u64 = 8;
 /// FBGEMM's versions have different arguments before and between these two pairs. But the offsets
 /// of the tables' widths always precede the sum of widths (a number), and the indices precede the
 /// bag offsets, with a number before and after the pair.
-fn batched(operands: &OperatorArguments) -> Option<u64> {
+fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {
         let arg = args.get(place);
@@ -232,7 +235,7 @@ mod tests {
 
     fn moved(name: &str, shapes: &str, types: &str, values: &str) -> Option<u64> {
         let operands = OperatorArguments::new(shapes, types, "[]", values);
-        bytes(name, &operands).expect("it looks rows up")
+        lookup_bytes(name, &operands).expect("it looks rows up")
     }
 
     #[test]
@@ -320,9 +323,9 @@ mod tests {
         let types = format!("[{}]", types.join(", "));
         let name = "fbgemm::split_embedding_codegen_lookup_adagrad_function";
         let mut operands = OperatorArguments::new(shapes, &types, "[[128, 48]]", "[]");
-        assert_eq!(bytes(name, &operands), Some(None));
+        assert_eq!(lookup_bytes(name, &operands), Some(None));
         operands.outputs_recorded = true;
-        assert_eq!(bytes(name, &operands), Some(Some(82_952)));
+        assert_eq!(lookup_bytes(name, &operands), Some(Some(82_952)));
         let values = r#"["", "", "", "", "", "", "", "48", "16", "", "26"]"#;
         assert_eq!(moved(name, shapes, &types, values), Some(82_952));
     }

@@ -22,7 +22,7 @@ enum ProductKind {
     Experts,
 }
 
-fn product(name: &str) -> Option<ProductKind> {
+fn product_kind(name: &str) -> Option<ProductKind> {
     Some(match name {
         "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
         "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
@@ -78,12 +78,12 @@ pub(super) fn needs_values(name: &str) -> bool {
 
 /// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine them, `None` if the operator
 /// is not a matrix multiplication.
-pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
-    Some(product(name)?.flops(operands))
+pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
+    Some(product_kind(name)?.count_flops(operands))
 }
 
 impl ProductKind {
-    fn flops(self, operands: &OperatorArguments) -> Option<u64> {
+    fn count_flops(self, operands: &OperatorArguments) -> Option<u64> {
         // Sizes of a tensor; `None` for a number or list.
         let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
         match self {
@@ -106,7 +106,7 @@ impl ProductKind {
                 let output = operands.output_elements()?;
                 output.checked_mul(width)?.checked_mul(2)
             }
-            Self::Transposed => convolution(tensor(0)?, tensor(1)?),
+            Self::Transposed => convolution_flops(tensor(0)?, tensor(1)?),
             Self::Convolution => {
                 let output = operands.outputs.first()?;
                 let (input, weight) = (tensor(0)?, tensor(1)?);
@@ -115,15 +115,15 @@ impl ProductKind {
                 } else {
                     output
                 };
-                convolution(over, weight)
+                convolution_flops(over, weight)
             }
             Self::ConvolutionBackward => {
                 // The first arguments are the gradient of the output, the input and the weight.
-                let one = convolution(tensor(0)?, tensor(2)?)?;
+                let one = convolution_flops(tensor(0)?, tensor(2)?)?;
                 one.checked_mul(wanted_gradients(operands)?)
             }
-            Self::Grouped => grouped(tensor(0)?, tensor(1)?),
-            Self::Experts => experts(&operands.args),
+            Self::Grouped => grouped_flops(tensor(0)?, tensor(1)?),
+            Self::Experts => expert_flops(&operands.args),
         }
     }
 }
@@ -144,7 +144,7 @@ fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
 
 /// Returns the FLOPs of a grouped product. The sizes of the groups add up to one dimension, and each row (or column)
 /// is multiplied by the matrix of its group.
-fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
+fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
         // Groups of rows with one matrix per group, in either operand order.
         (&[_, width], &[_, rows, columns]) => {
@@ -161,7 +161,7 @@ fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
 /// Returns the FLOPs of two expert layers with weights of shape (experts, features out, features in). The tokens have
 /// the shape (tokens, features), and the list of chosen experts, of shape (tokens, experts), gives the number of
 /// experts per token.
-fn experts(args: &[OperatorArgument]) -> Option<u64> {
+fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     let &[tokens, width] = &args.first()?.shape[..] else {
         return None;
     };
@@ -196,7 +196,7 @@ fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
 
 /// Returns 2 · elements of the output · weights per output channel; a weight is (channels out, channels in ÷
 /// groups, …).
-fn convolution(output: &[u64], weight: &[u64]) -> Option<u64> {
+fn convolution_flops(output: &[u64], weight: &[u64]) -> Option<u64> {
     let (_, per_channel) = weight.split_first()?;
     2_u64
         .checked_mul(elements(output)?)?
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
-        super::flops(name, &OperatorArguments::new(inputs, "[]", outputs, "[]")).flatten()
+        product_flops(name, &OperatorArguments::new(inputs, "[]", outputs, "[]")).flatten()
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
         let of = |mask: &str| {
             let values = format!(r#"["", "", "", "", "", "", "", "", "", "", "{mask}"]"#);
             let operands = OperatorArguments::new(inputs, "[]", "[[4, 64, 32, 32]]", &values);
-            super::flops("convolution_backward", &operands).flatten()
+            product_flops("convolution_backward", &operands).flatten()
         };
         assert_eq!(of("[False, True, True]"), Some(77_070_336));
         assert_eq!(of("[True, True, False]"), Some(2 * 77_070_336));
@@ -328,7 +328,7 @@ mod tests {
         let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";
         let types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(float)', 'Tensor(int)', '']";
         let operands = OperatorArguments::new(shapes, types, "[]", "[]");
-        let count = |name| super::flops(name, &operands);
+        let count = |name| product_flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
         // Unknown FLOPs: the number of experts is not stated, or weights have four bits.

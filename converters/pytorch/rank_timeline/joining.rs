@@ -2,7 +2,7 @@
 
 use super::super::event_links::{HostNodeLinks, LinkMethod, TimeWindow};
 use super::super::host::HostTrace;
-use super::super::in_flight;
+use super::super::is_in_flight;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEvent;
 use super::{
@@ -41,12 +41,12 @@ impl RankTimeline {
             stacks: IntervalStacks::default(),
         };
         let texts = &this.kineto.texts;
-        let flies = (0..texts.len() as u32).map(|name| in_flight(texts.get(name)));
+        let flies = (0..texts.len() as u32).map(|name| is_in_flight(texts.get(name)));
         let flies: Vec<bool> = flies.collect();
-        let kept = kept(&this.kineto.events, &flies, window);
+        let kept = kept_events(&this.kineto.events, &flies, window);
         let on_track = this.find_threads(&kept);
         this.take_host_events(kept, &on_track, &flies, link);
-        this.nest();
+        this.nest_items();
         this.find_stacks();
         this.place_devices(window);
         this.events = TimelineEvent::all(std::mem::take(&mut this.kineto.events));
@@ -142,7 +142,7 @@ impl RankTimeline {
     }
 
     /// Finds the parent of each item.
-    fn nest(&mut self) {
+    fn nest_items(&mut self) {
         let mut open: Vec<u32> = Vec::new();
         let mut thread = NONE;
         for i in 0..self.items.len() {
@@ -164,7 +164,7 @@ impl RankTimeline {
 
 /// Returns the host events that start in `window`, and the intervals of communication that operators requested within
 /// `window`.
-fn kept(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
+fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
         window.holds(event.start_ns) && event.rf_id != 0 && event.category == EventCategory::CpuOp
     });

@@ -25,7 +25,7 @@ impl RankTimeline {
             if !event.category.is_work() {
                 continue;
             }
-            let launch = match launches.of(event, &self.items, &self.kineto.events) {
+            let launch = match launches.key_of_event(event, &self.items, &self.kineto.events) {
                 LaunchKey::Call(item) => item,
                 LaunchKey::Operator(item) => {
                     self.by_operator += 1;
@@ -70,7 +70,7 @@ impl RankTimeline {
         let mut ran: Option<Vec<u64>> = None;
         let ran = &mut ran;
         let roles = self.kineto.texts.len() as u32;
-        let roles = (0..roles).map(|name| LaunchRole::of(self.kineto.texts.get(name)));
+        let roles = (0..roles).map(|name| LaunchRole::of_call(self.kineto.texts.get(name)));
         let roles: Vec<LaunchRole> = roles.collect();
         for thread in &self.threads {
             let mut captures = false;
@@ -162,7 +162,7 @@ enum LaunchRole {
 }
 
 impl LaunchRole {
-    fn of(name: &str) -> Self {
+    fn of_call(name: &str) -> Self {
         match name {
             name if is_launch(name) => Self::Launches,
             name if name.contains("StreamBeginCapture") => Self::BeginsCapture,
@@ -205,7 +205,7 @@ struct LaunchKeys {
 impl LaunchKeys {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
         // Calls that launch nothing use correlation 0.
-        let calls = numbered(items, events, EventCategory::Runtime, |event| {
+        let calls = number_items(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
         let outside = events.iter().filter(|event| {
@@ -220,14 +220,15 @@ impl LaunchKeys {
         }
     }
 
-    fn of(
+    fn key_of_event(
         &mut self,
         event: &KinetoEvent,
         items: &[HostInterval],
         events: &[KinetoEvent],
     ) -> LaunchKey {
         if event.correlation != 0
-            && let Some(call) = latest(&self.calls, event.correlation, event.start_ns, items)
+            && let Some(call) =
+                latest_with_number(&self.calls, event.correlation, event.start_ns, items)
         {
             return LaunchKey::Call(call);
         }
@@ -240,11 +241,11 @@ impl LaunchKeys {
             return LaunchKey::Before;
         }
         let operators = self.operators.get_or_insert_with(|| {
-            numbered(items, events, EventCategory::CpuOp, |event| {
+            number_items(items, events, EventCategory::CpuOp, |event| {
                 event.external_id
             })
         });
-        match latest(operators, event.external_id, event.start_ns, items) {
+        match latest_with_number(operators, event.external_id, event.start_ns, items) {
             Some(operator) => LaunchKey::Operator(operator),
             None => LaunchKey::Before,
         }
@@ -253,7 +254,12 @@ impl LaunchKeys {
 
 /// Returns the last item with `number` that starts by `time`, or else the first item with `number`. There may be
 /// several, because numbers wrap around.
-fn latest(list: &[(u64, u32)], number: u64, time: i64, items: &[HostInterval]) -> Option<u32> {
+fn latest_with_number(
+    list: &[(u64, u32)],
+    number: u64,
+    time: i64,
+    items: &[HostInterval],
+) -> Option<u32> {
     let started = |&(key, item): &(u64, u32)| {
         key < number || key == number && items[item as usize].start <= time
     };
@@ -265,7 +271,7 @@ fn latest(list: &[(u64, u32)], number: u64, time: i64, items: &[HostInterval]) -
 
 /// Returns the items of a category with their `number`, sorted by number and start; items without a number
 /// are left out.
-fn numbered(
+fn number_items(
     items: &[HostInterval],
     events: &[KinetoEvent],
     category: EventCategory,

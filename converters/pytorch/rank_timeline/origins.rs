@@ -79,7 +79,7 @@ impl RankTimeline {
         }
         let is_range = |item: &HostInterval| {
             let event = &self.kineto.events[item.event as usize];
-            HostIntervalKind::of(event.category) == HostIntervalKind::Annotation
+            HostIntervalKind::of_category(event.category) == HostIntervalKind::Annotation
         };
         for item in &self.items {
             let event = &self.kineto.events[item.event as usize];
@@ -98,14 +98,14 @@ impl RankTimeline {
             // At equal starts the longer call encloses the shorter call.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
-            found.place(
+            found.place_calls(
                 calls,
                 &self.items[own.clone()],
                 &mut innermost[own],
                 is_range,
             );
         }
-        self.stacks = found.finish(innermost, |name| self.kineto.texts.get(name).to_owned());
+        self.stacks = found.keep_used(innermost, |name| self.kineto.texts.get(name).to_owned());
     }
 }
 
@@ -120,7 +120,7 @@ impl FoundStacks {
     /// Finds the innermost of `calls` in which each of `items` starts. Both lists are of one thread and sorted by
     /// start. A call that only opens a range ends before the range does, so only calls that end after a range are
     /// around it.
-    fn place(
+    fn place_calls(
         &mut self,
         calls: &[StackInterval],
         items: &[HostInterval],
@@ -136,12 +136,12 @@ impl FoundStacks {
                 start < item.start || start == item.start && end >= item.end
             };
             while let Some(call) = calls.next_if(around) {
-                close(&mut open, call.start);
+                close_ended(&mut open, call.start);
                 let caller = open.last().map_or(NONE, |&(caller, _)| caller);
                 open.push((self.calls.len() as u32, call.end));
                 self.calls.push((call.name, caller));
             }
-            close(&mut open, item.start);
+            close_ended(&mut open, item.start);
             let least = match is_range(item) {
                 true => item.end,
                 false => i64::MIN,
@@ -152,7 +152,7 @@ impl FoundStacks {
     }
 
     /// Keeps only calls around intervals, and renumbers the calls and their names.
-    fn finish(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
+    fn keep_used(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
         let mut is_used = vec![false; self.calls.len()];
         for &call in innermost.iter().filter(|&&call| call != NONE) {
             is_used[call as usize] = true;
@@ -188,7 +188,7 @@ impl FoundStacks {
 }
 
 /// Closes the calls that had ended by `time`.
-fn close(open: &mut Vec<(u32, i64)>, time: i64) {
+fn close_ended(open: &mut Vec<(u32, i64)>, time: i64) {
     while open.last().is_some_and(|&(_, end)| end <= time) {
         open.pop();
     }

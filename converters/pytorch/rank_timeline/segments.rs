@@ -37,15 +37,15 @@ fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(Thr
         return;
     };
     for (i, item) in items.iter().enumerate() {
-        advance(&mut take, &mut open, &mut now, items, first, item.start);
+        advance_until(&mut take, &mut open, &mut now, items, first, item.start);
         open.push(first + i as u32);
     }
     let last = items.iter().map(|item| item.end).max().unwrap_or(now);
-    advance(&mut take, &mut open, &mut now, items, first, last);
+    advance_until(&mut take, &mut open, &mut now, items, first, last);
 }
 
 /// Assigns the time from `now` to `until` to the innermost open item, and closes items that end.
-fn advance(
+fn advance_until(
     take: &mut impl FnMut(ThreadSegment),
     open: &mut Vec<u32>,
     now: &mut i64,

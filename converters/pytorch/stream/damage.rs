@@ -4,7 +4,7 @@ use super::ElementReader;
 use std::fmt::Debug;
 
 /// Returns a generator of pseudorandom numbers below its argument; the sequence depends only on the seed.
-pub(in crate::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize {
+pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
         state = state
@@ -39,7 +39,7 @@ where
 /// Calls `check` 100,000 times with the `texts` in turn; in each text, up to two positions are replaced by one of
 /// `parts`.
 fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
-    let mut below = numbers_below(5);
+    let mut below = pseudo_random(5);
     for round in 0..100_000 {
         let mut text = texts[round % texts.len()].to_owned();
         for _ in 0..round % 3 {

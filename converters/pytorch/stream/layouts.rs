@@ -67,7 +67,7 @@ impl ElementLayouts {
         // The tree's root is the first step.
         let mut next = 0;
         loop {
-            let step = self.fitting(next, scan.rest())?;
+            let step = self.find_fitting(next, scan.rest())?;
             scan.advance(step.length as usize);
             if step.value == END {
                 return Some(scan.used());
@@ -83,27 +83,27 @@ impl ElementLayouts {
 
     /// Returns the first step, among `first` and its siblings, that `text` begins with.
     #[inline]
-    fn fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
+    fn find_fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
         let mut step = self.steps.get(first as usize)?;
-        while !self.fits(step, text) {
+        while !self.matches_step(step, text) {
             step = self.steps.get(step.sibling as usize)?;
         }
         Some(step)
     }
 
     #[inline]
-    fn fits(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn matches_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         // Near the end of the text less than a whole word may be left.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };
         (u64::from_le_bytes(*first) ^ step.first) & step.first_mask == 0
-            && (step.length <= 8 || self.ends(step, rest))
+            && (step.length <= 8 || self.ends_step(step, rest))
     }
 
     /// Returns whether `text` begins with the second and later words of a step.
     #[inline]
-    fn ends(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn ends_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let (chunks, _) = text.as_chunks();
         let (Some(chunks), Some((last, words))) = (chunks.get(..words.len()), words.split_last())
@@ -143,7 +143,7 @@ impl ElementLayouts {
             let Some(between) = text.as_bytes().get(from..value.start as usize) else {
                 break;
             };
-            let Some(step) = self.step(before, between, value.value) else {
+            let Some(step) = self.add_step(before, between, value.value) else {
                 break;
             };
             (before, from) = (step, value.end as usize);
@@ -153,7 +153,7 @@ impl ElementLayouts {
 
     /// Returns the step with this text after `before`, and adds the step if necessary; `None` if there are too many
     /// steps.
-    fn step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
+    fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,
             None if self.steps.is_empty() => NONE,
@@ -161,7 +161,8 @@ impl ElementLayouts {
         };
         let (mut at, mut last, mut tried) = (first, NONE, 0);
         while let Some(step) = self.steps.get(at as usize) {
-            if step.length as usize == text.len() && step.value == value && self.is(step, text) {
+            if step.length as usize == text.len() && step.value == value && self.is_step(step, text)
+            {
                 return Some(at);
             }
             (last, at, tried) = (at, step.sibling, tried + 1);
@@ -172,12 +173,12 @@ impl ElementLayouts {
         let new = self.steps.len() as u32;
         let start = self.words.len() as u32;
         let (head, tail) = text.split_at(text.len().min(8));
-        self.words.extend(tail.chunks(8).map(word));
+        self.words.extend(tail.chunks(8).map(zero_padded_word));
         self.steps.push(LayoutStep {
-            first: word(head),
-            first_mask: mask(head.len()),
+            first: zero_padded_word(head),
+            first_mask: byte_mask(head.len()),
             words: start..self.words.len() as u32,
-            mask: mask((tail.len() + 7) % 8 + 1),
+            mask: byte_mask((tail.len() + 7) % 8 + 1),
             length: text.len() as u32,
             value,
             sibling: NONE,
@@ -191,7 +192,7 @@ impl ElementLayouts {
         Some(new)
     }
 
-    fn is(&self, step: &LayoutStep, text: &[u8]) -> bool {
+    fn is_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
         let words = [step.first].into_iter().chain(words.iter().copied());
         let bytes = words.flat_map(u64::to_le_bytes);
@@ -200,14 +201,14 @@ impl ElementLayouts {
 }
 
 /// Returns up to eight bytes as a zero-padded word.
-fn word(bytes: &[u8]) -> u64 {
+fn zero_padded_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
 /// Returns the mask of the first `bytes` bytes of a word, one to eight.
-fn mask(bytes: usize) -> u64 {
+fn byte_mask(bytes: usize) -> u64 {
     u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
 }
 

@@ -45,13 +45,13 @@ impl<'a> LocatedElement<'a> {
 }
 
 /// Parses the integer in `value`, if there is one; fails if the integer does not fit the type.
-pub(in crate::pytorch) fn integer<T: TryFrom<i128>>(
+pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     value: Option<JsonText<'_>>,
     what: &str,
     at: &LocatedElement<'_>,
 ) -> Result<Option<T>, TraceError> {
     let Some(value) = value else { return Ok(None) };
-    let number = number::whole(value.get()).and_then(|number| T::try_from(number).ok());
+    let number = number::parse_whole(value.get()).and_then(|number| T::try_from(number).ok());
     number.map(Some).ok_or_else(|| {
         let bits = 8 * size_of::<T>();
         let found = format!(
@@ -75,7 +75,7 @@ pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
 /// Builds the error for a value that the parser rejected: the value at the start of `text`, at the byte offset
 /// `offset`.
 #[cold]
-pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
+pub(super) fn explain_error(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {
     let lines = text.split_inclusive(|b| *b == b'\n');
     let before: usize = lines
         .take(error.line().saturating_sub(1))
@@ -88,12 +88,12 @@ pub(super) fn explain(text: &[u8], offset: u64, error: &serde_json::Error) -> Tr
         let found = format!("the text ends in the middle of a value: {message}");
         return refused(offset.wrapping_add(text.len() as u64), found, TRUNCATED);
     }
-    let found = format!("{message}, found {}", excerpt(&text[inside..]));
+    let found = format!("{message}, found {}", first_line(&text[inside..]));
     refused(offset.wrapping_add(inside as u64), found, DAMAGED)
 }
 
 /// Returns the first line of `text`, shortened for messages.
-pub(super) fn excerpt(text: &[u8]) -> String {
+pub(super) fn first_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(&text[..text.len().min(200)]);
     let line = text.trim_start().lines().next().unwrap_or_default();
     format!("`{}`", escape(line))

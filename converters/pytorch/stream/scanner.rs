@@ -80,8 +80,8 @@ impl<'a> JsonScanner<'a> {
     pub fn value_here(&mut self) -> Option<&'a str> {
         let start = self.at;
         match *self.text.as_bytes().get(start)? {
-            b'0'..=b'9' => self.number()?,
-            b'"' => self.string()?,
+            b'0'..=b'9' => self.skip_number()?,
+            b'"' => self.skip_string()?,
             b' ' | b'\n' | b'\r' | b'\t' | b'n' => return None,
             _ => self.skip()?,
         }
@@ -101,14 +101,14 @@ impl<'a> JsonScanner<'a> {
     }
 
     #[inline]
-    fn take(&mut self, byte: u8) -> Option<()> {
+    fn take_byte(&mut self, byte: u8) -> Option<()> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
     /// Skips blanks and reads a string without escapes.
     #[inline(always)]
     pub fn plain(&mut self) -> Option<&'a str> {
-        self.take(b'"')?;
+        self.take_byte(b'"')?;
         let start = self.at;
         let end = plain_end(self.text.as_bytes(), start)?;
         self.at = end + 1;
@@ -121,7 +121,7 @@ impl<'a> JsonScanner<'a> {
         if self.peek()? != b'n' {
             return Some(false);
         }
-        self.literal("null").map(|()| true)
+        self.skip_literal("null").map(|()| true)
     }
 
     /// Reads any value.
@@ -148,7 +148,7 @@ impl<'a> JsonScanner<'a> {
 
     fn skip_within(&mut self, deeper: u32) -> Option<()> {
         match self.peek()? {
-            b'"' => self.string(),
+            b'"' => self.skip_string(),
             b'[' => {
                 if self.plain_list() {
                     return Some(());
@@ -160,10 +160,10 @@ impl<'a> JsonScanner<'a> {
                 let deeper = deeper.checked_sub(1)?;
                 self.object(|scan, _| scan.skip_within(deeper))
             }
-            b't' => self.literal("true"),
-            b'f' => self.literal("false"),
-            b'n' => self.literal("null"),
-            _ => self.number(),
+            b't' => self.skip_literal("true"),
+            b'f' => self.skip_literal("false"),
+            b'n' => self.skip_literal("null"),
+            _ => self.skip_number(),
         }
     }
 
@@ -223,16 +223,16 @@ impl<'a> JsonScanner<'a> {
         &mut self,
         mut entry: impl FnMut(&mut Self, &'a str) -> Option<()>,
     ) -> Option<()> {
-        self.take(b'{')?;
+        self.take_byte(b'{')?;
         if self.peek()? == b'}' {
             self.at += 1;
             return Some(());
         }
         loop {
             let key = self.plain()?;
-            self.take(b':')?;
+            self.take_byte(b':')?;
             entry(self, key)?;
-            if self.ends(b'}')? {
+            if self.read_separator(b'}')? {
                 return Some(());
             }
         }
@@ -241,14 +241,14 @@ impl<'a> JsonScanner<'a> {
     /// Reads a list; `element` reads each element.
     #[inline]
     pub fn list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        self.take(b'[')?;
+        self.take_byte(b'[')?;
         if self.peek()? == b']' {
             self.at += 1;
             return Some(());
         }
         loop {
             element(self)?;
-            if self.ends(b']')? {
+            if self.read_separator(b']')? {
                 return Some(());
             }
         }
@@ -256,7 +256,7 @@ impl<'a> JsonScanner<'a> {
 
     /// Consumes a comma or the closing bracket `close`; returns whether the bracket was found.
     #[inline]
-    fn ends(&mut self, close: u8) -> Option<bool> {
+    fn read_separator(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek()?;
         self.at += 1;
         match byte {
@@ -265,18 +265,18 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    fn literal(&mut self, word: &str) -> Option<()> {
+    fn skip_literal(&mut self, word: &str) -> Option<()> {
         let found = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
         found.then(|| self.at += word.len())
     }
 
-    fn string(&mut self) -> Option<()> {
+    fn skip_string(&mut self) -> Option<()> {
         self.at = string_end(self.text.as_bytes(), self.at + 1)?;
         Some(())
     }
 
     #[inline]
-    fn number(&mut self) -> Option<()> {
+    fn skip_number(&mut self) -> Option<()> {
         let bytes = self.text.as_bytes();
         let mut at = self.at + usize::from(bytes[self.at] == b'-');
         let integer = at;
@@ -372,7 +372,7 @@ fn no_digits(word: u64) -> u64 {
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
-        let found = ending(word);
+        let found = mark_string_end(word);
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }
@@ -385,7 +385,7 @@ fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 /// Sets the top bit of the first byte of `word` that is a quote, a backslash or a control character. Higher bytes of
 /// the result are undefined.
 #[inline]
-fn ending(word: u64) -> u64 {
+fn mark_string_end(word: u64) -> u64 {
     // A borrow affects only bytes after the first match.
     let zero = |word: u64| word.wrapping_sub(ONES) & !word;
     let control = word.wrapping_sub(ONES * 0x20) & !word;
@@ -396,7 +396,7 @@ fn ending(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::damage::numbers_below;
+    use super::super::damage::pseudo_random;
     use super::*;
 
     #[test]
@@ -459,7 +459,7 @@ mod tests {
             "[[3], 4,[5 ,[0]] ]",
             "[\"\",[\"a b\", 2]]",
         ];
-        let mut below = numbers_below(7);
+        let mut below = pseudo_random(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
             // A number at the end of the visible text may continue after it.

@@ -40,7 +40,7 @@ const PIECE: u64 = 1 << 16;
 
 impl<R: Read> Utf16Text<R> {
     /// Decodes the next chunk; returns whether there was a chunk.
-    fn decode(&mut self) -> Result<bool> {
+    fn decode_chunk(&mut self) -> Result<bool> {
         let read = self
             .source
             .by_ref()
@@ -80,7 +80,7 @@ impl<R: Read> Utf16Text<R> {
 impl<R: Read> Read for Utf16Text<R> {
     fn read(&mut self, into: &mut [u8]) -> Result<usize> {
         while self.given == self.text.len() {
-            if !self.decode()? {
+            if !self.decode_chunk()? {
                 return Ok(0);
             }
         }

@@ -1,6 +1,6 @@
 //! A sliding window over a text.
 
-use super::located_element::{DAMAGED, TRUNCATED, excerpt, refused};
+use super::located_element::{DAMAGED, TRUNCATED, first_line, refused};
 use super::utf16::as_utf8;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
@@ -69,7 +69,7 @@ impl<'s> TextWindow<'s> {
     }
 
     /// Extends the range known to be valid UTF-8.
-    fn validate(&mut self) {
+    fn validate_utf8(&mut self) {
         let from = self.valid.max(self.at);
         let valid = match std::str::from_utf8(&self.window[from..self.end]) {
             Ok(text) => text.len(),
@@ -92,7 +92,7 @@ impl<'s> TextWindow<'s> {
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
         if self.at > self.valid {
-            self.validate();
+            self.validate_utf8();
         }
     }
 
@@ -123,7 +123,7 @@ impl<'s> TextWindow<'s> {
                 Err(e) => return Err(TraceError::io(self.path, "read or decompress", e)),
             }
         }
-        self.validate();
+        self.validate_utf8();
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl<'s> TextWindow<'s> {
                 Ok(byte)
             }
             Some(_) => {
-                let found = format!("found {}, expected {what}", excerpt(self.rest()));
+                let found = format!("found {}, expected {what}", first_line(self.rest()));
                 Err(refused(self.offset(), found, DAMAGED))
             }
             None => {

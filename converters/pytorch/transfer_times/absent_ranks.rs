@@ -29,7 +29,11 @@ use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns NCCL's expected times for a collective of `members`; `None` if unknown.
-fn expected(job: &JobCalls<'_>, matched: &MatchedCollective, members: &[u32]) -> Option<NcclTime> {
+fn expected_time(
+    job: &JobCalls<'_>,
+    matched: &MatchedCollective,
+    members: &[u32],
+) -> Option<NcclTime> {
     let &(rank, call) = matched.members.first()?;
     let timeline = &job.timelines[job.models[rank as usize].capture];
     let call = &job.calls[rank as usize].list[call as usize];
@@ -74,7 +78,7 @@ struct SizeClassTimes {
 impl SizeClassTimes {
     /// Returns the transfer time of the class: on devices the smallest time; on hosts the median of the times without
     /// waiting.
-    fn transfer(mut self) -> u64 {
+    fn transfer_time(mut self) -> u64 {
         self.transfers.sort_unstable();
         let place = match self.on_device {
             true => 0,
@@ -85,7 +89,7 @@ impl SizeClassTimes {
 }
 
 /// Bounds the transfers of collectives with uncaptured members; returns the number of changed calls.
-pub(super) fn bound(
+pub(super) fn bound_transfers(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,
     matches: &CallMatches,
@@ -109,14 +113,14 @@ pub(super) fn bound(
         if let Some(own) = own.filter(|&transfer| transfer > 0).min() {
             let class = classes.entry(class(matched)).or_default();
             class.transfers.push(own);
-            class.seen += observed(matched, models);
+            class.seen += observed_members(matched, models);
             class.members += size(matched);
             class.on_device |= matched.members.iter().any(on_device);
         }
     }
     let least = classes.into_iter();
     let mut smallest: BTreeMap<SizeClass, u64> = least
-        .map(|(class, times)| (class, times.transfer()))
+        .map(|(class, times)| (class, times.transfer_time()))
         .collect();
     // Classes are visited from the largest size down, because a smaller collective cannot be slower than a larger
     // one.
@@ -130,12 +134,12 @@ pub(super) fn bound(
         larger = Some((*class, *least));
     }
     let mut changed = 0;
-    let partial = |matched: &&MatchedCollective| observed(matched, models) < size(matched);
+    let partial = |matched: &&MatchedCollective| observed_members(matched, models) < size(matched);
     for matched in matches.collectives.iter().filter(partial) {
         let Some(&least) = smallest.get(&class(matched)) else {
             continue;
         };
-        let least = match expected(job, matched, &groups[matched.group as usize].ranks) {
+        let least = match expected_time(job, matched, &groups[matched.group as usize].ranks) {
             Some(time) if least > time.most => time.typical,
             _ => least,
         };
@@ -153,7 +157,7 @@ pub(super) fn bound(
 
 /// Returns the number of members of a collective whose starts were observed. An inferred rank counts if its model is
 /// captured, because the model's start is observed in the same collective or in a parallel one.
-fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
+fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     let captures = matched
         .members
         .iter()
@@ -208,9 +212,9 @@ mod tests {
                 members: 8 * 4,
                 on_device,
             };
-            assert_eq!(times.transfer(), expected, "{seen} of 4");
+            assert_eq!(times.transfer_time(), expected, "{seen} of 4");
         }
-        assert_eq!(SizeClassTimes::default().transfer(), 0);
+        assert_eq!(SizeClassTimes::default().transfer_time(), 0);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub enum CheckFormat {
 }
 
 impl CheckFormat {
-    fn render(self, outcome: &CheckOutcome) -> String {
+    fn render_outcome(self, outcome: &CheckOutcome) -> String {
         match self {
             Self::Text => verdict::text(outcome),
             Self::Json => verdict::json(outcome),
@@ -100,11 +100,11 @@ pub struct BaselineArgs {
 
 /// Replays the chosen workloads on each machine and stores the results as baselines.
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(super::open(&args.archive)?);
+    let archive = Arc::new(super::open_archive(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
     let machines = args.machine.iter().map(|name| options.machine_name(name));
     let machines: Vec<String> = machines.collect::<Result<_, _>>()?;
-    let pairs: Vec<(&WorkloadEntry, &String)> = chosen(&archive, args.filter.as_ref())
+    let pairs: Vec<(&WorkloadEntry, &String)> = chosen_workloads(&archive, args.filter.as_ref())
         .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
         .collect();
     if pairs.is_empty() {
@@ -112,7 +112,7 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     }
     let drafts = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         let (entry, machine) = pairs[at];
-        let draft = draft(&archive, entry, machine, &options, args);
+        let draft = draft_baseline(&archive, entry, machine, &options, args);
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
     let drafts: Vec<_> = drafts.into_iter().collect::<Result<_, _>>()?;
@@ -135,7 +135,7 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     Ok(ExitCode::SUCCESS)
 }
 
-fn chosen<'a>(
+fn chosen_workloads<'a>(
     archive: &'a Archive,
     filter: Option<&'a MetadataQuery>,
 ) -> impl Iterator<Item = &'a WorkloadEntry> {
@@ -143,7 +143,7 @@ fn chosen<'a>(
     all.filter(move |entry| filter.is_none_or(|query| query.holds(*entry)))
 }
 
-fn draft(
+fn draft_baseline(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
@@ -198,17 +198,17 @@ pub struct CheckArgs {
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
     /// Fail if a prediction changes by more than this, either way
-    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = parse_percent_option)]
     threshold: f64,
     /// Use another file for a machine of the baselines: dgx-h100=new.toml; repeatable
-    #[arg(short, long, value_name = "MACHINE=FILE", value_parser = replacement)]
+    #[arg(short, long, value_name = "MACHINE=FILE", value_parser = parse_replacement)]
     machine: Vec<(String, String)>,
     /// Only workloads that satisfy this condition, as for `archive list`
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
     /// Check only a selection that takes about this long and covers operators, groups, sizes, schemas and machines; the
     /// output lists the rest
-    #[arg(long, value_name = "TIME", value_parser = budget)]
+    #[arg(long, value_name = "TIME", value_parser = parse_budget)]
     budget: Option<Duration>,
     /// Replays that run at the same time; one per core by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
@@ -224,19 +224,19 @@ pub struct CheckArgs {
     html: Option<PathBuf>,
 }
 
-fn percent(text: &str) -> Result<f64, String> {
+fn parse_percent_option(text: &str) -> Result<f64, String> {
     parse_percent(text)
         .ok_or_else(|| format!("`{text}` is not a percentage; write for example 0.5%"))
 }
 
-fn replacement(text: &str) -> Result<(String, String), String> {
+fn parse_replacement(text: &str) -> Result<(String, String), String> {
     let (machine, file) = text
         .split_once('=')
         .ok_or("expected MACHINE=FILE, for example dgx-h100=new.toml")?;
     Ok((machine.to_owned(), file.to_owned()))
 }
 
-fn budget(text: &str) -> Result<Duration, String> {
+fn parse_budget(text: &str) -> Result<Duration, String> {
     let span = text
         .parse::<chakram_base::units::Span>()
         .map_err(|error| error.to_string())?;
@@ -248,7 +248,7 @@ type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
 
 /// Repeats the predictions of the chosen baselines and prints the verdict.
 pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(super::open(&args.archive)?);
+    let archive = Arc::new(super::open_archive(&args.archive)?);
     let mut outputs = OutputSet::default();
     outputs.reads(&args.archive);
     let junit = args
@@ -263,7 +263,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         .transpose()?;
     let mut pairs: Vec<BaselinePair<'_>> = Vec::new();
     let mut without = Vec::new();
-    for entry in chosen(&archive, args.filter.as_ref()) {
+    for entry in chosen_workloads(&archive, args.filter.as_ref()) {
         let latest = entry.latest_baselines();
         if latest.is_empty() {
             without.push(entry.name.clone());
@@ -286,7 +286,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         ..CheckOutcome::default()
     };
     if let Some(budget) = args.budget {
-        pairs = within(budget, &pairs, args.threads, &mut outcome);
+        pairs = choose_within_budget(budget, &pairs, args.threads, &mut outcome);
     }
     let results = parallel_map(("predicting", "replays"), pairs.len(), args.threads, |at| {
         check_one(&archive, pairs[at], args)
@@ -310,7 +310,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         file.write_all(page::render(&outcome, &name).as_bytes())?;
         file.commit()?;
     }
-    out.write_all(args.format.render(&outcome).as_bytes())?;
+    out.write_all(args.format.render_outcome(&outcome).as_bytes())?;
     Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
         (false, _) => ExitCode::from(2),
         (_, Some(_)) => ExitCode::from(3),
@@ -335,7 +335,7 @@ fn check_one(
 
 /// Chooses the pairs that `threads` threads can replay within `budget`; records the other pairs and their features in
 /// `outcome`.
-fn within<'a>(
+fn choose_within_budget<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],
     threads: Option<NonZeroUsize>,

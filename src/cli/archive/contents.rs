@@ -57,7 +57,7 @@ pub struct ListArgs {
 }
 
 impl ListArgs {
-    fn holds(&self, workload: &impl DescribedWorkload) -> bool {
+    fn matches_query(&self, workload: &impl DescribedWorkload) -> bool {
         let filter = self.filter.as_ref();
         filter.is_none_or(|query| query.holds(workload))
     }
@@ -102,8 +102,8 @@ struct WorkloadList<'a> {
 /// Prints the workloads that satisfy the condition.
 pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.format == ListFormat::Json {
-        let archive = super::open(&args.archive)?;
-        let holds = |entry: &&WorkloadEntry| args.holds(*entry);
+        let archive = super::open_archive(&args.archive)?;
+        let holds = |entry: &&WorkloadEntry| args.matches_query(*entry);
         let listed = WorkloadList {
             workloads: archive.workloads().values().filter(holds).collect(),
         };
@@ -113,7 +113,10 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let listing = ArchiveListing::open(&args.archive)?;
     super::warn_of_tail(listing.tail())?;
     let all = listing.workloads()?;
-    let found: Vec<_> = all.values().filter(|row| args.holds(*row)).collect();
+    let found: Vec<_> = all
+        .values()
+        .filter(|row| args.matches_query(*row))
+        .collect();
     if args.format == ListFormat::Csv {
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.tail()));
@@ -169,7 +172,7 @@ pub struct ShowArgs {
 
 /// Prints a workload's metadata, files and baselines.
 pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = super::open(&args.workload.archive)?;
+    let archive = super::open_archive(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
     if args.format == ListFormat::Json {
         VersionedDocument::new("chakram.workload.1", entry).print(out)?;
@@ -265,14 +268,14 @@ pub struct ExtractArgs {
     #[arg(short, long, value_name = "FOLDER")]
     output: PathBuf,
     /// Only these ranks, without the job's file: 3, or 0-7
-    #[arg(long, value_name = "RANKS", value_parser = range)]
+    #[arg(long, value_name = "RANKS", value_parser = parse_range)]
     ranks: Option<NumberRange>,
     /// Only these nodes of each rank by index in its trace, without the job's file: 0-999 are the first thousand
-    #[arg(long, value_name = "NODES", value_parser = range)]
+    #[arg(long, value_name = "NODES", value_parser = parse_range)]
     nodes: Option<NumberRange>,
 }
 
-fn range(text: &str) -> Result<NumberRange, String> {
+fn parse_range(text: &str) -> Result<NumberRange, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.trim().parse(), last.trim().parse()) {
         (Ok(first), Ok(last)) if first <= last => Ok(NumberRange { first, last }),
@@ -284,7 +287,7 @@ fn range(text: &str) -> Result<NumberRange, String> {
 
 /// Writes the files of a workload, or of the chosen ranks and nodes, into the output folder.
 pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = super::open(&args.workload.archive)?;
+    let archive = super::open_archive(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
     let part = WorkloadPart {
         ranks: args.ranks,
@@ -292,7 +295,7 @@ pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     };
     let all = entry.ranks() + entry.files.len() as u64;
     let progress = Progress::start("extracting", "files", all);
-    let files = archive.extract(entry, &args.output, part, &|| progress.inc())?;
+    let files = archive.extract(entry, &args.output, part, &|| progress.count_one())?;
     drop(progress);
     if files.is_empty() {
         return Err(format!(

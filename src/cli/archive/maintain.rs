@@ -29,7 +29,7 @@ pub struct VerifyArgs {
 pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.archive)?;
     let progress = Progress::start("verifying", "objects", archive.objects());
-    let verdict = archive.verify(&|| progress.inc())?;
+    let verdict = archive.verify(&|| progress.count_one())?;
     drop(progress);
     writeln!(
         out,
@@ -79,14 +79,14 @@ pub struct MergeArgs {
 
 /// Adds the workloads of the other archives; adds none if two workloads of one name differ.
 pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let sources = args.from.iter().map(|path| super::open(path));
+    let sources = args.from.iter().map(|path| super::open_archive(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
     let entries = sources
         .iter()
         .flat_map(|source| source.workloads().values());
     let objects = entries.map(|entry| entry.objects().count() as u64).sum();
     let progress = Progress::start("merging", "objects", objects);
-    let result = archive::merge(&args.archive, &sources, &|| progress.inc())?;
+    let result = archive::merge(&args.archive, &sources, &|| progress.count_one())?;
     drop(progress);
     super::note_kept(result.kept_aside.as_ref())?;
     writeln!(
@@ -148,7 +148,7 @@ pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>
     let staying = staying.filter(|entry| !going.contains(&entry.name));
     let objects = staying.map(|entry| entry.objects().count() as u64).sum();
     let progress = Progress::start("collecting", "objects", objects);
-    let result = archive::collect(&args.archive, &dropped, &|| progress.inc())?;
+    let result = archive::collect(&args.archive, &dropped, &|| progress.count_one())?;
     drop(progress);
     super::note_kept(result.kept_aside.as_ref())?;
     for name in &result.dropped {

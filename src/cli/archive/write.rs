@@ -113,7 +113,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
         }
     }
     for path in &args.with {
-        beside(path, &mut files)?;
+        add_file_or_folder(path, &mut files)?;
     }
     let files = one_of_each_name(files)?;
     let measured = args.measured.as_deref().map(|path| {
@@ -140,7 +140,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     };
     let all = draft.found.files.len() + draft.found.jobs.len() + draft.files.len();
     let progress = Progress::start("adding", "files", all as u64);
-    let amounts = archive::add(&args.archive, &draft, &|| progress.inc())?;
+    let amounts = archive::add(&args.archive, &draft, &|| progress.count_one())?;
     drop(progress);
     super::note_kept(amounts.kept_aside.as_ref())?;
     let known = match amounts.known {
@@ -198,7 +198,10 @@ fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, Pa
 }
 
 /// Adds the file `path`, or all files in the folder `path`. The stored names begin with the last part of `path`.
-fn beside(path: &Path, files: &mut Vec<(String, PathBuf)>) -> Result<(), Box<dyn Error>> {
+fn add_file_or_folder(
+    path: &Path,
+    files: &mut Vec<(String, PathBuf)>,
+) -> Result<(), Box<dyn Error>> {
     let own = path.file_name().and_then(|name| name.to_str());
     let own =
         own.ok_or_else(|| format!("{}: the path has no file name to store", path.display()))?;

@@ -25,13 +25,13 @@ enum QuirkVariation {
 
 impl QuirkVariation {
     /// Returns all variations in the order of the table.
-    fn all() -> Vec<Self> {
+    fn all_variations() -> Vec<Self> {
         let ones = Quirk::all().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);
         all.chain([Self::Everything]).collect()
     }
 
-    fn quirks(self) -> QuirkSet {
+    fn corrected_quirks(self) -> QuirkSet {
         match self {
             Self::Nothing => QuirkSet::ALL,
             Self::One(quirk) => QuirkSet::ALL.without(quirk),
@@ -66,7 +66,7 @@ pub fn run(
     args: &AstraSimArgs,
     to: &mut ReportDestination<'_>,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let mut job = args.read(QuirkSet::ALL)?;
+    let mut job = args.load_job_timed(QuirkSet::ALL)?;
     let start = Instant::now();
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
@@ -77,7 +77,7 @@ pub fn run(
         Err((how, why)) => ReplayEnding::Failed { how, why },
     };
     let before = replay::outcome(args, &job)?.makespan;
-    let all = QuirkVariation::all();
+    let all = QuirkVariation::all_variations();
     let again = parallel_map(
         ("replaying", "variants"),
         all.len(),
@@ -85,7 +85,7 @@ pub fn run(
         |index| match all[index] {
             QuirkVariation::Nothing => ReplayEnding::After(before),
             QuirkVariation::One(quirk) if !quirk.applies(model) => ReplayEnding::NotApplicable,
-            corrected => ended(makespan(args, corrected.quirks())),
+            corrected => ended(makespan_with(args, corrected.corrected_quirks())),
         },
     );
     let variants = counted(all.len() as u64, "variant");
@@ -97,7 +97,7 @@ pub fn run(
     let document = match args.format {
         ReportFormatArg::Text => table::text(&rows, before),
         ReportFormatArg::Csv => table::csv(&rows, before),
-        ReportFormatArg::Json => table::document(&rows, before, args.options(), &files).text(),
+        ReportFormatArg::Json => table::document(&rows, before, args.option_json(), &files).text(),
     };
     to.write(&document)?;
     let failed = rows.iter().find_map(|row| match &row.ended {
@@ -114,9 +114,9 @@ pub fn run(
 }
 
 /// Returns the makespan with the quirks `quirks`, or the kind of failure and its message.
-fn makespan(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
+fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
-        .job(quirks)
+        .load_job(quirks)
         .map_err(|error| ("refused", error.to_string()))?;
     let outcome = replay::outcome(args, &job).map_err(|error| {
         let how = match error {

@@ -31,7 +31,7 @@ impl RankStatistics {
         Some(Self {
             rank,
             finish,
-            exposed: finish as i64 - ns(work.busy) as i64,
+            exposed: finish as i64 - as_ns(work.busy) as i64,
             time,
             work,
             peak_memory: None,
@@ -55,7 +55,7 @@ impl RankStatistics {
     }
 }
 
-fn ns(span: Span) -> u64 {
+fn as_ns(span: Span) -> u64 {
     span.0 / 1000
 }
 
@@ -82,11 +82,11 @@ pub fn end(row: &RankStatistics) -> String {
 /// overlap.
 pub fn statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
-    lines(&mut out, row, always).expect("a string grows as needed");
+    write_lines(&mut out, row, always).expect("a string grows as needed");
     out
 }
 
-fn lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Result {
+fn write_lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Result {
     let (rank, time, work) = (row.rank, &row.time, &row.work);
     writeln!(out, "sys[{rank}], Wall time: {}", row.finish)?;
     for (any, name, span) in [
@@ -97,10 +97,10 @@ fn lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Resu
         (work.nothing, "Invalid", time.nothing),
     ] {
         if any {
-            writeln!(out, "sys[{rank}], {name} time: {}", ns(span))?;
+            writeln!(out, "sys[{rank}], {name} time: {}", as_ns(span))?;
         }
     }
-    let overlap = ns(time.overlap);
+    let overlap = as_ns(time.overlap);
     if always || overlap > 0 {
         writeln!(
             out,
@@ -122,14 +122,14 @@ fn lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt::Resu
         )?;
     }
     if let Some(peak) = row.peak_memory {
-        let (value, unit) = scaled(peak);
+        let (value, unit) = scale_bytes(peak);
         writeln!(out, "sys[{rank}] peak memory usage: {value:.2} {unit}")?;
     }
     Ok(())
 }
 
 /// Scales bytes as ASTRA-sim does: in single precision, with 1024 bytes per KB.
-fn scaled(bytes: u64) -> (f32, &'static str) {
+fn scale_bytes(bytes: u64) -> (f32, &'static str) {
     let mut value = bytes as f32;
     let mut left = bytes;
     for unit in ["B", "KB", "MB", "GB"] {
@@ -164,7 +164,7 @@ pub fn csv(rows: &[RankStatistics]) -> String {
             row.finish.to_string(),
             row.exposed.to_string(),
         ];
-        fields.extend(spans.map(|span| ns(span).to_string()));
+        fields.extend(spans.map(|span| as_ns(span).to_string()));
         fields.extend(uses);
         fields.push(peak.unwrap_or_default());
         out.add(fields);
@@ -233,23 +233,23 @@ impl OriginalDocument {
                 network_model: inputs.model.to_string(),
                 understood: understood.collect(),
                 notes,
-                ranks: rows.iter().map(rank).collect(),
+                ranks: rows.iter().map(rank_document).collect(),
             },
         }
     }
 }
 
-fn rank(row: &RankStatistics) -> RankDocument {
+fn rank_document(row: &RankStatistics) -> RankDocument {
     let time = &row.time;
     RankDocument {
         rank: row.rank,
         finish_ns: row.finish,
         exposed_communication_ns: row.exposed,
-        cpu_ns: ns(time.host),
-        gpu_ns: ns(time.kernels),
-        communication_ns: ns(time.communication),
-        remote_memory_ns: ns(time.memory),
-        overlap_ns: ns(time.overlap),
+        cpu_ns: as_ns(time.host),
+        gpu_ns: as_ns(time.kernels),
+        communication_ns: as_ns(time.communication),
+        remote_memory_ns: as_ns(time.memory),
+        overlap_ns: as_ns(time.overlap),
         roofline: row.work.roofline.map(|roofline| RooflineUse {
             compute_bound: roofline.compute_bound,
             compute_utilization: roofline.compute,
@@ -262,17 +262,17 @@ fn rank(row: &RankStatistics) -> RankDocument {
 
 #[cfg(test)]
 mod tests {
-    use super::scaled;
+    use super::scale_bytes;
 
     #[test]
     fn bytes_are_scaled_by_1024() {
-        assert_eq!(scaled(0), (0.0, "B"));
-        assert_eq!(scaled(1023), (1023.0, "B"));
-        assert_eq!(scaled(1536), (1.5, "KB"));
-        assert_eq!(scaled(3 << 20), (3.0, "MB"));
+        assert_eq!(scale_bytes(0), (0.0, "B"));
+        assert_eq!(scale_bytes(1023), (1023.0, "B"));
+        assert_eq!(scale_bytes(1536), (1.5, "KB"));
+        assert_eq!(scale_bytes(3 << 20), (3.0, "MB"));
         // One byte less than a MB is still printed in KB, although it rounds to 1024.00.
-        assert_eq!(scaled((1 << 20) - 1).1, "KB");
-        assert_eq!(scaled(5 << 29), (2.5, "GB"));
-        assert_eq!(scaled(1 << 50), (1024.0, "TB"));
+        assert_eq!(scale_bytes((1 << 20) - 1).1, "KB");
+        assert_eq!(scale_bytes(5 << 29), (2.5, "GB"));
+        assert_eq!(scale_bytes(1 << 50), (1024.0, "TB"));
     }
 }

@@ -32,9 +32,9 @@ pub fn run(
     }
     let start = Instant::now();
     let mut options = options(args);
-    if attempt(args, job, &options, start, to)? == ReplayAttempt::LostOrder {
+    if replay_and_print(args, job, &options, start, to)? == ReplayAttempt::LostOrder {
         options.stepwise = true;
-        attempt(args, job, &options, start, to)?;
+        replay_and_print(args, job, &options, start, to)?;
     }
     Ok(())
 }
@@ -50,7 +50,7 @@ enum ReplayAttempt {
 }
 
 /// Replays `job` with the given options and prints the requested output.
-fn attempt(
+fn replay_and_print(
     args: &AstraSimArgs,
     job: &AstraSimJob,
     options: &ReplayOptions,
@@ -74,7 +74,7 @@ fn attempt(
     let timeline = TimelineFile::start(&args.timeline, &prepared, to)?;
     let traces = job.types.is_some();
     let mut transcript = args
-        .transcribes()
+        .prints_transcript()
         .then(|| TranscriptRecorder::new(workload, traces));
     let mut order = LineOrderObserver::default();
     let lines = transcript.as_mut().map(|lines| (lines, &mut order));
@@ -108,10 +108,10 @@ fn attempt(
     }
     if let (Some(tensors), Some(spans)) = (&job.tensors, &spans) {
         for (instance, row) in &mut rows {
-            let ran = ran(workload, spans, *instance);
+            let ran = completed_nodes(workload, spans, *instance);
             let memory = TensorMemory::follow(&tensors[*instance], ran);
             say_early(&memory, row.rank)?;
-            draw(&memory, row.rank, &inputs.system.memory_trace, to.outputs())?;
+            draw_memory(&memory, row.rank, &inputs.system.memory_trace, to.outputs())?;
             row.peak_memory = Some(memory.peak());
         }
     }
@@ -148,7 +148,7 @@ fn attempt(
     if let Some(report) = report {
         let notes = job.notes.iter().map(ToString::to_string);
         let notes: Vec<String> = notes.chain(beyond).collect();
-        let options = args.options();
+        let options = args.option_json();
         let document =
             render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
         to.fill(|out| {
@@ -163,10 +163,10 @@ pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
         // A timeline's file can be started only once, so a replay with a timeline cannot be repeated. Such a replay
         // simulates step by step from the start, which always keeps the order of lines.
-        stepwise: args.stepwise || (args.transcribes() && args.timeline.path().is_some()),
+        stepwise: args.stepwise || (args.prints_transcript() && args.timeline.path().is_some()),
         // ASTRA-sim prints the lines of ranks that finish together in the order of their ends, so the engine must
         // prove that order.
-        ordered_ends: args.transcribes(),
+        ordered_ends: args.prints_transcript(),
         ..ReplayOptions::default()
     }
 }
@@ -181,7 +181,7 @@ pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, 
 }
 
 /// Iterates over the nodes of an instance in the order of their completion.
-fn ran<'a>(
+fn completed_nodes<'a>(
     workload: &'a Workload,
     spans: &'a SpanRecorder,
     instance: usize,
@@ -209,7 +209,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
 }
 
 /// Writes a picture of a rank's memory to a file of its own.
-fn draw(
+fn draw_memory(
     memory: &TensorMemory<'_>,
     rank: u32,
     name: &str,

@@ -63,8 +63,8 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
         let flag = before.take();
-        match known(&command, &text) {
-            None => to.ignored.push(ignored(&command, &text, flag)),
+        match find_known(&command, &text) {
+            None => to.ignored.push(why_ignored(&command, &text, flag)),
             Some(FlagValue::Nothing) => to.kept.push(argument),
             Some(FlagValue::Behind) => {
                 before = Some(text.into_owned());
@@ -87,7 +87,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
         let option = text.starts_with('-').then(|| {
             let general =
                 general.get_or_insert_with(|| LimitArgs::augment_args(Command::new("general")));
-            known(general, &text)
+            find_known(general, &text)
         });
         kept.push(argument);
         match option {
@@ -100,7 +100,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
 
 /// Returns a note with the reason for ignoring `argument`. `flag` is the flag before the argument, if that flag could
 /// have a value.
-fn ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
+fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
             "ignored, as in the original: the value of {flag} must follow `=`; without a value the flag is on"
@@ -125,7 +125,7 @@ enum FlagValue {
 }
 
 /// Returns where `argument`'s value is, or `None` if `command` does not know the argument.
-fn known(command: &Command, argument: &str) -> Option<FlagValue> {
+fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {
             FlagValue::Nothing

@@ -59,7 +59,7 @@ impl<'a> TranscriptRecorder<'a> {
     }
 
     /// Returns the events. Ranks without nodes finish at the start, in the order of ranks, as in ASTRA-sim.
-    fn events(&self) -> Vec<TranscriptEvent> {
+    fn into_events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
             let instance = &self.workload.instances()[i];
@@ -161,17 +161,17 @@ pub struct TranscriptLines {
 
 impl TranscriptLines {
     /// Appends a line of level `info` or above to both outputs.
-    fn say(&mut self, logger: &str, level: &str, text: &str) {
+    fn append_line(&mut self, logger: &str, level: &str, text: &str) {
         let line = format!("[{}] [{logger}] [{level}] {text}\n", self.clock);
         self.printed += &line;
         self.logged += &line;
     }
 
-    fn info(&mut self, logger: &str, text: &str) {
-        self.say(logger, "info", text);
+    fn append_info(&mut self, logger: &str, text: &str) {
+        self.append_line(logger, "info", text);
     }
 
-    fn debug(&mut self, logger: &str, text: std::fmt::Arguments<'_>) {
+    fn append_debug(&mut self, logger: &str, text: std::fmt::Arguments<'_>) {
         let clock = &self.clock;
         let written = writeln!(self.logged, "[{clock}] [{logger}] [debug] {text}");
         written.expect("a string grows as needed");
@@ -191,9 +191,9 @@ pub fn lines(
         clock,
         ..TranscriptLines::default()
     };
-    for (size, offset) in rings(inputs) {
+    for (size, offset) in ring_sizes(inputs) {
         // ASTRA-sim prints all ring lines, which are about NPU 0, first.
-        to.info(
+        to.append_info(
             "system::topology::RingTopology",
             &format!(
                 "ring of node 0, id: 0 dimension: local total nodes in ring: {size} index in ring: 0 offset: \
@@ -202,12 +202,12 @@ pub fn lines(
         );
     }
     let workload = transcript.workload;
-    for event in transcript.events() {
+    for event in transcript.into_events() {
         let (what, instance, node, at) = match event {
             TranscriptEvent::Finished(instance) => {
                 let row = rows.iter().find(|(of, _)| *of == instance.index());
                 if let Some((_, row)) = row {
-                    finished(&mut to, row);
+                    append_finished(&mut to, row);
                 }
                 continue;
             }
@@ -218,7 +218,7 @@ pub fn lines(
         let graph = workload.graph(of);
         let id = graph.id(node);
         let kind = types.get(instance.index()).map_or(0, |types| types.of(id));
-        to.debug(
+        to.append_debug(
             "workload",
             format_args!(
                 "{what},sys->id={}, tick={}, node->id={id}, node->name={}, node->type={kind}",
@@ -232,30 +232,30 @@ pub fn lines(
     for i in (0..workload.instances().len()).filter(|i| !done(i)) {
         let rank = workload.instances()[i].rank;
         let text = format!("Hardware Resource sys.id={rank} has unreleased nodes");
-        to.say("workload::HardwareResource", "critical", &text);
+        to.append_line("workload::HardwareResource", "critical", &text);
     }
-    to.info("system", "Exiting");
+    to.append_info("system", "Exiting");
     to
 }
 
 /// Renders the end of an NPU and its statistics; after the first line ASTRA-sim may stop.
-fn finished(to: &mut TranscriptLines, row: &RankStatistics) {
+fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
-    to.info("workload", &render::end(row));
+    to.append_info("workload", &render::end(row));
     let statistics = "statistics";
-    to.info(
+    to.append_info(
         statistics,
         &format!("sys[{rank}]. Post statistics processing start."),
     );
     if row.breaks_off() {
         return;
     }
-    to.info(
+    to.append_info(
         statistics,
         &format!("sys[{rank}]. Post statistics processing end."),
     );
     for line in render::statistics(&row.with_excess(), false).lines() {
-        to.info(statistics, line);
+        to.append_info(statistics, line);
     }
 }
 
@@ -263,7 +263,7 @@ fn finished(to: &mut TranscriptLines, row: &RankStatistics) {
 /// Each of all-reduce, reduce-scatter, all-gather and all-to-all has a ring for each dimension in its list of
 /// algorithms, except for dimensions with a double binary tree. An entry for all dimensions is one ring of all NPUs
 /// and ends the list.
-fn rings(inputs: &AstraInputs) -> Vec<(u64, u64)> {
+fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());
     let mut rings = Vec::new();
@@ -298,12 +298,12 @@ pub fn clock() -> String {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(0, |since| since.as_millis() as u64)
     };
-    date(fixed.unwrap_or_else(present))
+    format_date(fixed.unwrap_or_else(present))
 }
 
 /// Formats ms since 1970 by the Gregorian calendar. Years begin in March, so that a leap day is the last day of its
 /// year; every fourth year has a leap day, except centuries that 400 does not divide.
-fn date(ms: u64) -> String {
+fn format_date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
     // Days since 1 March of the year 0. An era is 400 years.
@@ -321,7 +321,7 @@ fn date(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::date;
+    use super::format_date;
 
     #[test]
     fn days_are_those_of_the_calendar() {
@@ -334,8 +334,8 @@ mod tests {
             (4_107_542_399, "2100-02-28 23:59:59.000"),
             (4_107_542_400, "2100-03-01 00:00:00.000"),
         ] {
-            assert_eq!(date(seconds * 1000), expected);
+            assert_eq!(format_date(seconds * 1000), expected);
         }
-        assert_eq!(date(1_234), "1970-01-01 00:00:01.234");
+        assert_eq!(format_date(1_234), "1970-01-01 00:00:01.234");
     }
 }

@@ -1,6 +1,6 @@
 //! Writes collectives that nccl-tests measured to `measured_collective` tables of a machine.
 
-use super::{string, with_section};
+use super::{quote_toml, with_section};
 use crate::terminal::plain_style;
 use chakram_base::config;
 use chakram_base::units::percent;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 ///
 /// Fails if a log cannot be read, two logs have the same kind and number of members, or a log has more members than a
 /// dimension.
-pub(super) fn measure(
+pub(super) fn add_collective_logs(
     text: &str,
     machine: &Machine,
     paths: &[PathBuf],
@@ -65,7 +65,7 @@ pub(super) fn measure(
             "\n[[measured_collective]]      # measured: {}\ndimension = {}\ncollective = \"{}\"\nmembers = {}\n\
              measured_at = {{ bandwidth = \"{} GB/s\", latency = \"{} ns\" }}\npoints = [\n",
             file.replace(char::is_control, " "),
-            string(&dimension.name),
+            quote_toml(&dimension.name),
             curve.kind,
             curve.members,
             dimension.bandwidth.bytes_per_second() / 1e9,

@@ -1,6 +1,6 @@
 //! Measures the kernels of captured jobs, and writes them to `measured` tables of a machine's NPU classes.
 
-use super::{rank_classes, string, with_section};
+use super::{quote_toml, rank_classes, with_section};
 use crate::terminal::plain_style;
 use chakram_base::ids::Npu;
 use chakram_base::units::percent;
@@ -25,7 +25,7 @@ const SHOWN: usize = 12;
 /// # Errors
 ///
 /// Fails if the traces form no job, the job has more ranks than the machine has NPUs, or no kernel was recorded.
-pub(super) fn measure(
+pub(super) fn add_recorded_kernels(
     text: &str,
     machine: &Machine,
     traces: &[PathBuf],
@@ -50,7 +50,7 @@ pub(super) fn measure(
     let instances = job.workload().instances().iter();
     let present: BTreeSet<u32> = instances.map(|instance| instance.rank.0).collect();
     let shared = machine;
-    let split = by_rank.then(|| rank_classes::split(text, machine, &present));
+    let split = by_rank.then(|| rank_classes::split_rank_classes(text, machine, &present));
     let split = split.map(|text| Machine::parse(&text, machine.name()).map(|own| (text, own)));
     let split = split.transpose()?;
     let (text, machine) = match &split {
@@ -66,7 +66,7 @@ pub(super) fn measure(
         )
         .into());
     }
-    let summary = summary(&found);
+    let summary = summarize_kernels(&found);
     let mut priced = found;
     if by_rank {
         // NPUs without a measured rank use the times of all ranks of their class.
@@ -83,11 +83,15 @@ pub(super) fn measure(
             }
         }
     }
-    let text = with_section(text, "Kernels", &tables(&priced, machine, job.name()));
+    let text = with_section(
+        text,
+        "Kernels",
+        &kernel_tables(&priced, machine, job.name()),
+    );
     Ok((text, summary))
 }
 
-fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
+fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
     let kernels: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} that {} recorded.\n",
@@ -95,13 +99,13 @@ fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
         job.replace(char::is_control, " ")
     );
     for kernel in found {
-        let class = string(&machine.classes()[kernel.class].name);
+        let class = quote_toml(&machine.classes()[kernel.class].name);
         // Writing to a string does not fail.
         let _ = write!(
             text,
             "\n[[npu.{class}.measured]]      # measured: {}\nname = {}\n",
             thousands(kernel.count),
-            string(&kernel.name)
+            quote_toml(&kernel.name)
         );
         if let Some(dtype) = kernel.dtype {
             let _ = writeln!(text, "format = \"{dtype}\"");
@@ -126,7 +130,7 @@ fn tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String {
 }
 
 /// Returns a table of the kernels that took most of the time.
-fn summary(found: &[KernelTimes]) -> String {
+fn summarize_kernels(found: &[KernelTimes]) -> String {
     let mut table = TextTable::new([
         left("KERNELS", 36),
         right("format", 8),
@@ -202,7 +206,7 @@ mod tests {
             error: 0.1,
             left_out: None,
         };
-        let text = summary(&[kernel]);
+        let text = summarize_kernels(&[kernel]);
         assert!(text.contains("mm") && !text.contains('\u{1b}'), "{text}");
     }
 }

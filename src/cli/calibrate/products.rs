@@ -17,7 +17,7 @@ use std::path::Path;
 /// # Errors
 ///
 /// Fails if the table cannot be read, or the machine has several classes or lacks a curve for a format.
-pub(super) fn measure(
+pub(super) fn add_measured_gemms(
     text: &str,
     machine: &Machine,
     path: &Path,
@@ -45,7 +45,7 @@ pub(super) fn measure(
         right("by the curve", 14),
         right("left out", 10),
     ]);
-    let class_name = super::string(&class.name);
+    let class_name = super::quote_toml(&class.name);
     for (dtype, points) in &found {
         let curve = class.curves.gemm[*dtype as usize].as_ref();
         let rates = (class.peaks.get(*dtype)).zip(class.memory_bandwidth());

@@ -1,6 +1,6 @@
 //! NPU classes for single ranks of a captured job.
 
-use super::{SECTIONS, heading, string};
+use super::{SECTIONS, quote_toml, section_comment};
 use chakram_base::ids::Npu;
 use chakram_base::ids::ranges;
 use chakram_hardware::machine::Machine;
@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 
 /// Returns `text`, the file of `machine`, with a new class `CLASS-RANK` for each NPU in `ranks` that shares its class
 /// with other NPUs. The new class is a copy of the shared class. Other NPUs keep their class.
-pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
+pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npus();
     let members = |class: usize| (0..npus).filter(move |npu| machine.class(Npu(*npu)) == class);
-    let mut sections = sections(text);
+    let mut sections = split_sections(text);
     let mut assigned = String::from("[assign]\n");
     for (class, named) in machine.classes().iter().enumerate() {
         let shared = members(class).count() > 1;
@@ -29,13 +29,13 @@ pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> Str
                 .flat_map(|section| match class_header(&section, &named.name) {
                     None => vec![section],
                     Some((before, after)) => (all.iter())
-                        .map(|(name, _)| format!("{before}{}{after}", string(name)))
+                        .map(|(name, _)| format!("{before}{}{after}", quote_toml(name)))
                         .collect(),
                 });
         sections = copied.collect();
         for (name, npus) in &all {
             // Writing to a string does not fail.
-            let _ = writeln!(assigned, "{} = \"{}\"", string(name), ranges(npus));
+            let _ = writeln!(assigned, "{} = \"{}\"", quote_toml(name), ranges(npus));
         }
     }
     sections.retain(|section| !section.starts_with("[assign]"));
@@ -47,7 +47,7 @@ pub(super) fn split(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> Str
 }
 
 /// Splits a machine file into parts that begin at each table and at each section of an earlier calibration.
-fn sections(text: &str) -> Vec<String> {
+fn split_sections(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.split_inclusive('\n') {
         if line.starts_with('[') || is_heading(line) {
@@ -62,7 +62,7 @@ fn sections(text: &str) -> Vec<String> {
 fn is_heading(line: &str) -> bool {
     SECTIONS
         .iter()
-        .any(|title| line.starts_with(heading(title).trim_start()))
+        .any(|title| line.starts_with(section_comment(title).trim_start()))
 }
 
 /// If `section` is a table of the class `class`, returns the text before and after the class's name in its header.
@@ -71,7 +71,7 @@ fn class_header<'s>(section: &'s str, class: &str) -> Option<(&'s str, &'s str)>
         .iter()
         .find(|start| section.starts_with(**start))?;
     let (before, rest) = section.split_at(start.len());
-    let names = [string(class), class.to_owned()];
+    let names = [quote_toml(class), class.to_owned()];
     let after = names.iter().find_map(|name| rest.strip_prefix(&name[..]))?;
     after.starts_with([']', '.']).then_some((before, after))
 }
@@ -88,7 +88,7 @@ mod tests {
     fn ranks_get_classes_that_say_the_same() {
         let before = Machine::parse(FILE, "m.toml");
         let before = before.unwrap_or_else(|error| panic!("{error}"));
-        let text = split(FILE, &before, &(0..4).collect());
+        let text = split_rank_classes(FILE, &before, &(0..4).collect());
         let after =
             Machine::parse(&text, "m.toml").unwrap_or_else(|error| panic!("{error}\n{text}"));
         let named = |machine: &Machine, npu: u32| {
@@ -109,6 +109,6 @@ mod tests {
             assert_eq!(named(&after, npu).2, named(&before, npu).2);
         }
         // A class with one NPU is not split again.
-        assert_eq!(split(&text, &after, &(0..4).collect()), text);
+        assert_eq!(split_rank_classes(&text, &after, &(0..4).collect()), text);
     }
 }

@@ -50,7 +50,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     let paths = nsys::files(&args.paths)?;
     let mut outputs = OutputSet::default();
     paths.iter().for_each(|path| outputs.reads(path));
-    let mut job = args.output.start(OutputSet::default())?;
+    let mut job = args.output.start_outputs(OutputSet::default())?;
     let path = |rank: u32| job.path(rank);
     let (summary, written) = nsys::convert(&paths, &options, &path, &mut outputs)?;
     job.files = outputs;
@@ -60,7 +60,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     // The job file needs no groups, because the traces declare their own.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.output.format {
-        SummaryFormatArg::Text => print(&summary, out)?,
+        SummaryFormatArg::Text => print_summary(&summary, out)?,
         SummaryFormatArg::Json => {
             VersionedDocument::new("chakram.nsys_conversion.1", &summary).print(out)?;
         }
@@ -71,7 +71,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
 /// Maximum number of ranks in the list of processes.
 const SHOWN: usize = 8;
 
-fn print(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
+fn print_summary(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
     text::write(&summary.conversion, "SQLite", out)?;
     let order = match summary.order {
         RankOrder::Nccl => "by their ranks in NCCL's largest communicator",

@@ -75,7 +75,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     }
     let mut files = OutputSet::default();
     files.reads(&args.input);
-    let mut job = args.output.start(files)?;
+    let mut job = args.output.start_outputs(files)?;
     let mut nodes = 0;
     for rank in 0..npus {
         let (trace, written) = workload.write(&grid, rank, args.passes, job.start(rank)?)?;
@@ -101,7 +101,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         traces,
     };
     match args.output.format {
-        SummaryFormatArg::Text => summary.print(out)?,
+        SummaryFormatArg::Text => summary.print_summary(out)?,
         SummaryFormatArg::Json => {
             VersionedDocument::new("chakram.simai_conversion.1", &summary).print(out)?;
         }
@@ -110,7 +110,7 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
 }
 
 impl SimaiConversion {
-    fn print(&self, out: &mut dyn Write) -> std::io::Result<()> {
+    fn print_summary(&self, out: &mut dyn Write) -> std::io::Result<()> {
         writeln!(
             out,
             "{}: {} in {} for {}, tensor {} x pipeline {} x data {}, expert {}: {} nodes each: {}",

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 /// Maximum number of ranks in a table.
 const SHOWN: usize = 16;
 
-fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     match ranks.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         rest => writeln!(out, "  … {rest} more: --format json"),
@@ -30,9 +30,9 @@ pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> i
         sum(|r| r.bytes) as f64 / 1e6,
         thousands(sum(|r| r.written.nodes)),
         thousands(sum(|r| r.written.causes)),
-        paths(ranks),
+        path_lines(ranks),
     );
-    prose(&head, "", out)?;
+    write_prose(&head, "", out)?;
     let untimed = |rank: &RankConversion| rank.method == LinkMethod::HostAlone;
     if ranks.iter().all(untimed) {
         writeln!(out, "no Kineto trace: operators stand for kernels")?;
@@ -42,15 +42,15 @@ pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> i
             "nothing ran on a device: operators on the host do the compute"
         )?;
     }
-    linked(ranks, out)?;
+    write_linked(ranks, out)?;
     by_order(ranks, out)?;
-    groups(summary, out)?;
-    times(ranks, out)?;
-    waits(ranks, out)?;
-    notes(summary, out)
+    write_groups(summary, out)?;
+    write_times(ranks, out)?;
+    write_waits(ranks, out)?;
+    write_notes(summary, out)
 }
 
-fn paths(ranks: &[RankConversion]) -> String {
+fn path_lines(ranks: &[RankConversion]) -> String {
     match ranks {
         [] => String::new(),
         [only] => only.path.display().to_string(),
@@ -58,7 +58,7 @@ fn paths(ranks: &[RankConversion]) -> String {
     }
 }
 
-fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
         left("RANK", 10),
         right("host nodes", 12),
@@ -83,13 +83,14 @@ fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
         ];
         out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
-    more(ranks, out)?;
+    write_more(ranks, out)?;
     let mut reasons: Vec<((&str, String), u64)> = Vec::new();
     for rank in ranks {
         let host = rank.host_left_out.iter();
         let host = host.map(|(reason, n)| (("host node", reason.clone()), *n));
         let events = rank.events_left_out.iter();
-        let events = events.map(|(reason, n)| (("event", spoken(reason).to_owned()), *n));
+        let events =
+            events.map(|(reason, n)| (("event", describe_category(reason).to_owned()), *n));
         for (reason, n) in host.chain(events) {
             match reasons.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, total)) => *total += n,
@@ -101,7 +102,7 @@ fn linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
         .iter()
         .map(|((what, reason), n)| format!("{} ({reason})", counted(*n, what)))
         .collect();
-    wrapped(out, "  left out: ", &reasons)
+    write_wrapped(out, "  left out: ", &reasons)
 }
 
 /// Prints the confidence of links by order, for each thread.
@@ -148,7 +149,7 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Describes a Kineto category or phase that is not kept.
-fn spoken(reason: &str) -> &str {
+fn describe_category(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
         "i" => "instants",
@@ -157,7 +158,7 @@ fn spoken(reason: &str) -> &str {
     }
 }
 
-fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
+fn write_groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nGROUP")?;
     for group in &summary.groups {
         let mut how = Vec::new();
@@ -185,7 +186,7 @@ fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             ranges(&group.ranks),
             counted(group.collectives, "collective")
         );
-        wrapped(out, &start, &how)?;
+        write_wrapped(out, &start, &how)?;
     }
     let mut kinds: Vec<String> = summary
         .collectives
@@ -195,10 +196,10 @@ fn groups(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     if summary.messages > 0 {
         kinds.push(format!("messages {}", thousands(summary.messages)));
     }
-    wrapped(out, "  ", &kinds)
+    write_wrapped(out, "  ", &kinds)
 }
 
-fn times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let table = TextTable::new([
         left("RANK", 10),
         right("captured", 12),
@@ -215,31 +216,33 @@ fn times(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
         let clock = match offset.observed {
             0 => [const { String::new() }; 3].map(|_| "-".to_owned()),
             _ => [
-                signed(offset.applied),
-                signed(offset.estimate),
-                signed(offset.spread).trim_start_matches('+').to_owned(),
+                format_signed_ms(offset.applied),
+                format_signed_ms(offset.estimate),
+                format_signed_ms(offset.spread)
+                    .trim_start_matches('+')
+                    .to_owned(),
             ],
         };
         let cells: [&dyn Display; 8] = [
             &rank.rank,
-            &ms(rank.own_ns),
-            &ms(rank.captured_ns - rank.own_ns),
-            &ms(rank.transfer_ns as i64),
-            &ms(rank.wait_ns as i64),
+            &format_ms(rank.own_ns),
+            &format_ms(rank.captured_ns - rank.own_ns),
+            &format_ms(rank.transfer_ns as i64),
+            &format_ms(rank.wait_ns as i64),
             &clock[0],
             &clock[1],
             &clock[2],
         ];
         out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
-    more(ranks, out)?;
+    write_more(ranks, out)?;
     writeln!(
         out,
         "  all in ms; estimate: median of collective ends against another rank"
     )
 }
 
-fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
+fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let mut said = Vec::new();
     let mut say = |of: fn(&RankConversion) -> u64, what: &str| {
         let n: u64 = ranks.iter().map(of).sum();
@@ -257,11 +260,11 @@ fn waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     say(|r| r.found.handoffs, "of threads for one another");
     say(|r| r.found.unawaited, "calls that nothing waits for");
     writeln!(out, "\nWAITS")?;
-    wrapped(out, "  ", &said)
+    write_wrapped(out, "  ", &said)
 }
 
 /// Describes the ranks without a capture that were inferred, and the ranks from which they were inferred.
-fn inferred(summary: &ConversionSummary) -> Option<String> {
+fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
     let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
     let shown = ranks.iter().take(SHOWN).cloned().collect::<Vec<_>>();
@@ -284,7 +287,7 @@ fn inferred(summary: &ConversionSummary) -> Option<String> {
     })
 }
 
-fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
+fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let mut notes = Vec::new();
     let alone = |method| {
         summary
@@ -315,14 +318,14 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     if let Some(ns) = profiler.filter(|ns| *ns > 0) {
         notes.push(format!(
             "the profiler is estimated to have added up to {} ms of host time; replay --without profiler",
-            ms(i64::try_from(ns).unwrap_or(i64::MAX))
+            format_ms(i64::try_from(ns).unwrap_or(i64::MAX))
         ));
     }
     if let Some((steps, step)) = summary.unprofiled {
         notes.push(format!(
             "{} captured; without a profiler a step took {} ms, which replays are held against",
             counted(steps, "step"),
-            ms(i64::try_from(step).unwrap_or(i64::MAX))
+            format_ms(i64::try_from(step).unwrap_or(i64::MAX))
         ));
     }
     for (path, reason) in &summary.left_aside {
@@ -334,7 +337,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             thousands(*n)
         ));
     }
-    notes.extend(inferred(summary));
+    notes.extend(describe_inferred(summary));
     if summary.partial > 0 {
         notes.push(format!(
             "members without a capture in {}: {} calls have the transfer of others of their size",
@@ -352,7 +355,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         notes.push(format!(
             "{} members ended up to {} ms before the last had started; their transfer counts as zero",
             thousands(summary.odd.early),
-            ms(summary.odd.most as i64)
+            format_ms(summary.odd.most as i64)
         ));
     }
     if summary.odd.estimated > 0 {
@@ -376,7 +379,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             "{} clipped at the start of the next on their stream, which they outlast by {} ms in all: {} before \
              programmatic dependent launches, {} in launched graphs",
             counted(n, "kernel"),
-            ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
+            format_ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
             thousands(sum(|rank| rank.overlaps.programmatic)),
             thousands(sum(|rank| rank.overlaps.in_graphs)),
         )),
@@ -397,7 +400,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             "{} of communication tell neither operation nor partners and last as recorded, {} ms{before}, the \
              first `{first}`; name what they do with `--comm-kernel PART=KIND`",
             counted(all, "kernel"),
-            ms(i64::try_from(ns).unwrap_or(i64::MAX)),
+            format_ms(i64::try_from(ns).unwrap_or(i64::MAX)),
         ));
     }
     let ranks = &summary.ranks;
@@ -445,14 +448,14 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(out, "\nNOTES")?;
     for note in notes {
-        prose(&note, "  ", out)?;
+        write_prose(&note, "  ", out)?;
     }
     Ok(())
 }
 
 /// Writes a line, broken at spaces if the line is wider than a table. File names stay whole, so that they can be
 /// copied.
-fn prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
+fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");
     }
@@ -492,7 +495,7 @@ fn ranks_of(of: &[u32]) -> String {
 }
 
 /// Joins `parts` by commas, in lines of at most 100 columns.
-fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
+fn write_wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());
     }
@@ -510,10 +513,10 @@ fn wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()>
     writeln!(out, "{}", line.trim_end())
 }
 
-fn ms(ns: i64) -> String {
+fn format_ms(ns: i64) -> String {
     format!("{:.3}", ns as f64 / 1e6)
 }
 
-fn signed(ns: i64) -> String {
+fn format_signed_ms(ns: i64) -> String {
     format!("{:+.3}", ns as f64 / 1e6)
 }

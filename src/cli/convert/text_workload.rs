@@ -70,7 +70,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     check_trace(nodes, "fewer --passes")?;
     let mut files = OutputSet::default();
     files.reads(&args.input);
-    let mut job = args.output.start(files)?;
+    let mut job = args.output.start_outputs(files)?;
     for rank in 0..args.npus {
         let mut trace = job.start(rank)?;
         workload.write(rank, args.passes, &mut trace)?;

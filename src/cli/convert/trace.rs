@@ -94,7 +94,7 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         jobs,
         found,
         prefix,
-    } = plan::plan(&args.inputs, &args.output, args.to, args.verify.policy())?;
+    } = plan::plan_outputs(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
     // All inputs are marked before the first output starts, so that no output replaces an input that is read later.
@@ -117,8 +117,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         _ => {}
     }
     let summary = match args.format {
-        SummaryFormatArg::Text => summary::text(&converted),
-        SummaryFormatArg::Json => summary::json(&converted),
+        SummaryFormatArg::Text => summary::render_text(&converted),
+        SummaryFormatArg::Json => summary::render_json(&converted),
     };
     if piped {
         terminal::say(format_args!("{}", summary.trim_end()))?
@@ -171,7 +171,7 @@ fn convert_one(
             let out = BufWriter::with_capacity(1 << 16, terminal::standard_output());
             let packer = CompressedWriter::new(out, job.packed)?;
             let to = Path::new("standard output");
-            let written = convert(job, args, packer);
+            let written = convert_records(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(to).in_file(name))?;
             packer.finish()?.flush()?;
             (written, None)
@@ -181,7 +181,7 @@ fn convert_one(
             let file = outputs.create(path)?.hashed();
             let file = BufWriter::with_capacity(1 << 16, file);
             let packer = CompressedWriter::new(file, job.packed).map_err(io)?;
-            let written = convert(job, args, packer);
+            let written = convert_records(job, args, packer);
             let (packer, written) = written.map_err(|e| e.writing_to(path).in_file(name))?;
             let file = packer.finish().map_err(io)?;
             let file = file.into_inner().map_err(|e| io(e.into_error()))?;
@@ -197,19 +197,19 @@ fn convert_one(
 }
 
 /// Writes the records of a task's input into `out`.
-fn convert<W: Write>(
+fn convert_records<W: Write>(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
     out: W,
 ) -> Result<(W, ConvertedTrace), TraceError> {
     let mut sink = ConvertSink::new(job.to, out);
     if args.salvage {
-        let (form, wrong, bytes, report) = salvaged(job, args)?;
+        let (form, wrong, bytes, report) = salvage_records(job, args)?;
         let mut frames = FrameCursor::new(&bytes);
         while let Some(record) = frames.next_record()? {
-            sink.record(record)?;
+            sink.write_record(record)?;
         }
-        let converted = sink.converted(form);
+        let converted = sink.into_result(form);
         let converted = ConvertedTrace {
             salvaged: Some((report, wrong)),
             ..converted
@@ -246,7 +246,7 @@ fn convert<W: Write>(
         }
     };
     while let Some(record) = source.next_record().map_err(hint)? {
-        sink.record(record)?;
+        sink.write_record(record)?;
     }
     // The number of records is checked at the end, because a stream has no length in advance.
     if sink.records == 0 {
@@ -255,13 +255,13 @@ fn convert<W: Write>(
     if sink.records == sink.blank {
         return Err(TraceError::blank(sink.blank));
     }
-    let converted = sink.converted(source.form());
+    let converted = sink.into_result(source.form());
     Ok((sink.into_inner(), converted))
 }
 
 /// Salvages the intact records of a task's input. Returns the format of the input, the error of its compression, the
 /// contents of the new file, and the losses.
-fn salvaged(
+fn salvage_records(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
 ) -> Result<(TraceFormat, Option<String>, Vec<u8>, SalvageReport), TraceError> {
@@ -321,7 +321,7 @@ impl<W: Write> ConvertSink<W> {
         }
     }
 
-    fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
+    fn write_record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
         // The first record is metadata, not a node.
         self.empty += usize::from(record.bytes.is_empty() && self.records > 0);
         self.blank += usize::from(record.bytes.is_empty());
@@ -333,7 +333,7 @@ impl<W: Write> ConvertSink<W> {
     }
 
     /// Returns the result of the conversion; the caller fills in the file names.
-    fn converted(&self, form: TraceFormat) -> ConvertedTrace {
+    fn into_result(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),
             output: None,

@@ -46,7 +46,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     let profiles = paths.iter().map(|path| XplaneFile::open(path));
     let profiles = profiles.collect::<Result<Vec<_>, _>>()?;
     let mut job = XplaneJob::new(&profiles)?;
-    let mut written = args.output.start(outputs)?;
+    let mut written = args.output.start_outputs(outputs)?;
     let shown = Progress::start("converting", "ranks", job.ranks().into());
     for rank in 0..job.ranks() {
         let trace = job.write(rank, written.start(rank)?)?;
@@ -56,7 +56,7 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     drop(shown);
     let traces = traces::saved(&written.commit(JobFile::default())?)?;
     match args.output.format {
-        SummaryFormatArg::Text => text(job.summary(), &traces, out)?,
+        SummaryFormatArg::Text => write_text(job.summary(), &traces, out)?,
         SummaryFormatArg::Json => {
             VersionedDocument::new("chakram.xplane_conversion.1", job.summary()).print(out)?;
         }
@@ -67,18 +67,18 @@ pub fn run(args: &ConvertXplaneArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
 /// Maximum number of ranks in the table.
 const SHOWN: usize = 16;
 
-fn ms(ns: u64) -> String {
+fn format_ms(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
-fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Result<()> {
+fn write_text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Result<()> {
     let devices = &summary.devices;
     let nodes = devices.iter().map(|device| device.nodes).sum();
     writeln!(
         out,
         "{} over {}: {} nodes in {traces}",
         counted(devices.len() as u64, "device"),
-        ms(summary.span_ns),
+        format_ms(summary.span_ns),
         thousands(nodes),
     )?;
     let mut table = TextTable::new([
@@ -101,7 +101,7 @@ fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Resul
             &device.device,
             &thousands(device.events),
             &thousands(device.linked),
-            &ms(device.busy_ns),
+            &format_ms(device.busy_ns),
             &kept,
             &device.collectives,
         ]);

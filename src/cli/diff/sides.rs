@@ -37,7 +37,7 @@ impl UnreadableTraces {
     }
 
     /// Suggests `--salvage`, unless all files are missing.
-    pub fn hinting(mut self) -> Self {
+    pub fn with_hint(mut self) -> Self {
         let missing = |error: &TraceError| match error.fault() {
             TraceFault::Io { source, .. } => source.kind() == std::io::ErrorKind::NotFound,
             _ => false,
@@ -112,19 +112,19 @@ impl DiffSide {
         let path = &file.path;
         let contents = match TraceContents::open_verified(file) {
             Ok(contents) => contents,
-            Err(_) if salvage => return Self::salvaged(path).map_err(UnreadableTraces::from),
+            Err(_) if salvage => return Self::salvage_file(path).map_err(UnreadableTraces::from),
             Err(error) => return Err(error.into()),
         };
         if salvage {
             let raw = RawTrace::read(contents.as_slice());
             if is_damaged(&raw) {
-                return Self::salvaged(path).map_err(UnreadableTraces::from);
+                return Self::salvage_file(path).map_err(UnreadableTraces::from);
             }
         }
         Ok(Self::File(contents))
     }
 
-    fn salvaged(path: &Path) -> Result<Self, TraceError> {
+    fn salvage_file(path: &Path) -> Result<Self, TraceError> {
         let packed = TraceContents::open_compressed(path)?;
         let unpacked = decompressed_partly(packed.as_slice());
         let (contents, wrong) = match &unpacked {

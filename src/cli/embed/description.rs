@@ -9,11 +9,11 @@ pub fn describe() -> Value {
     let mut command = whole_command();
     command.build();
     let mut all = Vec::new();
-    add(&command, &mut Vec::new(), &mut all);
+    add_command(&command, &mut Vec::new(), &mut all);
     Value::Array(all)
 }
 
-fn add(command: &Command, path: &mut Vec<String>, all: &mut Vec<Value>) {
+fn add_command(command: &Command, path: &mut Vec<String>, all: &mut Vec<Value>) {
     if !path.is_empty() {
         let arguments = command.get_arguments();
         let arguments =
@@ -21,19 +21,19 @@ fn add(command: &Command, path: &mut Vec<String>, all: &mut Vec<Value>) {
         all.push(json!({
             "path": path,
             "about": command.get_about().map(ToString::to_string),
-            "arguments": arguments.map(argument).collect::<Vec<_>>(),
+            "arguments": arguments.map(describe_argument).collect::<Vec<_>>(),
         }));
     }
     for inner in command.get_subcommands() {
         if inner.get_name() != "help" {
             path.push(inner.get_name().to_owned());
-            add(inner, path, all);
+            add_command(inner, path, all);
             path.pop();
         }
     }
 }
 
-fn argument(arg: &Arg) -> Value {
+fn describe_argument(arg: &Arg) -> Value {
     let values = arg.get_possible_values();
     let values = values.iter().filter(|value| !value.is_hide_set());
     let defaults = arg.get_default_values().iter();

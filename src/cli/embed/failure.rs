@@ -177,13 +177,13 @@ impl CommandFailure {
         failure.say(&error_text(error));
         let mut next = Some(error);
         while let Some(error) = next {
-            failure.take(error);
+            failure.take_known_fields(error);
             next = error.source();
         }
         // Commands with many points or runs turn errors into text, so an interruption may no longer be in the chain of
         // causes.
         if let Err(interruption) = interrupt::check() {
-            failure.interrupted(&interruption);
+            failure.take_interruption(&interruption);
         }
         if failure.file.is_none() {
             failure.take_place();
@@ -236,35 +236,35 @@ impl CommandFailure {
     }
 
     /// Copies into the fields the facts of one error in the chain of causes.
-    fn take(&mut self, error: &(dyn Error + 'static)) {
+    fn take_known_fields(&mut self, error: &(dyn Error + 'static)) {
         if let Some(error) = error.downcast_ref::<JobError>() {
             match error {
-                JobError::Trace(error) => self.trace(error),
-                JobError::Memory(error) => self.memory(error),
-                JobError::Interrupted(error) => self.interrupted(error),
+                JobError::Trace(error) => self.take_trace_error(error),
+                JobError::Memory(error) => self.take_memory_error(error),
+                JobError::Interrupted(error) => self.take_interruption(error),
                 JobError::AstraSim(error) => self.astra_sim(error),
-                JobError::Io(error) => self.io(error),
+                JobError::Io(error) => self.take_io_error(error),
                 _ => {}
             }
         } else if let Some(error) = error.downcast_ref::<TraceError>() {
-            self.trace(error);
+            self.take_trace_error(error);
         } else if let Some(error) = error.downcast_ref::<ReplayError>() {
-            self.replay(error);
+            self.take_replay_error(error);
         } else if let Some(failed) = error.downcast_ref::<FailedReplays>() {
             if let Some(error) = failed.first() {
-                self.replay(error);
+                self.take_replay_error(error);
             }
         } else if let Some(refusal) = error.downcast_ref::<ReplayRefusal>() {
-            self.refusal(refusal);
+            self.take_refusal(refusal);
         } else if let Some(error) = error.downcast_ref::<ConfigError>() {
-            self.config(error);
+            self.take_config_error(error);
         } else if let Some(MachineError::Config(error)) = error.downcast_ref() {
-            self.config(error);
+            self.take_config_error(error);
         } else if let Some(ModelError::Config(error)) = error.downcast_ref() {
-            self.config(error);
+            self.take_config_error(error);
         } else if let Some(error) = error.downcast_ref::<StudyError>() {
             match error {
-                StudyError::Config(error) => self.config(error),
+                StudyError::Config(error) => self.take_config_error(error),
                 StudyError::Value {
                     file,
                     line,
@@ -272,32 +272,34 @@ impl CommandFailure {
                     why,
                     ..
                 } => {
-                    self.place(file, *line as u64);
+                    self.set_place(file, *line as u64);
                     self.key = Some(key.clone());
                     self.found.clone_from(why);
                 }
                 StudyError::Read { path, .. } => self.file = Some(path.display().to_string()),
             }
         } else if let Some(SweepError::Interrupted(error)) = error.downcast_ref() {
-            self.interrupted(error);
+            self.take_interruption(error);
         } else if let Some(error) = error.downcast_ref::<ScoreError>() {
             match error {
-                ScoreError::Columns(error) => self.config(error),
+                ScoreError::Columns(error) => self.take_config_error(error),
                 ScoreError::Row { file, line, .. } | ScoreError::Option { file, line, .. } => {
-                    self.place(file, *line);
+                    self.set_place(file, *line);
                 }
                 ScoreError::Table { file, .. } => self.file = Some(file.clone()),
             }
         } else if let Some(error) = error.downcast_ref::<ServeError>() {
             match error {
-                ServeError::Config(error) => self.config(error),
+                ServeError::Config(error) => self.take_config_error(error),
                 ServeError::Model { place, .. }
                 | ServeError::Trace { place, .. }
-                | ServeError::Machine { place, .. } => self.config(place),
-                ServeError::ServingMachine(MachineError::Config(error)) => self.config(error),
-                ServeError::Row { file, line, .. } => self.place(file, *line),
+                | ServeError::Machine { place, .. } => self.take_config_error(place),
+                ServeError::ServingMachine(MachineError::Config(error)) => {
+                    self.take_config_error(error)
+                }
+                ServeError::Row { file, line, .. } => self.set_place(file, *line),
                 ServeError::Read { file, .. } => self.file = Some(file.clone()),
-                ServeError::Replay(error) => self.replay(error),
+                ServeError::Replay(error) => self.take_replay_error(error),
                 _ => {}
             }
         } else if let Some(error) = error.downcast_ref::<InputError>() {
@@ -305,24 +307,24 @@ impl CommandFailure {
         } else if let Some(error) = error.downcast_ref::<ReplaySettingsError>() {
             self.argument = Some(error.key().key().to_string());
         } else if let Some(error) = error.downcast_ref::<MemoryLimitError>() {
-            self.memory(error);
+            self.take_memory_error(error);
         } else if let Some(error) = error.downcast_ref::<Interruption>() {
-            self.interrupted(error);
+            self.take_interruption(error);
         } else if let Some(error) = error.downcast_ref::<io::Error>() {
-            self.io(error);
+            self.take_io_error(error);
         }
     }
 
-    fn place(&mut self, file: &str, line: u64) {
+    fn set_place(&mut self, file: &str, line: u64) {
         self.file = Some(file.to_owned());
         self.line = Some(line);
     }
 
-    fn trace(&mut self, error: &TraceError) {
+    fn take_trace_error(&mut self, error: &TraceError) {
         match error.fault() {
             TraceFault::Io { file, source, .. } => {
                 self.file = Some(file.display().to_string());
-                self.io(source);
+                self.take_io_error(source);
             }
             TraceFault::Malformed { place, found } => {
                 self.trace_place(place);
@@ -333,7 +335,7 @@ impl CommandFailure {
                 self.found.clone_from(found);
                 self.hint = Some(with_arguments(hint));
             }
-            TraceFault::Interrupted(interruption) => self.interrupted(interruption),
+            TraceFault::Interrupted(interruption) => self.take_interruption(interruption),
         }
     }
 
@@ -349,10 +351,10 @@ impl CommandFailure {
         self.rank = name.and_then(|name| rank_of(name.to_str()?));
     }
 
-    fn config(&mut self, error: &ConfigError) {
+    fn take_config_error(&mut self, error: &ConfigError) {
         match error {
             ConfigError::Syntax { file, line, why } => {
-                self.place(file, *line as u64);
+                self.set_place(file, *line as u64);
                 self.found.clone_from(why);
             }
             ConfigError::Key {
@@ -361,7 +363,7 @@ impl CommandFailure {
                 key,
                 why,
             } => {
-                self.place(file, *line as u64);
+                self.set_place(file, *line as u64);
                 self.key = Some(key.clone());
                 self.found.clone_from(why);
             }
@@ -370,11 +372,11 @@ impl CommandFailure {
 
     fn astra_sim(&mut self, error: &InputError) {
         match error {
-            InputError::Syntax { file, line, .. } => self.place(file, *line as u64),
+            InputError::Syntax { file, line, .. } => self.set_place(file, *line as u64),
             InputError::Key {
                 file, line, key, ..
             } => {
-                self.place(file, *line as u64);
+                self.set_place(file, *line as u64);
                 self.key = Some(key.clone());
             }
             InputError::Disagreement { file, key, .. } => {
@@ -385,21 +387,21 @@ impl CommandFailure {
         }
     }
 
-    fn replay(&mut self, error: &ReplayError) {
+    fn take_replay_error(&mut self, error: &ReplayError) {
         match error {
-            ReplayError::Refused(refusal) => self.refusal(refusal),
-            ReplayError::Stuck(stuck) => self.stuck(stuck),
+            ReplayError::Refused(refusal) => self.take_refusal(refusal),
+            ReplayError::Stuck(stuck) => self.take_stuck(stuck),
             ReplayError::TooLong => self.kind = FailureKind::TooLong,
-            ReplayError::Interrupted(interruption) => self.interrupted(interruption),
+            ReplayError::Interrupted(interruption) => self.take_interruption(interruption),
         }
     }
 
-    fn refusal(&mut self, refusal: &ReplayRefusal) {
+    fn take_refusal(&mut self, refusal: &ReplayRefusal) {
         self.found = with_arguments(&refusal.found);
         self.hint = Some(with_arguments(&refusal.hint));
     }
 
-    fn stuck(&mut self, stuck: &Stuck) {
+    fn take_stuck(&mut self, stuck: &Stuck) {
         self.kind = FailureKind::Deadlock;
         self.completed = Some((stuck.completed, stuck.total));
         let waiting = stuck.waiting.iter().map(|waiting| WaitingPlainNode {
@@ -413,23 +415,23 @@ impl CommandFailure {
         }
     }
 
-    fn memory(&mut self, error: &MemoryLimitError) {
+    fn take_memory_error(&mut self, error: &MemoryLimitError) {
         self.kind = FailureKind::Memory;
         self.say(&error.to_string());
         self.memory = Some((error.asked().0, error.bound().0));
     }
 
-    fn interrupted(&mut self, interruption: &Interruption) {
+    fn take_interruption(&mut self, interruption: &Interruption) {
         match interruption {
             Interruption::Requested => {
                 self.kind = FailureKind::Interrupted;
                 self.say(&interruption.to_string());
             }
-            Interruption::Memory(error) => self.memory(error),
+            Interruption::Memory(error) => self.take_memory_error(error),
         }
     }
 
-    fn io(&mut self, error: &io::Error) {
+    fn take_io_error(&mut self, error: &io::Error) {
         self.kind = FailureKind::File;
         self.os_error = error.raw_os_error();
         self.found = error.to_string();
@@ -446,7 +448,7 @@ impl CommandFailure {
         if let (true, Ok(number)) = (is_path, number.parse()) {
             let file = file.to_owned();
             self.column = parts.next().and_then(|column| column.parse().ok());
-            self.place(&file, number);
+            self.set_place(&file, number);
         } else if is_path && number.starts_with(' ') {
             self.file = Some(file.to_owned());
         }

@@ -33,7 +33,7 @@ struct DryRunReport<'r> {
     stack: Option<&'r StackReport>,
 }
 
-fn phase(phase: Option<TrainingPhase>) -> &'static str {
+fn phase_name(phase: Option<TrainingPhase>) -> &'static str {
     match phase {
         Some(TrainingPhase::Forward) => "forward",
         Some(TrainingPhase::Backward) => "backward",
@@ -45,7 +45,7 @@ fn phase(phase: Option<TrainingPhase>) -> &'static str {
 }
 
 /// Returns the NPU of each rank, if the plan names cores and the machine has tiles.
-fn cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
+fn npus_of_cores(plan: &ParallelismPlan, machine: &Machine) -> Option<Vec<Npu>> {
     match (&plan.tiles, machine.topology().tiles()) {
         (CorePlacement::Cores(cores), Some(tiles)) => {
             Some(cores.iter().map(|core| Npu(tiles.core(*core))).collect())
@@ -68,7 +68,7 @@ pub fn run(
     let plan = asked.training.plan.clone();
     let summary = asked.training.summary();
     let summary = summary.map_err(|error| asked.origin.with_source(error))?;
-    let cores = machine.and_then(|machine| cores(&plan, machine));
+    let cores = machine.and_then(|machine| npus_of_cores(&plan, machine));
     let map = run.map().or(cores.as_deref());
     let npus = machine.map(|machine| place(summary.ranks, machine, map));
     let npus = npus.transpose()?;

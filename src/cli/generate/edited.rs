@@ -62,7 +62,7 @@ impl TraceStore for GeneratedStore {
 }
 
 /// Generates the traces of `job` into memory.
-fn generate(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
+fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
     let class_of = |rank: u32| job.class_of(rank);
     let classes: BTreeMap<u32, u32> = (0..job.ranks())
         .map(|rank| (class_of(rank), rank))
@@ -129,7 +129,7 @@ impl EditedGeneration {
         edits: Vec<JobEdit>,
     ) -> Result<Self, Box<dyn Error>> {
         Ok(Self {
-            found: generate(job, name)?,
+            found: generate_in_memory(job, name)?,
             edits,
             name: name.to_owned(),
         })

@@ -256,7 +256,7 @@ fn dtype_names() -> impl TypedValueParser<Value = Dtype> {
 }
 
 /// Returns the names of all patterns.
-pub(super) fn names() -> Vec<String> {
+pub(super) fn pattern_names() -> Vec<String> {
     let command = PatternArgs::augment_subcommands(clap::Command::new("generate"));
     let names = command.get_subcommands().map(clap::Command::get_name);
     names.map(str::to_owned).collect()

@@ -83,7 +83,7 @@ struct PlanArgs {
 }
 
 /// Reads the orders of passes from a file.
-fn orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
+fn read_pass_orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
     let name = path.display();
     let text = chakram_base::config::read(path)
         .map_err(|error| format!("cannot read orders of passes {name}: {error}"))?;
@@ -93,7 +93,7 @@ fn orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
 
 impl PlanArgs {
     /// Returns the plan without the option `left_out`, and the source of the plan.
-    fn plan(
+    fn resolve_plan(
         &self,
         left_out: Option<&str>,
     ) -> Result<(ParallelismPlan, PlanSource), Box<dyn Error>> {
@@ -113,17 +113,17 @@ impl PlanArgs {
         let plan = match &self.pass_orders {
             Some(path) => {
                 let mut draft = PlanDraft::new(plan);
-                draft.list_passes(orders(path)?);
+                draft.list_passes(read_pass_orders(path)?);
                 draft.finish()?
             }
             None => plan,
         };
-        Ok((self.flags.over(plan, left_out)?, file))
+        Ok((self.flags.apply_to_plan(plan, left_out)?, file))
     }
 
     /// Returns whether a flag or the plan's file sets the option `key`; the option `left_out` counts as not set.
-    fn states(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
-        let is_flag = self.flags.given().any(|(given, _)| given == key);
+    fn states_option(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
+        let is_flag = self.flags.given_values().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {
             ParallelismPlan::stated_options(text, name).is_ok_and(|keys| keys.contains(&key))
         });

@@ -4,7 +4,7 @@ use super::*;
 
 fn pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, String)> {
     let mut pages = Vec::new();
-    let mut stack = vec![rendered(command.clone(), length, width)];
+    let mut stack = vec![render_all(command.clone(), length, width)];
     while let Some(mut command) = stack.pop() {
         let name = command.get_bin_name().unwrap_or("chakram").to_owned();
         pages.push((name, command.render_help().to_string()));

@@ -46,8 +46,8 @@ impl NodeListing {
             files,
             self.threads,
             |file| {
-                let rank = self.rank(file);
-                progress.inc();
+                let rank = self.list_rank(file);
+                progress.count_one();
                 rank
             },
             |_, listed| {
@@ -94,7 +94,7 @@ impl NodeListing {
         Ok(faults)
     }
 
-    fn rank(&self, file: &RankFile) -> Result<RankListing, TraceError> {
+    fn list_rank(&self, file: &RankFile) -> Result<RankListing, TraceError> {
         let contents = TraceContents::open_verified(file)?;
         let trace =
             InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;

@@ -133,7 +133,7 @@ struct RemoteDocument<'a> {
 
 impl<'a> MachineSummary<'a> {
     /// Summarises `machine`.
-    pub(super) fn of(machine: &'a Machine) -> Self {
+    pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let topology = machine.topology();
         let dimensions = topology.dimensions().iter().zip(machine.algorithms());
         let graph = topology.graph();
@@ -160,12 +160,16 @@ impl<'a> MachineSummary<'a> {
 
 impl<'a> MachineDetails<'a> {
     /// Describes `machine`.
-    pub(super) fn of(machine: &'a Machine) -> Self {
+    pub(super) fn of_machine(machine: &'a Machine) -> Self {
         let runs = machine.class_runs();
         let pipeline = machine.pipeline();
         Self {
-            summary: MachineSummary::of(machine),
-            classes: machine.classes().iter().map(ClassDocument::of).collect(),
+            summary: MachineSummary::of_machine(machine),
+            classes: machine
+                .classes()
+                .iter()
+                .map(ClassDocument::of_class)
+                .collect(),
             class_runs: runs
                 .map(|(first, last, class)| ClassRunDocument {
                     first: first.0,
@@ -179,19 +183,24 @@ impl<'a> MachineDetails<'a> {
                 schedule: name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),
             },
-            remote_memory: machine.remote().map(RemoteDocument::of),
+            remote_memory: machine.remote().map(RemoteDocument::of_remote),
             remote_memories: machine
                 .named_memories()
                 .iter()
-                .map(|named| (named.name.as_str(), RemoteDocument::of(&named.memory)))
+                .map(|named| {
+                    (
+                        named.name.as_str(),
+                        RemoteDocument::of_remote(&named.memory),
+                    )
+                })
                 .collect(),
-            tiles: TilesDocument::of(machine),
+            tiles: TilesDocument::of_machine(machine),
         }
     }
 }
 
 impl TilesDocument {
-    fn of(machine: &Machine) -> Option<Self> {
+    fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         let tiles = topology.tiles()?;
         let ports = machine.remote().map_or(&[][..], |memory| memory.ports());
@@ -212,13 +221,13 @@ impl TilesDocument {
                 .collect(),
             faulty_links: links.map(|&(core, d)| (tiles.place(core), d)).collect(),
             memory_ports: ports.iter().map(|core| tiles.place(core.0)).collect(),
-            ratios: TileRatios::of(machine),
+            ratios: TileRatios::of_machine(machine),
         })
     }
 }
 
 impl<'a> ClassDocument<'a> {
-    fn of(class: &'a NpuClass) -> Self {
+    fn of_class(class: &'a NpuClass) -> Self {
         let rates = Dtype::ALL.iter().filter_map(|(dtype, name)| {
             let rate = class.peaks.get(*dtype)?;
             Some(((*name).to_owned(), rate.per_second().into()))
@@ -236,7 +245,7 @@ impl<'a> ClassDocument<'a> {
 }
 
 impl<'a> RemoteDocument<'a> {
-    fn of(remote: &'a RemoteMemory) -> Self {
+    fn of_remote(remote: &'a RemoteMemory) -> Self {
         let through = remote.through.as_ref();
         let chunk = through.filter(|_| remote.attachment.is_channel());
         Self {
@@ -265,7 +274,7 @@ mod tests {
     #[test]
     fn remote_memory_says_through_which_dimension_it_is_reached() {
         let machine = Machine::load("../../traces/prefetch-4/machine.toml").unwrap();
-        let details = |machine| serde_json::to_value(MachineDetails::of(machine)).unwrap();
+        let details = |machine| serde_json::to_value(MachineDetails::of_machine(machine)).unwrap();
         let remote = &details(&machine)["remote_memory"];
         assert_eq!(remote["through"], "in-node");
         let design = &remote["design"];

@@ -28,7 +28,7 @@ pub(super) struct TileRatios {
 
 impl TileRatios {
     /// Computes the ratios of `machine`; `None` if the machine has no tiles, no edge DRAM or no fp16 peak.
-    pub(super) fn of(machine: &Machine) -> Option<Self> {
+    pub(super) fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         topology.tiles()?;
         let memory = machine.remote()?;
@@ -47,7 +47,7 @@ impl TileRatios {
     }
 
     /// Formats the ratios as comments of a machine file, with the published ratios of `name` if there are some.
-    pub(super) fn comment(&self, name: &str) -> String {
+    pub(super) fn format_comment(&self, name: &str) -> String {
         let published = PUBLISHED.iter().find(|(known, _)| *known == name);
         let beside = |index: usize| {
             let value = published.map(|(_, values)| values[index]);
@@ -79,7 +79,7 @@ mod tests {
     /// In a die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
-        let ratios = TileRatios::of(&Machine::preset("wafer-5x4").unwrap()).unwrap();
+        let ratios = TileRatios::of_machine(&Machine::preset("wafer-5x4").unwrap()).unwrap();
         assert_eq!(ratios.sram_mb_per_tflop_per_s, 3.75 / 16.0);
         assert_eq!(ratios.hops_to_dram, 2);
         assert_eq!(ratios.link_to_dram_port, 4.0);
@@ -90,16 +90,16 @@ mod tests {
     /// PFLOP/s = 2.727; the table states 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
-        let of = |name: &str| TileRatios::of(&Machine::preset(name).unwrap()).unwrap();
+        let of = |name: &str| TileRatios::of_machine(&Machine::preset(name).unwrap()).unwrap();
         assert!((of("grayskull").sram_mb_per_tflop_per_s - 1.304).abs() < 0.001);
         assert!((of("grayskull").link_to_dram - 1.9).abs() < 0.001);
         assert!((of("dojo-tile").sram_mb_per_tflop_per_s - 1.22).abs() < 0.006);
         assert!((of("wse-2").sram_mb_per_tflop_per_s - 2.727).abs() < 0.001);
-        let text = of("grayskull").comment("grayskull");
+        let text = of("grayskull").format_comment("grayskull");
         assert!(
             text.contains("1.304 MB per TFLOP/s (published: 1.304)"),
             "{text}"
         );
-        assert!(!of("grayskull").comment("mine").contains("published"));
+        assert!(!of("grayskull").format_comment("mine").contains("published"));
     }
 }

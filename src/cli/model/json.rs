@@ -1,6 +1,6 @@
 //! Models as JSON.
 
-use super::{blocks, labels};
+use super::{block_count, labels};
 use chakram_workloads::model::{
     LayerOperator, LayerRole, ModelDefinition, ModelLayer, OperatorKind,
 };
@@ -78,7 +78,7 @@ struct OperatorDocument<'a> {
 
 impl<'a> ModelSummary<'a> {
     /// Summarises `found`.
-    pub(super) fn of(found: &'a ModelDefinition) -> Self {
+    pub(super) fn of_definition(found: &'a ModelDefinition) -> Self {
         let model = &found.model;
         Self {
             name: &model.name,
@@ -86,7 +86,7 @@ impl<'a> ModelSummary<'a> {
             source: &model.source,
             parameters: model.parameters(),
             macs: model.multiplications(),
-            blocks: blocks(found),
+            blocks: block_count(found),
             hidden: found.hidden,
             tokens: model.sequence,
         }
@@ -95,10 +95,10 @@ impl<'a> ModelSummary<'a> {
 
 impl<'a> ModelDetails<'a> {
     /// Describes `found`. `element` is the number of bytes per element of saved activations.
-    pub(super) fn of(found: &'a ModelDefinition, element: u64) -> Self {
+    pub(super) fn of_definition(found: &'a ModelDefinition, element: u64) -> Self {
         let model = &found.model;
         Self {
-            summary: ModelSummary::of(found),
+            summary: ModelSummary::of_definition(found),
             active_parameters: model.active_parameters(),
             cached_elements: model.cached_elements(),
             skippable_macs: model.skippable_multiplications(),
@@ -108,14 +108,14 @@ impl<'a> ModelDetails<'a> {
             saved_activation_bytes_fused: model.saved_bytes(element, true),
             layers: model
                 .runs()
-                .map(|run| LayersDocument::of(run, element))
+                .map(|run| LayersDocument::of_run(run, element))
                 .collect(),
         }
     }
 }
 
 impl<'a> LayersDocument<'a> {
-    fn of(run: &'a [ModelLayer], element: u64) -> Self {
+    fn of_run(run: &'a [ModelLayer], element: u64) -> Self {
         let (layer, last) = (&run[0], &run[run.len() - 1]);
         let operators = layer.operators.iter();
         Self {
@@ -132,19 +132,19 @@ impl<'a> LayersDocument<'a> {
             saved_activation_bytes: layer.saved_bytes(element, false),
             saved_activation_bytes_fused: layer.saved_bytes(element, true),
             operators: operators
-                .map(|one| OperatorDocument::of(one, element))
+                .map(|one| OperatorDocument::of_operator(one, element))
                 .collect(),
         }
     }
 }
 
 impl<'a> OperatorDocument<'a> {
-    fn of(operator: &'a LayerOperator, element: u64) -> Self {
+    fn of_operator(operator: &'a LayerOperator, element: u64) -> Self {
         let work = &operator.work;
         Self {
             name: &operator.name,
             op: work.spec().name,
-            cut: labels::cut(operator.cut),
+            cut: labels::split_name(operator.cut),
             sizes: work,
             parameters: work.parameters(),
             macs: work.multiplications(),

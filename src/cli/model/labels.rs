@@ -3,7 +3,7 @@
 use chakram_workloads::model::{ActivationFunction, AttentionSpan, OperatorKind, TensorSplit};
 
 /// Returns the name of `cut` in model files.
-pub(super) fn cut(cut: TensorSplit) -> &'static str {
+pub(super) fn split_name(cut: TensorSplit) -> &'static str {
     match cut {
         TensorSplit::Replicated => "whole",
         TensorSplit::ColumnParallel => "outputs",
@@ -13,7 +13,7 @@ pub(super) fn cut(cut: TensorSplit) -> &'static str {
 }
 
 /// Returns the name of `function` in model files.
-pub(super) fn function(function: ActivationFunction) -> &'static str {
+pub(super) fn function_name(function: ActivationFunction) -> &'static str {
     let found = ActivationFunction::ALL
         .iter()
         .find(|(known, _)| *known == function);
@@ -21,7 +21,7 @@ pub(super) fn function(function: ActivationFunction) -> &'static str {
 }
 
 /// Formats the sizes of an operator, as in `linear 1024 x 1600 x 4800, bias`.
-pub(super) fn sizes(work: &OperatorKind) -> String {
+pub(super) fn format_sizes(work: &OperatorKind) -> String {
     let optional = |there: bool, word: &'static str| if there { word } else { "" };
     let rest = match *work {
         OperatorKind::Linear {
@@ -133,7 +133,7 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             gated,
         } => {
             let gated = optional(gated, ", gated");
-            return format!("{} {rows} x {width}{gated}", function(name));
+            return format!("{} {rows} x {width}{gated}", function_name(name));
         }
         OperatorKind::Residual {
             rows,
@@ -156,7 +156,7 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             groups,
             bias,
         } => {
-            let window = window(size, kernel, stride, padding);
+            let window = format_window(size, kernel, stride, padding);
             let groups = match groups {
                 1 => String::new(),
                 _ => format!(", {groups} groups"),
@@ -172,7 +172,10 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             kernel,
             stride,
             padding,
-        } => format!("{channels}, {}", window(size, kernel, stride, padding)),
+        } => format!(
+            "{channels}, {}",
+            format_window(size, kernel, stride, padding)
+        ),
         OperatorKind::EmbeddingBag {
             rows,
             width,
@@ -184,7 +187,7 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
 }
 
 /// Formats a window, as in `7x7 on 224x224, stride 2, padding 3`.
-fn window([h, w]: [u64; 2], [kh, kw]: [u64; 2], stride: u64, padding: u64) -> String {
+fn format_window([h, w]: [u64; 2], [kh, kw]: [u64; 2], stride: u64, padding: u64) -> String {
     let mut text = format!("{kh}x{kw} on {h}x{w}");
     if stride != 1 {
         text += &format!(", stride {stride}");

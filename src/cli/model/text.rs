@@ -1,6 +1,6 @@
 //! Renders a model as text: one line for each operator of each kind of layer.
 
-use super::{blocks, labels};
+use super::{block_count, labels};
 use crate::terminal::plain_style;
 use chakram_base::units::Bytes;
 use chakram_report::summary::thousands;
@@ -8,10 +8,10 @@ use chakram_report::table::{TextTable, left, right};
 use chakram_workloads::model::{Model, ModelDefinition};
 
 /// Renders `found` as text. `element` is the number of bytes per element of saved activations.
-pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
+pub(super) fn render_text(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let mut text = format!("{}: {}", model.name, found.kind.name());
-    text += &format!(", {} blocks", blocks(found));
+    text += &format!(", {} blocks", block_count(found));
     if let Some(hidden) = found.hidden {
         text += &format!(", hidden {hidden}");
     }
@@ -19,13 +19,13 @@ pub(super) fn render(found: &ModelDefinition, element: u64) -> String {
         text += &format!(", {} tokens per sample", model.sequence);
     }
     text += &format!("\n{}\n\n", model.source);
-    text += &totals(found, element);
+    text += &render_totals(found, element);
     text.push('\n');
-    text += &operators(model, element);
+    text += &render_operators(model, element);
     text
 }
 
-fn totals(found: &ModelDefinition, element: u64) -> String {
+fn render_totals(found: &ModelDefinition, element: u64) -> String {
     let model = &found.model;
     let multiplications = model.multiplications();
     // A multiplication counts as two FLOPs. The backward pass has twice as many multiplications as the forward pass.
@@ -78,7 +78,7 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
     rows.into_iter().map(line).collect()
 }
 
-fn operators(model: &Model, element: u64) -> String {
+fn render_operators(model: &Model, element: u64) -> String {
     let mut table = TextTable::new([
         left("LAYER", 0),
         left("OPERATOR", 0),
@@ -113,9 +113,9 @@ fn operators(model: &Model, element: u64) -> String {
             table.add(&[
                 &"",
                 &operator.name,
-                &labels::sizes(&operator.work),
-                &count(operator.parameters()),
-                &count(operator.multiplications()),
+                &labels::format_sizes(&operator.work),
+                &format_count(operator.parameters()),
+                &format_count(operator.multiplications()),
                 &saved,
             ]);
         }
@@ -124,7 +124,7 @@ fn operators(model: &Model, element: u64) -> String {
 }
 
 /// Formats a number; 0 becomes a dash.
-fn count(number: u64) -> String {
+fn format_count(number: u64) -> String {
     match number {
         0 => "-".to_owned(),
         _ => thousands(number),

@@ -32,7 +32,7 @@ impl NodeSink {
     }
 
     /// Stores the table of the first replay.
-    pub(super) fn fill(&self, table: NodeTable) {
+    pub(super) fn store_first(&self, table: NodeTable) {
         if let Some(place) = &self.0 {
             // A call replays only once, so the place is empty.
             let _ = place.set(table);
@@ -82,7 +82,7 @@ pub enum ReportTableArg {
 }
 impl ReportTableArg {
     /// Returns the equivalent table of a single report, if there is one.
-    pub(super) fn single(self) -> Option<CsvTable> {
+    pub(super) fn single_table(self) -> Option<CsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,
             Self::Npus => Some(CsvTable::Npus),

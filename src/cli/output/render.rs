@@ -28,7 +28,7 @@ impl RunArgs {
         clippy::too_many_arguments,
         reason = "each is one thing that a report says"
     )]
-    pub(super) fn render(
+    pub(super) fn render_report(
         &self,
         report: &mut Report,
         name: &str,
@@ -59,7 +59,7 @@ impl RunArgs {
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
             }
             ReportFormatArg::Csv => {
-                report::report_csv::render(report, self.table().unwrap_or_default())
+                report::report_csv::render(report, self.requested_table().unwrap_or_default())
             }
         };
         out.write_all(text.as_bytes())
@@ -75,7 +75,7 @@ impl RunArgs {
     }
 
     /// Renders the HTML page of a report, with the same facts as its JSON.
-    pub(super) fn page(
+    pub(super) fn render_page(
         &self,
         report: &Report,
         name: &str,
@@ -92,8 +92,8 @@ impl RunArgs {
 
     /// Returns whether operators are summed over all micro-batches, one row each.
     fn sums_micro_batches(&self) -> bool {
-        let lists =
-            self.format == ReportFormatArg::Json || self.table() == Some(CsvTable::Operators);
+        let lists = self.format == ReportFormatArg::Json
+            || self.requested_table() == Some(CsvTable::Operators);
         lists && !self.all_operators
     }
 
@@ -114,14 +114,19 @@ impl RunArgs {
         let text = match self.format {
             ReportFormatArg::Text => {
                 let basis = self.common_basis(comparison);
-                report::compare::text(comparison, &basis, &self.notes(comparison), style)
+                report::compare::text(
+                    comparison,
+                    &basis,
+                    &self.equal_time_notes(comparison),
+                    style,
+                )
             }
             ReportFormatArg::Json => {
                 let provenance = Provenance::new(self.options_json(absent), inputs);
                 let document = report::compare::json(comparison, provenance);
                 return report::json::write(&mut terminal::EscapingWriter::json(out), &document);
             }
-            ReportFormatArg::Csv => report::compare::csv(comparison, self.table()),
+            ReportFormatArg::Csv => report::compare::csv(comparison, self.requested_table()),
         };
         out.write_all(text.as_bytes())
     }
@@ -139,11 +144,11 @@ impl RunArgs {
     /// Renders the page of a comparison.
     pub fn comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
         let basis = self.common_basis(comparison);
-        report::compare::html(comparison, &basis, &self.notes(comparison))
+        report::compare::html(comparison, &basis, &self.equal_time_notes(comparison))
     }
 
     /// Returns notes on times that are equal on all machines because of the options.
-    fn notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
+    fn equal_time_notes(&self, comparison: &MachineComparison<'_>) -> Vec<String> {
         let mut notes = Vec::new();
         let Some((column, report)) = comparison.reference() else {
             return notes;
@@ -231,7 +236,7 @@ impl RunArgs {
     }
 
     /// Returns the requested table of a single report.
-    fn table(&self) -> Option<CsvTable> {
-        self.table.and_then(ReportTableArg::single)
+    fn requested_table(&self) -> Option<CsvTable> {
+        self.table.and_then(ReportTableArg::single_table)
     }
 }

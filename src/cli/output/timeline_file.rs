@@ -62,7 +62,10 @@ impl TimelineArgs {
     }
 
     /// Returns the part of `prepared` to draw.
-    fn selection(&self, prepared: &CompiledReplay<'_>) -> Result<TimelineSelection, String> {
+    fn timeline_selection(
+        &self,
+        prepared: &CompiledReplay<'_>,
+    ) -> Result<TimelineSelection, String> {
         let ranks = self
             .timeline_ranks
             .clone()
@@ -106,8 +109,8 @@ impl TimelineFile {
             return Ok(None);
         };
         let path = &*to.beside("--timeline", path)?;
-        let selection = args.selection(prepared)?;
-        let sink = TimelineSink::create(path, to.outputs())?;
+        let selection = args.timeline_selection(prepared)?;
+        let sink = TimelineSink::create_sink(path, to.outputs())?;
         let format = format_of(path);
         Ok(Some(TimelineWriter::new(prepared, sink, format, selection)))
     }
@@ -120,7 +123,7 @@ impl TimelineFile {
         let (Some(timeline), Some(path)) = (timeline, path) else {
             return Ok(());
         };
-        let written = timeline.finish().and_then(TimelineSink::finish);
+        let written = timeline.finish().and_then(TimelineSink::into_file);
         let file = written.map_err(|source| TraceError::io(path.to_owned(), "write", source))?;
         file.commit()
     }
@@ -148,7 +151,7 @@ enum TimelineEncoding {
 }
 
 impl TimelineSink {
-    fn create(path: &Path, outputs: &mut OutputSet) -> Result<Self, TraceError> {
+    fn create_sink(path: &Path, outputs: &mut OutputSet) -> Result<Self, TraceError> {
         let file = io::BufWriter::new(outputs.create(path)?);
         let compressed = path.extension().is_some_and(|ending| ending == "gz");
         Ok(Self(if compressed {
@@ -159,7 +162,7 @@ impl TimelineSink {
     }
 
     /// Returns the complete file, which does not have its name yet.
-    fn finish(self) -> io::Result<OutputFile> {
+    fn into_file(self) -> io::Result<OutputFile> {
         let file = match self.0 {
             TimelineEncoding::Plain(file) => file,
             TimelineEncoding::Compressed(compressor) => compressor.finish()?,

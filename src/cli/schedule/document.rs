@@ -82,20 +82,20 @@ struct LogEntry {
     duration_ps: u64,
 }
 
-fn picoseconds(seconds: f64) -> u64 {
+fn to_picoseconds(seconds: f64) -> u64 {
     Span::from_seconds(seconds).0
 }
 
 impl StageTimes {
     /// Sums the times, bytes and energy of `steps`.
-    fn of(steps: &[StepCost]) -> Self {
+    fn sum_steps(steps: &[StepCost]) -> Self {
         let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
         let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
         Self {
-            dispatch_ps: picoseconds(sum(|step| step.dispatch)),
-            communication_ps: picoseconds(sum(|step| step.communication)),
-            processing_ps: picoseconds(sum(|step| step.processing)),
-            total_ps: picoseconds(sum(|step| {
+            dispatch_ps: to_picoseconds(sum(|step| step.dispatch)),
+            communication_ps: to_picoseconds(sum(|step| step.communication)),
+            processing_ps: to_picoseconds(sum(|step| step.processing)),
+            total_ps: to_picoseconds(sum(|step| {
                 step.dispatch + step.communication + step.processing
             })),
             between_chips_bytes: bytes(|step| step.between_chips),
@@ -110,7 +110,7 @@ impl StageTimes {
 
     const HEADER: &str = "dispatch_ps,communication_ps,processing_ps,total_ps,between_chips_bytes,memory_bytes,energy_pj";
 
-    fn cells(&self) -> [String; 7] {
+    fn table_cells(&self) -> [String; 7] {
         [
             self.dispatch_ps.to_string(),
             self.communication_ps.to_string(),
@@ -118,13 +118,13 @@ impl StageTimes {
             self.total_ps.to_string(),
             self.between_chips_bytes.to_string(),
             self.memory_bytes.to_string(),
-            optional(self.energy_pj),
+            optional_cell(self.energy_pj),
         ]
     }
 }
 
 impl LogEntry {
-    fn of(entry: &StepLog) -> Self {
+    fn from_log(entry: &StepLog) -> Self {
         let (data, number, piece) = match entry.data {
             DataName::Weights(number) => ("weights", number, None),
             DataName::Input(number) => ("input", number, None),
@@ -147,17 +147,17 @@ impl LogEntry {
             bytes: entry.bytes,
             place,
             from_chip,
-            duration_ps: picoseconds(entry.seconds),
+            duration_ps: to_picoseconds(entry.seconds),
         }
     }
 }
 
 impl<'r> TopologyEntry<'r> {
-    fn of(row: &'r TopologyRow) -> Self {
+    fn from_row(row: &'r TopologyRow) -> Self {
         let steps = row.totals.steps.iter().enumerate();
         let steps = steps.map(|(step, cost)| StepEntry {
             step,
-            times: StageTimes::of(std::slice::from_ref(cost)),
+            times: StageTimes::sum_steps(std::slice::from_ref(cost)),
             cycles: cost.cycles,
             sub_layers: sub_layers(row, step).collect(),
         });
@@ -167,9 +167,9 @@ impl<'r> TopologyEntry<'r> {
             accelerators_per_chip: row.accelerators,
             parts: row.work.parts,
             mean_distance: row.mean_distance(),
-            times: StageTimes::of(&row.totals.steps),
+            times: StageTimes::sum_steps(&row.totals.steps),
             steps: steps.collect(),
-            log: row.totals.log.iter().map(LogEntry::of).collect(),
+            log: row.totals.log.iter().map(LogEntry::from_log).collect(),
         }
     }
 }
@@ -182,7 +182,7 @@ fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEn
             accelerator,
             sub_layer: task,
             name: &row.work.graph.tasks[task as usize].name,
-            duration_ps: picoseconds(row.work.costs[task as usize].seconds),
+            duration_ps: to_picoseconds(row.work.costs[task as usize].seconds),
         })
     })
 }
@@ -196,12 +196,12 @@ pub fn json(
     let document = ScheduleDocument {
         partition,
         mapped_layers,
-        topologies: rows.iter().map(TopologyEntry::of).collect(),
+        topologies: rows.iter().map(TopologyEntry::from_row).collect(),
     };
     VersionedDocument::new("chakram.schedule.1", document).text()
 }
 
-fn optional(cell: Option<impl Display>) -> String {
+fn optional_cell(cell: Option<impl Display>) -> String {
     cell.map_or_else(String::new, |cell| cell.to_string())
 }
 
@@ -215,11 +215,11 @@ pub fn csv_topologies(rows: &[TopologyRow]) -> String {
             row.chips().to_string(),
             row.accelerators.to_string(),
             row.work.parts.to_string(),
-            optional(row.mean_distance()),
+            optional_cell(row.mean_distance()),
             row.totals.steps.len().to_string(),
         ];
-        let times = StageTimes::of(&row.totals.steps);
-        csv.add(front.into_iter().chain(times.cells()));
+        let times = StageTimes::sum_steps(&row.totals.steps);
+        csv.add(front.into_iter().chain(times.table_cells()));
     }
     csv.text()
 }
@@ -230,8 +230,8 @@ pub fn csv_steps(rows: &[TopologyRow]) -> String {
     for row in rows {
         for (step, cost) in row.totals.steps.iter().enumerate() {
             let front = [row.name.clone(), step.to_string(), cost.cycles.to_string()];
-            let times = StageTimes::of(std::slice::from_ref(cost));
-            csv.add(front.into_iter().chain(times.cells()));
+            let times = StageTimes::sum_steps(std::slice::from_ref(cost));
+            csv.add(front.into_iter().chain(times.table_cells()));
         }
     }
     csv.text()
@@ -242,17 +242,17 @@ pub fn csv_log(rows: &[TopologyRow]) -> String {
     let mut csv =
         CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
     for row in rows {
-        for entry in row.totals.log.iter().map(LogEntry::of) {
+        for entry in row.totals.log.iter().map(LogEntry::from_log) {
             csv.row(&[
                 &row.name,
                 &entry.step,
                 &entry.chip,
                 &entry.data,
                 &entry.number,
-                &optional(entry.piece),
+                &optional_cell(entry.piece),
                 &entry.bytes,
                 &entry.place,
-                &optional(entry.from_chip),
+                &optional_cell(entry.from_chip),
                 &entry.duration_ps,
             ]);
         }

@@ -11,12 +11,12 @@ use std::error::Error;
 use std::io::Write;
 
 /// Formats joules as uJ, or `-` if unknown.
-fn energy(joules: Option<f64>) -> String {
+fn format_energy(joules: Option<f64>) -> String {
     joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
 }
 
 /// Formats seconds as us.
-fn time(seconds: f64) -> String {
+fn format_time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
 }
 
@@ -34,13 +34,13 @@ pub fn line(
         row.chips().to_string(),
         steps.len().to_string(),
         distance.map_or("-".to_owned(), |far| format!("{far:.3}")),
-        time(sum(|step| step.communication)),
-        time(sum(|step| step.processing)),
-        time(row.totals.seconds()),
-        energy(row.totals.joules()),
+        format_time(sum(|step| step.communication)),
+        format_time(sum(|step| step.processing)),
+        format_time(row.totals.seconds()),
+        format_energy(row.totals.joules()),
     ];
     if row.has_host {
-        cells.insert(4, time(sum(|step| step.dispatch)));
+        cells.insert(4, format_time(sum(|step| step.dispatch)));
     }
     let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
     out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
@@ -152,12 +152,12 @@ pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error
         });
         let cells: [&dyn std::fmt::Display; 8] = [
             &number,
-            &time(step.communication),
-            &time(step.processing),
+            &format_time(step.communication),
+            &format_time(step.processing),
             &step.cycles,
             &format!("{} B", step.between_chips),
             &format!("{} B", step.memory),
-            &energy(step.joules),
+            &format_energy(step.joules),
             &watts,
         ];
         out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;

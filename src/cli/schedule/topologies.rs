@@ -67,7 +67,7 @@ pub fn rows(
                 }
             }
         } else {
-            let (graph, chips) = topology(name)?;
+            let (graph, chips) = parse_topology(name)?;
             let row = on(args, work, graph, chips, prices)?;
             shown(&row)?;
             rows.push(row);
@@ -88,7 +88,7 @@ fn number_behind(name: &str, word: &str, most: u32) -> Result<Option<u32>, Strin
 }
 
 /// Returns the graph called `name` and the number of its chips.
-fn topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
+fn parse_topology(name: &str) -> Result<(Option<ChipGraph>, usize), Box<dyn Error>> {
     if let Some(chips) = number_behind(name, "interfaces:", 4096)? {
         return Ok((None, chips as usize));
     }

@@ -178,7 +178,7 @@ impl LlmArgs {
 }
 
 /// Quotes a text for TOML.
-fn quote(text: &str) -> String {
+fn quote_toml(text: &str) -> String {
     let escaped = text.chars().flat_map(|c| match c {
         '"' | '\\' => vec!['\\', c],
         c if c.is_control() => vec![' '],
@@ -194,7 +194,7 @@ fn scenario_text(
     answer: Option<LengthDistribution>,
 ) -> Result<String, String> {
     let own = &args.llm;
-    let mut text = format!("name = {}\n", quote(model));
+    let mut text = format!("name = {}\n", quote_toml(model));
     let write = |text: &mut String, line: std::fmt::Arguments<'_>| {
         writeln!(text, "{line}").expect("a string grows as needed");
     };
@@ -203,7 +203,7 @@ fn scenario_text(
     }
     write(
         &mut text,
-        format_args!("[engine]\nmodel = {}", quote(model)),
+        format_args!("[engine]\nmodel = {}", quote_toml(model)),
     );
     if let Some(tensor) = own.tensor {
         write(&mut text, format_args!("tensor = {tensor}"));
@@ -222,7 +222,7 @@ fn scenario_text(
         write(&mut text, format_args!("router = \"least-outstanding\""));
     }
     if let Some(format) = &own.weights {
-        write(&mut text, format_args!("weights = {}", quote(format)));
+        write(&mut text, format_args!("weights = {}", quote_toml(format)));
     }
     for pair in &own.engine {
         let Some((key, value)) = pair.split_once('=') else {
@@ -241,7 +241,7 @@ fn scenario_text(
         let value = if is_bare {
             value.to_owned()
         } else {
-            quote(value)
+            quote_toml(value)
         };
         write(&mut text, format_args!("{key} = {value}"));
     }
@@ -256,7 +256,7 @@ fn scenario_text(
             &mut text,
             format_args!(
                 "arrivals = \"file\"\nfile = {}",
-                quote(&path.display().to_string())
+                quote_toml(&path.display().to_string())
             ),
         );
         if let Some(count) = count {
@@ -367,7 +367,7 @@ fn scenario_of(
     Ok(scenario)
 }
 
-fn check(args: &ServeArgs) -> Result<(), String> {
+fn check_options(args: &ServeArgs) -> Result<(), String> {
     if args.timeline.is_some() {
         return Err("--timeline draws no language models\n  try: --html FILE.html, or --format csv --table requests".to_owned());
     }
@@ -415,7 +415,7 @@ pub fn run(
     input: &LlmInput,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    check(args)?;
+    check_options(args)?;
     let is_model = matches!(input, LlmInput::Model(_));
     let (answer, file) = split_outputs(&args.output, is_model)?;
     let scenario = scenario_of(args, input, answer)?;
@@ -428,7 +428,7 @@ pub fn run(
     let mut to = ReportDestination::claim(out, file.unwrap_or(Path::new("-")), outputs)?;
     let style = to.style();
     if args.llm.plan || args.find_capacity {
-        let rendered = planned(args, &scenario, machine.as_ref(), style)?;
+        let rendered = plan_or_find(args, &scenario, machine.as_ref(), style)?;
         to.write(&rendered)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -483,7 +483,7 @@ pub fn run(
 }
 
 /// Returns the result of `--plan` or `--find-capacity`.
-fn planned(
+fn plan_or_find(
     args: &ServeArgs,
     scenario: &LlmScenario,
     machine: Option<&Machine>,

@@ -7,7 +7,7 @@ use chakram_studies::sweep::{PointCommand, PointWork, Settings, Study};
 
 /// Returns `chakram generate` or `chakram replay` for `point`, if the options of these commands can express the
 /// point; otherwise `explain`, which is a `chakram sweep` command.
-pub(super) fn command(study: &Study, point: &Settings, explain: &str) -> String {
+pub(super) fn equivalent_command(study: &Study, point: &Settings, explain: &str) -> String {
     let Some(PointCommand {
         work,
         settings,

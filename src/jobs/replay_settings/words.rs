@@ -13,7 +13,7 @@ use chakram_trace::format::CollectiveKind;
 use std::path::Path;
 
 /// Parses `words`, which must be one word.
-pub(super) fn one<T>(
+pub(super) fn parse_one<T>(
     words: &[String],
     read: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<T, String> {
@@ -24,7 +24,7 @@ pub(super) fn one<T>(
 }
 
 /// Parses each word.
-pub(super) fn all<T>(
+pub(super) fn parse_all<T>(
     words: &[String],
     read: impl Fn(&str) -> Result<T, String>,
 ) -> Result<Vec<T>, String> {
@@ -32,23 +32,23 @@ pub(super) fn all<T>(
 }
 
 /// Parses the word of a choice; a hyphen means the same as an underscore.
-pub(super) fn choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
-    one(words, |word| T::parse(&word.replace('-', "_")))
+pub(super) fn parse_choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
+    parse_one(words, |word| T::parse(&word.replace('-', "_")))
 }
 
-pub(super) fn choices<T: SettingChoice>() -> Vec<(&'static str, &'static str)> {
+pub(super) fn choice_words<T: SettingChoice>() -> Vec<(&'static str, &'static str)> {
     let all = T::CHOICES.iter();
     all.map(|(_, word, summary)| (*word, *summary)).collect()
 }
 
-pub(super) fn text(word: &str) -> Result<String, String> {
+pub(super) fn parse_text(word: &str) -> Result<String, String> {
     match word {
         "" => Err("expected a text".to_owned()),
         _ => Ok(word.to_owned()),
     }
 }
 
-pub(super) fn flag(word: &str) -> Result<bool, String> {
+pub(super) fn parse_flag(word: &str) -> Result<bool, String> {
     (word.parse()).map_err(|_| "expected true or false".to_owned())
 }
 

@@ -81,7 +81,7 @@ impl BlockPool {
     /// Adds a reference to a block with registered content.
     pub fn share(&mut self, block: u32) {
         if self.is_free(block) {
-            self.unlink(block);
+            self.unlink_block(block);
             self.free -= 1;
         }
         self.blocks[block as usize].references += 1;
@@ -106,8 +106,8 @@ impl BlockPool {
             return Some(self.blocks.len() as u32 - 1);
         }
         let block = self.first;
-        self.unlink(block);
-        self.forget(block);
+        self.unlink_block(block);
+        self.forget_content(block);
         self.blocks[block as usize].references = 1;
         Some(block)
     }
@@ -171,7 +171,7 @@ impl BlockPool {
         self.last = block;
     }
 
-    fn unlink(&mut self, block: u32) {
+    fn unlink_block(&mut self, block: u32) {
         let CacheBlock { before, after, .. } = self.blocks[block as usize];
         match before {
             NONE => self.first = after,
@@ -184,7 +184,7 @@ impl BlockPool {
     }
 
     /// Removes the content of a block from the cache.
-    fn forget(&mut self, block: u32) {
+    fn forget_content(&mut self, block: u32) {
         let state = &mut self.blocks[block as usize];
         let Some(hash) = state.hash.take() else {
             return;

@@ -185,13 +185,13 @@ impl<'a> PlacedModel<'a> {
         })
     }
 
-    fn plan(&self, npus: u32) -> MemoryPlan {
+    fn plan_memory(&self, npus: u32) -> MemoryPlan {
         let of = (&self.rules, self.scenario.blocks);
         MemoryPlan::new(&self.sizes, self.served, of, (npus, self.memory))
     }
 
     /// Returns the possible numbers of NPUs of an engine: powers of two along the first dimension of the machine.
-    fn choices(&self) -> Vec<TensorChoice> {
+    fn tensor_choices(&self) -> Vec<TensorChoice> {
         let most = self
             .machine
             .topology()
@@ -209,7 +209,7 @@ impl<'a> PlacedModel<'a> {
         let numbers = numbers.filter(|npus| *npus <= most && self.sizes.divides(*npus));
         numbers
             .map(|npus| {
-                let plan = self.plan(npus);
+                let plan = self.plan_memory(npus);
                 let kv_tokens = u64::from(plan.blocks) * u64::from(self.rules.block_size);
                 let holds = plan.left > 0 || self.scenario.blocks.is_some();
                 TensorChoice {
@@ -221,8 +221,8 @@ impl<'a> PlacedModel<'a> {
             .collect()
     }
 
-    fn place(self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
-        let choices = self.choices();
+    fn place_engines(self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
+        let choices = self.tensor_choices();
         let (name, machine) = (&self.sizes.name, self.machine.name());
         let npus = match tensor {
             Some(npus) if !self.sizes.divides(npus) => {
@@ -231,7 +231,7 @@ impl<'a> PlacedModel<'a> {
                      heads, {} heads of keys and values\n  try: {}",
                     self.sizes.heads,
                     self.sizes.kv_heads,
-                    listed(&choices)
+                    list_choices(&choices)
                 )));
             }
             Some(npus)
@@ -245,7 +245,7 @@ impl<'a> PlacedModel<'a> {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected at most the NPUs along the first dimension of {machine}: engines across \
                      nodes are not simulated\n  try: {}",
-                    listed(&choices)
+                    list_choices(&choices)
                 )));
             }
             Some(npus) => npus,
@@ -253,7 +253,7 @@ impl<'a> PlacedModel<'a> {
                 Some(choice) => choice.npus,
                 None => {
                     let largest = choices.last().map_or(1, |choice| choice.npus);
-                    let plan = self.plan(largest);
+                    let plan = self.plan_memory(largest);
                     let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
                     return Err(ServeError::Unfit(format!(
                         "{name} does not fit on {largest} NPUs of {machine}: each has {} for an engine, weights take {}, \
@@ -268,13 +268,13 @@ impl<'a> PlacedModel<'a> {
                 }
             },
         };
-        let plan = self.plan(npus);
+        let plan = self.plan_memory(npus);
         if plan.blocks == 0 || plan.left == 0 && !plan.is_stated {
             return Err(ServeError::Unfit(format!(
                 "{name} on {npus} NPUs of {machine} leaves no memory for keys and values: {:.1} GB of {:.1} GB are weights\n  try: {}",
                 plan.weights as f64 / 1e9,
                 plan.usable as f64 / 1e9,
-                listed(&choices)
+                list_choices(&choices)
             )));
         }
         let needed = u64::from(npus) * u64::from(self.scenario.replicas);
@@ -330,7 +330,7 @@ fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> 
     Ok(scenario.step.map(StepPrice::Linear))
 }
 
-fn listed(choices: &[TensorChoice]) -> String {
+fn list_choices(choices: &[TensorChoice]) -> String {
     let fitting = choices.iter().filter(|choice| choice.fits);
     let numbers: Vec<String> = fitting.map(|choice| choice.npus.to_string()).collect();
     match numbers.is_empty() {
@@ -348,7 +348,7 @@ impl LlmDeployment {
     pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
         match (&scenario.model, machine) {
             (Some(served), Some(machine)) => {
-                PlacedModel::new(scenario, served, machine)?.place(served.tensor)
+                PlacedModel::new(scenario, served, machine)?.place_engines(served.tensor)
             }
             (Some(served), None) => Err(ServeError::Unfit(format!(
                 "model {} needs a machine that says how long its steps take\n  try: a machine such as dgx-h100",

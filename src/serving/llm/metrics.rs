@@ -41,7 +41,7 @@ pub(super) struct GapSamples {
 pub(super) const EXACT_RUNS: usize = 1 << 16;
 
 impl GapSamples {
-    fn add(&mut self, span: Span, times: u32) {
+    fn add_gaps(&mut self, span: Span, times: u32) {
         self.sketch.add_times(span, times);
         if self.runs.len() < EXACT_RUNS {
             self.runs.push((span, times));
@@ -114,7 +114,7 @@ impl Default for CountCurve {
 }
 
 impl CountCurve {
-    fn add(&mut self, now: Time, count: u64) {
+    fn add_count(&mut self, now: Time, count: u64) {
         while now.0 / self.width.0 >= MOST_INTERVALS as u64 {
             self.width = self.width.times(2);
             self.counts = self
@@ -268,7 +268,7 @@ impl LlmRecorder {
         self.waiting.change(now, 1);
     }
 
-    pub fn admitted(&mut self, hit: u32, is_first: bool) {
+    pub fn on_admitted(&mut self, hit: u32, is_first: bool) {
         self.hits[usize::from(!is_first)] += u64::from(hit);
     }
 
@@ -285,7 +285,7 @@ impl LlmRecorder {
 
     /// Records the tokens of a step that begins now.
     pub fn begun(&mut self, now: Time, tokens: u64) {
-        self.computed.add(now, tokens);
+        self.computed.add_count(now, tokens);
     }
 
     /// Records a token that follows another token of its request.
@@ -304,7 +304,7 @@ impl LlmRecorder {
     /// Records `count` equal gaps of requests after the warm-up.
     pub fn add_gaps(&mut self, span: Span, count: u32) {
         if count > 0 {
-            self.gaps.add(span, count);
+            self.gaps.add_gaps(span, count);
         }
     }
 
@@ -322,7 +322,7 @@ impl LlmRecorder {
     pub fn tokens_made(&mut self, now: Time, count: u64) {
         if self.made_now.0 != now {
             let (at, count) = self.made_now;
-            self.made.add(at, count);
+            self.made.add_count(at, count);
             self.made_now = (now, 0);
         }
         self.made_now.1 += count;
@@ -392,7 +392,7 @@ impl LlmRecorder {
     pub fn close(&mut self) {
         self.flush_gaps();
         let (at, count) = self.made_now;
-        self.made.add(at, count);
+        self.made.add_count(at, count);
         // Each token of an answer except the last is computed once, and again if it was lost and not found in the
         // cache.
         let found: u64 = self.hits.iter().sum();
@@ -423,9 +423,9 @@ mod tests {
     #[test]
     fn gaps_have_the_percentiles_of_single_samples() {
         let mut gaps = GapSamples::default();
-        gaps.add(Span(30), 1);
-        gaps.add(Span(10), 3);
-        gaps.add(Span(20), 1);
+        gaps.add_gaps(Span(30), 1);
+        gaps.add_gaps(Span(10), 3);
+        gaps.add_gaps(Span(20), 1);
         // The gaps are 10, 10, 10, 20, 30; a percentile is at position 4 q.
         assert_eq!(
             gaps.percentiles(&[0.0, 50.0, 75.0, 90.0, 100.0]),
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn counts_keep_their_sum_as_intervals_grow() {
         let mut curve = CountCurve::default();
-        (0..1000).for_each(|i| curve.add(Time(i * 10_000_000), 2));
+        (0..1000).for_each(|i| curve.add_count(Time(i * 10_000_000), 2));
         assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
         assert!(curve.counts.len() <= MOST_INTERVALS);
         // Two tokens every 10 us.

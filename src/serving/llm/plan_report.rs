@@ -1,7 +1,7 @@
 //! A plan as text and as CSV.
 
 use super::planner::{LlmPlan, PlanRow};
-use super::report::text::rate;
+use super::report::text::format_rate;
 use super::scenario::LlmLimits;
 use chakram_base::units::{Span, counted, percent, thousands};
 use chakram_report::csv::CsvRows;
@@ -23,7 +23,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
         "{} on {}: {} requests/s, {}",
         plan.model,
         plan.machine,
-        rate(asked),
+        format_rate(asked),
         plan.requests.join("; ")
     );
     writeln!(out, "{}", style.clip_line(&head, 0))?;
@@ -46,7 +46,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
             let highest = highest.map_or(String::new(), |highest| {
                 format!(
                     "; they keep the limits up to {} requests/s",
-                    rate(highest.rate_per_s)
+                    format_rate(highest.rate_per_s)
                 )
             });
             format!(
@@ -84,7 +84,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
                 &row.rho.map_or("-".to_owned(), |rho| format!("{rho:.2}")),
                 &span(row.ttft_p99),
                 &span(row.tpot_p99),
-                &each.map_or("-".to_owned(), rate),
+                &each.map_or("-".to_owned(), format_rate),
             ],
         )?;
     }
@@ -98,7 +98,7 @@ fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
 pub fn capacity(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
     format!(
         "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
-        rate(row.rate_per_s),
+        format_rate(row.rate_per_s),
         percent(attain),
         limits.describe(),
         percent(row.attained),
@@ -109,7 +109,7 @@ pub fn capacity(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
 /// Formats the highest rate as CSV.
 pub fn one(row: &PlanRow) -> String {
     let mut rows = CsvRows::new(COLUMNS);
-    rows.add(cells(row));
+    rows.add(row_cells(row));
     rows.text()
 }
 
@@ -119,12 +119,12 @@ const COLUMNS: &str = "tensor,replicas,npus,rate_per_s,requests,attained,verdict
 pub fn rows(plan: &LlmPlan) -> String {
     let mut rows = CsvRows::new(COLUMNS);
     for row in &plan.rows {
-        rows.add(cells(row));
+        rows.add(row_cells(row));
     }
     rows.text()
 }
 
-fn cells(row: &PlanRow) -> Vec<String> {
+fn row_cells(row: &PlanRow) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
     let span = |value: Option<Span>| value.map_or(String::new(), |span| span.0.to_string());
     vec![

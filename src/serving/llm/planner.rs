@@ -5,7 +5,7 @@ use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
 use super::report::LlmReport;
 use super::scenario::{LlmLimits, LlmScenario, MOST_REPLICAS};
-use super::{saturated_rate, serve_on};
+use super::{saturated_rate, serve_llm_on};
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -124,7 +124,7 @@ impl CapacityPlanner<'_> {
     }
 
     /// Serves `scenario` on engines that each complete at most `each` requests per second.
-    fn row(
+    fn serve_row(
         &self,
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
@@ -134,7 +134,7 @@ impl CapacityPlanner<'_> {
         let mut doubled = 0;
         loop {
             let saturated = each.map(|each| each * f64::from(deployment.replicas));
-            let report = serve_on(&scenario, deployment, saturated)?;
+            let report = serve_llm_on(&scenario, deployment, saturated)?;
             let row = self.row_of(&scenario, deployment, &report);
             let count = scenario.workload.count;
             match (row.verdict, count) {
@@ -188,7 +188,7 @@ impl CapacityPlanner<'_> {
         let at = |replicas: u32| {
             let mut deployment = of.clone();
             deployment.replicas = replicas;
-            self.row(self.scenario, &deployment, each)
+            self.serve_row(self.scenario, &deployment, each)
         };
         let (mut low, mut high) = (0, 1);
         let mut best = at(high)?;
@@ -229,7 +229,7 @@ impl CapacityPlanner<'_> {
             let mut scenario = self.scenario.clone();
             let changed = scenario.workload.at_rate(rate);
             scenario.workload = changed.ok_or_else(|| ServeError::Unfit(NO_RATE.to_owned()))?;
-            self.row(&scenario, of, each)
+            self.serve_row(&scenario, of, each)
         };
         let (mut low, mut high): (Option<PlanRow>, Option<f64>) = (None, None);
         let mut rate = from;
@@ -263,9 +263,9 @@ const NO_RATE: &str = "the arrivals have no rate to change; found users or a fil
 ///
 /// Fails if the scenario has no model, rate or limits, or the model does not fit.
 pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<LlmPlan, ServeError> {
-    check(scenario)?;
+    check_scenario(scenario)?;
     let planner = CapacityPlanner { scenario, attain };
-    let first = LlmDeployment::new(&alone(scenario, None), machine.into())?;
+    let first = LlmDeployment::new(&with_one_engine(scenario, None), machine.into())?;
     let Some(place) = &first.place else {
         return Err(ServeError::Unfit(
             "a plan needs a model and a machine".to_owned(),
@@ -276,7 +276,8 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
     let choices = choices.filter(|choice| stated.is_none_or(|stated| stated == choice.npus));
     let (mut rows, mut engines) = (Vec::new(), Vec::new());
     for choice in choices {
-        let deployment = LlmDeployment::new(&alone(scenario, Some(choice.npus)), Some(machine))?;
+        let deployment =
+            LlmDeployment::new(&with_one_engine(scenario, Some(choice.npus)), Some(machine))?;
         let each = planner.saturated_rate_of_each(&deployment)?;
         rows.push(planner.find_fewest(&deployment, each)?);
         engines.push((deployment, each));
@@ -319,7 +320,7 @@ pub fn find_rate(
     machine: Option<&Machine>,
     attain: f64,
 ) -> Result<Option<PlanRow>, ServeError> {
-    check(scenario)?;
+    check_scenario(scenario)?;
     let deployment = LlmDeployment::new(scenario, machine)?;
     let planner = CapacityPlanner { scenario, attain };
     let each = planner.saturated_rate_of_each(&deployment)?;
@@ -327,7 +328,7 @@ pub fn find_rate(
     planner.find_highest_rate(&deployment, each, from)
 }
 
-fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
+fn check_scenario(scenario: &LlmScenario) -> Result<(), ServeError> {
     if scenario.limits == LlmLimits::default() {
         return Err(ServeError::Unfit(
             "the plan has no limits\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
@@ -340,7 +341,7 @@ fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
 }
 
 /// Returns the scenario with one engine of `tensor` NPUs.
-fn alone(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
+fn with_one_engine(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
     let mut one = scenario.clone();
     one.replicas = 1;
     if let (Some(model), Some(tensor)) = (&mut one.model, tensor) {

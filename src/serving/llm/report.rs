@@ -141,7 +141,7 @@ pub struct TimeSummary {
 }
 
 impl TimeSummary {
-    fn of(samples: &DurationSamples) -> Self {
+    fn from_samples(samples: &DurationSamples) -> Self {
         Self {
             mean: samples.mean(),
             percentiles: PERCENTS
@@ -275,7 +275,7 @@ pub struct CountSummary {
 
 impl LlmReport {
     /// Creates the report of a run; `rho` is the load, if known.
-    pub(super) fn of(
+    pub(super) fn build_report(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,
         recorder: LlmRecorder,
@@ -298,7 +298,9 @@ impl LlmReport {
         let several = names.len() > 2;
         let recorded = recorder.rows.iter().zip(&names);
         let rows = recorded;
-        let mut rows: Vec<LlmRow> = rows.map(|(of, name)| row(of, name, limits, busy)).collect();
+        let mut rows: Vec<LlmRow> = rows
+            .map(|(of, name)| class_row(of, name, limits, busy))
+            .collect();
         if !several {
             rows.drain(..rows.len() - 1);
         }
@@ -405,7 +407,7 @@ impl LlmReport {
             rows,
             warnings: Vec::new(),
         };
-        report.warnings = warnings(&report, &recorder);
+        report.warnings = report_warnings(&report, &recorder);
         report
     }
 
@@ -415,7 +417,7 @@ impl LlmReport {
     }
 }
 
-fn row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> LlmRow {
+fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> LlmRow {
     let completed = of.e2e.count();
     let answered = completed + of.refused;
     let share = |count: u64| (answered > 0).then(|| count as f64 / answered as f64);
@@ -429,10 +431,10 @@ fn row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> LlmRow {
         prompt_tokens: of.prompt_tokens,
         output_tokens: of.output_tokens,
         hit_tokens: of.hit_tokens,
-        ttft: TimeSummary::of(&of.ttft),
-        tpot: TimeSummary::of(&of.tpot),
-        e2e: TimeSummary::of(&of.e2e),
-        queue: TimeSummary::of(&of.queue),
+        ttft: TimeSummary::from_samples(&of.ttft),
+        tpot: TimeSummary::from_samples(&of.tpot),
+        e2e: TimeSummary::from_samples(&of.e2e),
+        queue: TimeSummary::from_samples(&of.queue),
         preemptions: of.put_back,
         attained: limits.any().then(|| share(of.met)).flatten(),
         attained_each,
@@ -498,7 +500,7 @@ fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
 /// Load from which a run counts as close to its limit.
 const NEAR: f64 = 0.9;
 
-fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
+fn report_warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
     let mut all = Vec::new();
     match report.rho {
         Some(rho) if rho >= 1.0 => all.push(format!(

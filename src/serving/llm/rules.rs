@@ -181,7 +181,7 @@ impl EngineRules {
             watermark: 0.0,
             reserve: root.choice("reserve", RESERVES)?,
         };
-        rules.change(&root)?;
+        rules.apply_table(&root)?;
         let mut allowed = vec!["npu", "memory_below"];
         allowed.extend(RULE_KEYS);
         let conditions = root.optional("when", |field| field.tables(&allowed))?;
@@ -196,7 +196,7 @@ impl EngineRules {
                 is_npu && is_small
             });
             if holds {
-                rules.change(&condition)?;
+                rules.apply_table(&condition)?;
                 break;
             }
         }
@@ -204,7 +204,7 @@ impl EngineRules {
     }
 
     /// Sets the values that `table` states.
-    pub(super) fn change(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
+    pub(super) fn apply_table(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
         self.batching = table.or("batching", self.batching, |field| field.choice(BATCHINGS))?;
         let count = |key, own, most| table.or(key, own, |field| field.count(most));
         self.max_num_batched_tokens = count(

@@ -283,7 +283,7 @@ impl LlmScenario {
         let requests = root
             .need("requests", "the arrivals of requests")?
             .table(Some(REQUESTS))?;
-        let arrivals = arrivals(&requests, folder)?;
+        let arrivals = parse_arrivals(&requests, folder)?;
         let is_file = matches!(arrivals, LlmArrivals::File { .. });
         let count = requests.optional("count", |field| field.between(1, MOST_REQUESTS))?;
         let duration: Option<Span> =
@@ -314,10 +314,10 @@ impl LlmScenario {
                 arrivals,
                 count,
                 duration,
-                classes: classes(&root, is_file)?,
+                classes: parse_classes(&root, is_file)?,
             },
-            limits: limits(&root)?,
-            client: client(&root)?,
+            limits: parse_limits(&root)?,
+            client: parse_client(&root)?,
             warmup: match root.optional("measure", |field| field.table(Some(&["warmup"])))? {
                 Some(table) => table.or("warmup", 0, |field| field.between(0, MOST_REQUESTS))?,
                 None => 0,
@@ -341,7 +341,7 @@ impl LlmScenario {
         if !self.own_rules.text.is_empty() {
             let document = ConfigDocument::parse(&self.own_rules.text, &self.own_rules.file)?;
             if let Some(field) = document.entries().get("engine") {
-                rules.change(&field.table(None)?)?;
+                rules.apply_table(&field.table(None)?)?;
             }
         }
         rules.check()?;
@@ -463,7 +463,7 @@ enum ArrivalName {
     File,
 }
 
-fn arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals, ConfigError> {
+fn parse_arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals, ConfigError> {
     use ArrivalName as Name;
     let name = table.choice(
         "arrivals",
@@ -508,7 +508,7 @@ fn arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals, Confi
     })
 }
 
-fn classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestClass>, ConfigError> {
+fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestClass>, ConfigError> {
     let Some(field) = root.get("class") else {
         return match is_file {
             true => {
@@ -571,7 +571,7 @@ fn classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestClass>, C
     Ok(all)
 }
 
-fn limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
+fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
     let Some(table) = root.optional("slo", |field| field.table(Some(&["ttft", "tpot", "e2e"])))?
     else {
         return Ok(LlmLimits::default());
@@ -584,7 +584,7 @@ fn limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
     })
 }
 
-fn client(root: &ConfigTable<'_>) -> Result<ClientTimes, ConfigError> {
+fn parse_client(root: &ConfigTable<'_>) -> Result<ClientTimes, ConfigError> {
     let Some(table) = root.optional("client", |field| field.table(Some(&["before", "after"])))?
     else {
         return Ok(ClientTimes::default());

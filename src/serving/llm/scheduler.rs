@@ -57,7 +57,7 @@ struct EngineSlot {
 }
 
 impl EngineSlot {
-    fn tokens(&self) -> u32 {
+    fn token_count(&self) -> u32 {
         self.request.prompt + self.outputs
     }
 
@@ -134,7 +134,7 @@ enum WaitingRequests {
 }
 
 impl WaitingRequests {
-    fn first(&self) -> Option<u32> {
+    fn first_waiting(&self) -> Option<u32> {
         match self {
             Self::InOrder(all) => all.front().copied(),
             Self::ByPriority(all) => all.first().map(|(_, _, slot)| *slot),
@@ -291,7 +291,7 @@ impl StepScheduler {
     }
 
     /// Composes the next step, which may be empty.
-    pub fn compose(&mut self) -> &EngineStep {
+    pub fn compose_step(&mut self) -> &EngineStep {
         self.step.shares.clear();
         self.step.put_back.clear();
         let mut budget = self.rules.max_num_batched_tokens;
@@ -387,7 +387,7 @@ impl StepScheduler {
             let place = self.visits.found_due()[at];
             let share = self.step.shares[place as usize];
             let computed = share.past + 1 + step;
-            let grown = self.grow(share.slot, computed);
+            let grown = self.grow_blocks(share.slot, computed);
             debug_assert!(grown, "a block was free for each");
             self.visits.schedule_visit(step, place, computed);
         }
@@ -406,7 +406,7 @@ impl StepScheduler {
     }
 
     /// Returns the number of a request's tokens that a step may compute, within the limits.
-    fn wanted(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
+    fn wanted_tokens(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
         let mut wanted = tokens - computed;
         let threshold = self.rules.long_prefill_token_threshold;
         if threshold > 0 {
@@ -421,15 +421,15 @@ impl StepScheduler {
             let slot = self.running[at];
             let of = &self.slots[slot as usize];
             let past = of.computed;
-            let wanted = self.wanted(of.tokens(), past, *budget);
+            let wanted = self.wanted_tokens(of.token_count(), past, *budget);
             let mut fits = true;
-            while !self.grow(slot, past + wanted) {
-                let place = self.victim();
+            while !self.grow_blocks(slot, past + wanted) {
+                let place = self.preemption_victim();
                 let victim = self.running.remove(place);
                 if place < at {
                     at -= 1;
                 }
-                *budget += self.put_back(victim);
+                *budget += self.preempt_request(victim);
                 if victim == slot {
                     fits = false;
                     break;
@@ -439,13 +439,13 @@ impl StepScheduler {
                 break;
             }
             *budget -= wanted;
-            self.take(slot, past, wanted, None);
+            self.take_into_step(slot, past, wanted, None);
             at += 1;
         }
     }
 
     /// Returns the position, among running requests, of the request to preempt first.
-    fn victim(&self) -> usize {
+    fn preemption_victim(&self) -> usize {
         match self.rules.policy {
             SchedulingPolicy::FirstCome => self.running.len() - 1,
             SchedulingPolicy::Priority => {
@@ -460,30 +460,30 @@ impl StepScheduler {
 
     fn take_waiting(&mut self, budget: &mut u32) {
         while *budget > 0 && self.running.len() < self.rules.max_num_seqs as usize {
-            let Some(slot) = self.waiting.first() else {
+            let Some(slot) = self.waiting.first_waiting() else {
                 break;
             };
             let hit = self.find_known(slot);
-            let tokens = self.slots[slot as usize].tokens();
-            let wanted = self.wanted(tokens, hit, u32::MAX);
+            let tokens = self.slots[slot as usize].token_count();
+            let wanted = self.wanted_tokens(tokens, hit, u32::MAX);
             if !self.rules.chunked_prefill && wanted > *budget {
                 break;
             }
             let wanted = wanted.min(*budget);
-            if !self.admit(slot, hit, wanted) {
+            if !self.admit_waiting(slot, hit, wanted) {
                 break;
             }
             self.waiting.remove_first();
             self.running.push(slot);
             *budget -= wanted;
-            self.take(slot, hit, wanted, Some(hit));
+            self.take_into_step(slot, hit, wanted, Some(hit));
         }
     }
 
-    fn take(&mut self, slot: u32, past: u32, tokens: u32, admitted: Option<u32>) {
+    fn take_into_step(&mut self, slot: u32, past: u32, tokens: u32, admitted: Option<u32>) {
         let of = &mut self.slots[slot as usize];
         of.taking = tokens;
-        let samples = past + tokens == of.tokens();
+        let samples = past + tokens == of.token_count();
         self.step.shares.push(StepShare {
             slot,
             number: of.request.number,
@@ -496,7 +496,7 @@ impl StepScheduler {
     }
 
     /// Preempts a request that no longer runs, and returns its tokens in the step.
-    fn put_back(&mut self, slot: u32) -> u32 {
+    fn preempt_request(&mut self, slot: u32) -> u32 {
         let of = &mut self.slots[slot as usize];
         let taken = std::mem::take(&mut of.taking);
         let lost = std::mem::take(&mut of.computed);
@@ -517,7 +517,7 @@ impl StepScheduler {
 
     /// Allocates the blocks of a running request up to `tokens` tokens; returns false, without any change, if there are
     /// too few.
-    fn grow(&mut self, slot: u32, tokens: u32) -> bool {
+    fn grow_blocks(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
         let needed = tokens.div_ceil(self.rules.block_size);
         let more = needed.saturating_sub(of.blocks.len() as u32);
@@ -538,7 +538,7 @@ impl StepScheduler {
         }
         let size = self.rules.block_size;
         let of = &mut self.slots[slot as usize];
-        let most = (of.tokens() - 1) / size;
+        let most = (of.token_count() - 1) / size;
         let mut known = 0;
         while known < most {
             of.extend_hashes(known + 1, size);
@@ -552,7 +552,7 @@ impl StepScheduler {
 
     /// Allocates the blocks of the waiting request `slot`, of which `hit` tokens are cached and `wanted` more are to be
     /// computed; returns false, without any change, if there are too few.
-    fn admit(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
+    fn admit_waiting(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
         let size = self.rules.block_size;
         let shared = hit / size;
         let of = &self.slots[slot as usize];
@@ -578,7 +578,7 @@ impl StepScheduler {
             BlockReserve::AsComputed => hit + wanted,
             BlockReserve::WholeRequest => whole,
         };
-        if !fits(reserved) || self.rules.full_sequence_must_fit && !fits(of.tokens()) {
+        if !fits(reserved) || self.rules.full_sequence_must_fit && !fits(of.token_count()) {
             return false;
         }
         shared_blocks

@@ -148,7 +148,7 @@ impl<'s> LlmServer<'s> {
         }
         self.now = now;
         self.is_due = false;
-        if let Err(error) = self.let_in() {
+        if let Err(error) = self.admit_arrivals() {
             self.failure = Some(error);
             return;
         }
@@ -166,18 +166,18 @@ impl<'s> LlmServer<'s> {
         step.map_or(self.now, |(_, end)| end)
     }
 
-    fn let_in(&mut self) -> Result<(), ServeError> {
+    fn admit_arrivals(&mut self) -> Result<(), ServeError> {
         while let Some(entry) = self.timers.first_entry() {
             if entry.key().0 > self.now {
                 break;
             }
             match entry.remove() {
-                LlmTimer::Send(request) => self.send(*request),
-                LlmTimer::Enter(number, request) => self.enter(number, *request),
+                LlmTimer::Send(request) => self.send_request(*request),
+                LlmTimer::Enter(number, request) => self.enter_request(number, *request),
             }
         }
         while let Some(next) = self.next.take_if(|next| next.at <= self.now) {
-            self.send(next);
+            self.send_request(next);
             self.next = self.source.next()?;
         }
         Ok(())
@@ -195,12 +195,12 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    fn send(&mut self, request: IncomingRequest) {
+    fn send_request(&mut self, request: IncomingRequest) {
         let number = self.arrived;
         self.arrived += 1;
         self.recorder.arrived(number, request.class, self.now);
         match self.scenario.client.before {
-            Span::ZERO => self.enter(number, request),
+            Span::ZERO => self.enter_request(number, request),
             before => {
                 let at = self.now + before;
                 self.add_timer(at, LlmTimer::Enter(number, Box::new(request)));
@@ -208,7 +208,7 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    fn enter(&mut self, number: u64, request: IncomingRequest) {
+    fn enter_request(&mut self, number: u64, request: IncomingRequest) {
         let IncomingRequest {
             at,
             class,
@@ -219,10 +219,10 @@ impl<'s> LlmServer<'s> {
         } = request;
         let content = request.content.of_request(number, prompt);
         if let Some(why) = self.engines[0].scheduler.refuses(prompt, output) {
-            self.refuse(number, class, why);
+            self.answer_refused(number, class, why);
             return;
         }
-        let engine = self.route(&content, prompt);
+        let engine = self.route_request(&content, prompt);
         let of_class = self.scenario.workload.classes[class as usize].priority;
         let of = &mut self.engines[engine];
         let slot = of.scheduler.enqueue(EngineRequest {
@@ -255,7 +255,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Immediately answers a request that no engine can serve with an error.
-    fn refuse(&mut self, number: u64, class: u32, why: RequestRefusal) {
+    fn answer_refused(&mut self, number: u64, class: u32, why: RequestRefusal) {
         self.recorder.refused(number, class, why, self.now);
         if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
             self.ask_at(self.now + think.max(Span(1)));
@@ -263,7 +263,11 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Returns the engine for a request.
-    fn route(&mut self, content: &super::token_content::TokenContent, prompt: u32) -> usize {
+    fn route_request(
+        &mut self,
+        content: &super::token_content::TokenContent,
+        prompt: u32,
+    ) -> usize {
         let count = self.engines.len();
         if count == 1 {
             return 0;
@@ -300,7 +304,7 @@ impl<'s> LlmServer<'s> {
         }
         // If the first request of a step preempts itself, the step is empty and takes no time.
         loop {
-            let step = of.scheduler.compose();
+            let step = of.scheduler.compose_step();
             for put_back in &step.put_back {
                 if let Some(live) = &mut of.live[put_back.slot as usize] {
                     live.put_back += 1;
@@ -320,7 +324,8 @@ impl<'s> LlmServer<'s> {
                 continue;
             };
             // Lost tokens that are found in the cache are not computed again.
-            self.recorder.admitted(share.hit, live.scheduled.is_none());
+            self.recorder
+                .on_admitted(share.hit, live.scheduled.is_none());
             if live.scheduled.is_none() {
                 live.scheduled = Some(now);
                 live.hit = share.hit;
@@ -495,7 +500,7 @@ impl<'s> LlmServer<'s> {
             }
             ended += 1;
             let Some(live) = place.take() else { continue };
-            self.complete(&live, token.outputs, engine);
+            self.complete_request(&live, token.outputs, engine);
         }
         self.recorder.flush_gaps();
         if ended > 0 {
@@ -505,7 +510,7 @@ impl<'s> LlmServer<'s> {
         self.made = made;
     }
 
-    fn complete(&mut self, live: &LiveRequest, outputs: u32, engine: u32) {
+    fn complete_request(&mut self, live: &LiveRequest, outputs: u32, engine: u32) {
         let now = self.now;
         let completed = CompletedLlmRequest {
             number: live.number,

@@ -56,7 +56,7 @@ impl<'w> RequestSource<'w> {
         }
         let at = match self.workload.arrivals {
             LlmArrivals::Poisson(rate) => {
-                self.last + Span::from_seconds(self.gaps.exponential(1.0 / rate))
+                self.last + Span::from_seconds(self.gaps.next_exponential(1.0 / rate))
             }
             LlmArrivals::Constant(rate) => {
                 // The time is computed from the request's number, so that rounding does not
@@ -74,7 +74,7 @@ impl<'w> RequestSource<'w> {
             return Ok(None);
         }
         self.last = at;
-        Ok(Some(self.draw(at)))
+        Ok(Some(self.draw_request(at)))
     }
 
     fn is_late(&self, at: Time) -> bool {
@@ -101,17 +101,17 @@ impl<'w> RequestSource<'w> {
     /// is reached.
     pub fn ask(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
-        (!over).then(|| self.draw(at))
+        (!over).then(|| self.draw_request(at))
     }
 
-    fn draw(&mut self, at: Time) -> IncomingRequest {
+    fn draw_request(&mut self, at: Time) -> IncomingRequest {
         self.came += 1;
         let class = match self.sums.len() {
             1 => 0,
             _ => self.mix.pick(&self.sums) as u32,
         };
         let of = &self.workload.classes[class as usize];
-        let mut random = self.random();
+        let mut random = self.next_random();
         let (own, output) = (of.input.draw(&mut random), of.output.draw(&mut random));
         let conversation = self.came - 1;
         let shared = (of.shared_prefix > 0).then(|| {
@@ -140,7 +140,7 @@ impl<'w> RequestSource<'w> {
     }
 
     /// Returns the random numbers of the next request.
-    fn random(&mut self) -> RandomStream {
+    fn next_random(&mut self) -> RandomStream {
         self.drawn += 1;
         RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
     }
@@ -162,7 +162,7 @@ impl<'w> RequestSource<'w> {
         if turn.turn >= of.turns {
             return None;
         }
-        let mut random = self.random();
+        let mut random = self.next_random();
         let (own, next) = (of.input.draw(&mut random), of.output.draw(&mut random));
         let prompt = prompt.saturating_add(output).saturating_add(own);
         Some(IncomingRequest {

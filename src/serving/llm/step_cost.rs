@@ -127,8 +127,8 @@ struct AllReducePrices {
 }
 
 impl AllReducePrices {
-    fn seconds(&self, bytes: u64) -> f64 {
-        let own = between(&self.own, bytes as f64);
+    fn seconds_for(&self, bytes: u64) -> f64 {
+        let own = interpolate(&self.own, bytes as f64);
         if let Some(own) = own {
             return own;
         }
@@ -139,7 +139,7 @@ impl AllReducePrices {
 
 /// Interpolates linearly between points and returns the first value before them; `None` after the last point or without
 /// points.
-fn between(points: &[(f64, f64)], x: f64) -> Option<f64> {
+fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|(at, _)| *at < x);
     let next = points.get(above)?;
     Some(match above.checked_sub(1) {
@@ -221,7 +221,7 @@ impl StepCost {
         let product = cost.sizes.products[0];
         let [k, n] = cost.sizes.own_product(&product, npus);
         if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
-            cost.price(gemm([1, 1, n, k], weights))
+            cost.price_kernel(gemm_kernel([1, 1, n, k], weights))
         {
             return Err(ServeError::Unfit(format!(
                 "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
@@ -234,13 +234,13 @@ impl StepCost {
         Ok(cost)
     }
 
-    fn price(&self, kernel: KernelProfile<'_>) -> KernelTiming {
+    fn price_kernel(&self, kernel: KernelProfile<'_>) -> KernelTiming {
         let memory = self.class.memory_bandwidth();
         ComputeModel::Curves.price(&kernel, &self.class.peaks, memory, &self.class.curves)
     }
 
-    fn seconds(&self, kernel: KernelProfile<'_>) -> f64 {
-        self.price(kernel).span().seconds() * self.class.slowdown
+    fn kernel_seconds(&self, kernel: KernelProfile<'_>) -> f64 {
+        self.price_kernel(kernel).span().seconds() * self.class.slowdown
     }
 
     fn is_left_out(&self, part: CostPart) -> bool {
@@ -260,7 +260,7 @@ impl StepCost {
     }
 
     /// Returns the seconds of all work that depends only on the number of tokens, by part.
-    fn of_tokens(&self, tokens: u64) -> [f64; CostPart::COUNT] {
+    fn token_parts(&self, tokens: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
         let padded = self.padded(tokens);
         let layers = self.sizes.layers as f64;
@@ -273,23 +273,27 @@ impl StepCost {
                     [touched, (padded * chosen).div_ceil(touched), n, k]
                 }
             };
-            self.seconds(gemm(sizes, self.weights))
+            self.kernel_seconds(gemm_kernel(sizes, self.weights))
         });
         let router = self.sizes.experts.map_or(0.0, |[experts, _]| {
-            self.seconds(gemm([1, padded, experts, self.sizes.hidden], Dtype::Bf16))
+            self.kernel_seconds(gemm_kernel(
+                [1, padded, experts, self.sizes.hidden],
+                Dtype::Bf16,
+            ))
         });
         parts[CostPart::Products as usize] = layers * (products.sum::<f64>() + router);
         let moving = self.moving_work();
         let each = moving.iter().map(|work| {
             let bytes = 2 * work.elements * padded;
-            self.moving(work.kernel, bytes)
+            self.moving_seconds(work.kernel, bytes)
         });
-        let embedding = self.moving(MovingKernel::Embedding, 4 * self.sizes.hidden * padded);
+        let embedding =
+            self.moving_seconds(MovingKernel::Embedding, 4 * self.sizes.hidden * padded);
         parts[CostPart::Elementwise as usize] = layers * each.sum::<f64>() + embedding;
         let mut kernels = moving.len() as u64 + self.sizes.products.len() as u64 + 1;
         if self.npus > 1 {
             let bytes = 2 * padded * self.sizes.hidden;
-            let each = self.all_reduce.seconds(bytes);
+            let each = self.all_reduce.seconds_for(bytes);
             parts[CostPart::Collectives as usize] = (2.0 * layers + 1.0) * each;
             kernels += 2;
         }
@@ -300,7 +304,7 @@ impl StepCost {
     }
 
     /// Returns the seconds of a kernel that moves bytes, without the gap after it.
-    fn moving(&self, kernel: MovingKernel, bytes: u64) -> f64 {
+    fn moving_seconds(&self, kernel: MovingKernel, bytes: u64) -> f64 {
         let profile = KernelProfile {
             bytes,
             dtype: Some(Dtype::Bf16),
@@ -313,7 +317,7 @@ impl StepCost {
             .moving
             .as_ref()
             .map_or(0.0, |curve| curve.gap);
-        (self.seconds(profile) - gap).max(0.0)
+        (self.kernel_seconds(profile) - gap).max(0.0)
     }
 
     fn moving_work(&self) -> Vec<MovingWork> {
@@ -364,7 +368,7 @@ impl StepCost {
         work
     }
 
-    fn attention(&self, batch: u64, queries: u64, keys: u64) -> f64 {
+    fn attention_seconds(&self, batch: u64, queries: u64, keys: u64) -> f64 {
         let parts = u64::from(self.npus);
         let (heads, kv_heads) = (self.sizes.heads / parts, self.sizes.own_kv_heads(self.npus));
         let width = self.sizes.head_width;
@@ -382,7 +386,7 @@ impl StepCost {
             } else {
                 0
             };
-        self.seconds(KernelProfile {
+        self.kernel_seconds(KernelProfile {
             flops: 4 * batch * heads * width * pairs,
             bytes: 2 * batch * width * (2 * heads * queries + 2 * kv_heads * keys),
             dtype: Some(Dtype::Bf16),
@@ -414,7 +418,7 @@ impl StepCost {
         Some((curve.start + bytes / (DECODE_MEMORY * memory)) * self.class.slowdown)
     }
 
-    fn prefill(&self, chunks: &[(u32, u32)]) -> f64 {
+    fn prefill_seconds(&self, chunks: &[(u32, u32)]) -> f64 {
         // One kernel handles all chunks, so the start counts once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
@@ -422,18 +426,21 @@ impl StepCost {
             .map_or(0.0, |curve| curve.start);
         let each = chunks.iter().map(|&(tokens, past)| {
             let (tokens, past) = (u64::from(tokens), u64::from(past));
-            self.attention(1, tokens.max(2), past + tokens) - start
+            self.attention_seconds(1, tokens.max(2), past + tokens) - start
         });
         let all: f64 = each.map(|seconds| seconds.max(0.0)).sum();
         if chunks.is_empty() { 0.0 } else { start + all }
     }
 
-    fn head(&self, rows: u64) -> f64 {
+    fn head_seconds(&self, rows: u64) -> f64 {
         if rows == 0 {
             return 0.0;
         }
         let vocabulary = self.sizes.vocabulary.div_ceil(u64::from(self.npus));
-        let product = self.seconds(gemm([1, rows, vocabulary, self.sizes.hidden], Dtype::Bf16));
+        let product = self.kernel_seconds(gemm_kernel(
+            [1, rows, vocabulary, self.sizes.hidden],
+            Dtype::Bf16,
+        ));
         let gather = match self.npus {
             1 => 0.0,
             npus => {
@@ -450,7 +457,8 @@ impl StepCost {
         };
         // Logits are converted to single precision, then to probabilities, one of which is chosen: three reads or
         // writes.
-        let chosen = self.moving(MovingKernel::Softmax, 3 * 4 * rows * self.sizes.vocabulary);
+        let chosen =
+            self.moving_seconds(MovingKernel::Softmax, 3 * 4 * rows * self.sizes.vocabulary);
         product + gather + chosen
     }
 
@@ -459,21 +467,22 @@ impl StepCost {
         let mut seconds = match memo.of_tokens.get(&load.tokens) {
             Some(known) => *known,
             None => {
-                let found = self.of_tokens(load.tokens);
+                let found = self.token_parts(load.tokens);
                 memo.of_tokens.insert(load.tokens, found);
                 found
             }
         };
         let layers = self.sizes.layers as f64;
-        seconds[CostPart::Prefill as usize] = layers * self.prefill(&load.chunks);
+        seconds[CostPart::Prefill as usize] = layers * self.prefill_seconds(&load.chunks);
         if load.decodes > 0 {
             let keys = load.decode_context.div_ceil(load.decodes);
-            seconds[CostPart::Decode as usize] = layers * self.attention(load.decodes, 1, keys);
+            seconds[CostPart::Decode as usize] =
+                layers * self.attention_seconds(load.decodes, 1, keys);
         }
         seconds[CostPart::Head as usize] = match memo.of_rows.get(&load.sampled) {
             Some(known) => *known,
             None => {
-                let found = self.head(load.sampled);
+                let found = self.head_seconds(load.sampled);
                 memo.of_rows.insert(load.sampled, found);
                 found
             }
@@ -574,7 +583,7 @@ pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
     ((all * (1.0 - none)).round() as u64).clamp(1, experts)
 }
 
-fn gemm([batch, m, n, k]: [u64; 4], format: Dtype) -> KernelProfile<'static> {
+fn gemm_kernel([batch, m, n, k]: [u64; 4], format: Dtype) -> KernelProfile<'static> {
     let bytes =
         format.element_bytes() * (batch * (m * k + n * k)) as f64 + 2.0 * (batch * m * n) as f64;
     KernelProfile {
@@ -663,9 +672,9 @@ mod tests {
     fn own_all_reduces_are_taken_where_they_were_measured() {
         let prices = cost("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
         // The table has 7.9 us for 128 KiB, and 15.0 us for 1 MiB.
-        assert!((prices.seconds(131_072) - 7.9e-6).abs() < 1e-9);
-        assert!((prices.seconds(1 << 20) - 15.0e-6).abs() < 1e-9);
+        assert!((prices.seconds_for(131_072) - 7.9e-6).abs() < 1e-9);
+        assert!((prices.seconds_for(1 << 20) - 15.0e-6).abs() < 1e-9);
         // For 32 MiB, the machine's curve of NCCL applies: 199.8 us at 33,554,432 bytes.
-        assert!((prices.seconds(33_554_432) - 199.8e-6).abs() < 1e-9);
+        assert!((prices.seconds_for(33_554_432) - 199.8e-6).abs() < 1e-9);
     }
 }

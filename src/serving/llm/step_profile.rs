@@ -48,13 +48,13 @@ struct AttentionGrid {
 }
 
 impl AttentionGrid {
-    fn kind([prompts, singles]: [bool; 2]) -> usize {
+    fn kind_index([prompts, singles]: [bool; 2]) -> usize {
         2 * usize::from(prompts) + usize::from(singles)
     }
 
-    fn add(&mut self, point: [u32; 4], seconds: f64) {
+    fn add_point(&mut self, point: [u32; 4], seconds: f64) {
         self.times.insert(point, seconds);
-        let axes = &mut self.axes[Self::kind([point[0] > 0, point[2] > 0])];
+        let axes = &mut self.axes[Self::kind_index([point[0] > 0, point[2] > 0])];
         for (axis, size) in axes.iter_mut().zip(point) {
             if let Err(at) = axis.binary_search(&size) {
                 axis.insert(at, size);
@@ -63,16 +63,16 @@ impl AttentionGrid {
     }
 
     /// Returns the seconds at `place`, interpolated linearly along each axis between the points of its kind.
-    fn seconds(&self, place: [f64; 4]) -> f64 {
-        let kind = Self::kind([place[0] > 0.0, place[2] > 0.0]);
-        self.between(&self.axes[kind], place)
+    fn interpolate_seconds(&self, place: [f64; 4]) -> f64 {
+        let kind = Self::kind_index([place[0] > 0.0, place[2] > 0.0]);
+        self.interpolate_between(&self.axes[kind], place)
     }
 
-    fn between(&self, axes: &[Vec<u32>; 4], place: [f64; 4]) -> f64 {
+    fn interpolate_between(&self, axes: &[Vec<u32>; 4], place: [f64; 4]) -> f64 {
         let mut corners = [([0_u32; 4], 1.0_f64); 16];
         let mut count = 1;
         for (k, axis) in axes.iter().enumerate() {
-            let Some((low, high, part)) = neighbours(axis, place[k]) else {
+            let Some((low, high, part)) = neighbours_of(axis, place[k]) else {
                 return 0.0;
             };
             for i in 0..count {
@@ -105,7 +105,7 @@ impl AttentionGrid {
 
 /// Returns the two sizes around `x`, and the position of `x` between them as a fraction; after the
 /// last size, extrapolates from the last two sizes.
-fn neighbours(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
+fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
     let (first, last) = (*axis.first()?, *axis.last()?);
     if axis.len() == 1 || x <= f64::from(first) {
         return Some((first, first, 0.0));
@@ -152,7 +152,7 @@ impl StepProfile {
                 for (size, column) in point.iter_mut().zip(&at[1..5]) {
                     *size = reader.number(*column)? as u32;
                 }
-                attention.add(point, seconds);
+                attention.add_point(point, seconds);
                 continue;
             }
             if op == "moe" {
@@ -217,10 +217,10 @@ impl StepProfile {
             0 => Span::ZERO,
             sampled => of(&self.of_rows, sampled),
         };
-        let (chunk, past) = joined(&load.chunks);
+        let (chunk, past) = join_chunks(&load.chunks);
         let decodes = load.decodes as f64;
         let context = load.decode_context as f64 / decodes.max(1.0);
-        let attention = self.attention.seconds([
+        let attention = self.attention.interpolate_seconds([
             chunk,
             past,
             decodes,
@@ -256,7 +256,7 @@ impl StepProfile {
 
 /// Replaces several parts of prompts by one part with the same number of tokens and products: `a`
 /// tokens after `b` tokens, where `a (b + a / 2)` is the sum over the parts; `b` is at least 0.
-fn joined(chunks: &[(u32, u32)]) -> (f64, f64) {
+fn join_chunks(chunks: &[(u32, u32)]) -> (f64, f64) {
     let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
     let pairs = chunks
         .iter()
@@ -280,7 +280,7 @@ mod tests {
                     for d in [16, 128] {
                         let point = [a, if a > 0 { b } else { 0 }, c, if c > 0 { d } else { 0 }];
                         let at = point.map(f64::from);
-                        grid.add(point, time(at[0], at[1], at[2], at[3]));
+                        grid.add_point(point, time(at[0], at[1], at[2], at[3]));
                     }
                 }
             }
@@ -292,15 +292,15 @@ mod tests {
             [20.0, 7.0, 0.0, 0.0],
             [100.0, 16.0, 16.0, 300.0],
         ] {
-            let found = grid.seconds(place);
+            let found = grid.interpolate_seconds(place);
             let expected = time(place[0], place[1], place[2], place[3]);
             assert!(
                 (found / expected - 1.0).abs() < 1e-9,
                 "{place:?}: {found} and {expected}"
             );
         }
-        assert_eq!(joined(&[(100, 50)]), (100.0, 50.0));
+        assert_eq!(join_chunks(&[(100, 50)]), (100.0, 50.0));
         // 200 tokens as two parts of 100 after 250: 2 x 100 x 300 = 200 x (b + 100).
-        assert_eq!(joined(&[(100, 250), (100, 250)]), (200.0, 200.0));
+        assert_eq!(join_chunks(&[(100, 250), (100, 250)]), (200.0, 200.0));
     }
 }

@@ -13,7 +13,7 @@ impl BlockHash {
     /// The hash before the first block.
     pub const START: Self = Self(0);
 
-    fn then(self, next: u64) -> Self {
+    fn chain_hash(self, next: u64) -> Self {
         Self(mix_bits((self.0 ^ next).wrapping_add(GAMMA)))
     }
 }
@@ -84,7 +84,7 @@ impl TokenContent {
     /// tokens belong only to request `number`.
     pub fn behind(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
         let mut content = Self::default();
-        content.begin(shared, number, tokens);
+        content.begin_prompt(shared, number, tokens);
         content
     }
 
@@ -94,7 +94,7 @@ impl TokenContent {
         self.pieces.iter().map(|piece| piece.tokens).sum()
     }
 
-    fn begin(&mut self, shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) {
+    fn begin_prompt(&mut self, shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) {
         let common = shared.map_or(0, |(_, common)| common.min(tokens));
         if let Some((stream, _)) = shared.filter(|_| common > 0) {
             self.pieces.push(TokenPiece {
@@ -125,7 +125,7 @@ impl TokenContent {
             let (low, high) = (from.max(at), end.min(stop));
             if low < high {
                 let place = u64::from(piece.from + (low - at)) << 32 | u64::from(high - low);
-                hash = hash.then(piece.stream.0).then(place);
+                hash = hash.chain_hash(piece.stream.0).chain_hash(place);
             }
             if stop >= end {
                 break;

@@ -125,7 +125,7 @@ impl LengthDistribution {
                 least + ((random.unit() * span) as u32).min(most - least)
             }
             Self::LogNormal { mean, deviation } => {
-                let length = random.log_normal(mean, deviation).round();
+                let length = random.next_log_normal(mean, deviation).round();
                 (length as u32).clamp(1, MOST_LENGTH)
             }
         }

@@ -29,14 +29,14 @@ pub fn key(kind: PolicyKind) -> RequestKey {
         PolicyKind::ShortestJob => Box::new(|request| request.work.0),
         PolicyKind::Priority { aging: None } => Box::new(|request| request.level.into()),
         PolicyKind::Priority { aging: Some(aging) } => {
-            Box::new(move |request| aged(request, aging))
+            Box::new(move |request| aged_key(request, aging))
         }
         PolicyKind::EarliestDeadline => Box::new(|request| request.due.0),
         _ => Box::new(|request| request.since.0),
     }
 }
 
-fn aged(request: &QueuedRequest, aging: Span) -> u64 {
+fn aged_key(request: &QueuedRequest, aging: Span) -> u64 {
     (request.since + aging.times(request.level.into())).0
 }
 
@@ -85,7 +85,7 @@ impl ServicePolicy for KeyedQueue {
         batch.extend(self.heap.pop().map(|Reverse(first)| first.request));
     }
 
-    fn overtakes(&self, running: &QueuedRequest) -> bool {
+    fn has_urgent_request(&self, running: &QueuedRequest) -> bool {
         let first = self.heap.peek();
         first.is_some_and(|Reverse(first)| first.key < (self.key)(running))
     }

@@ -1,6 +1,6 @@
 //! Comparisons of one scenario on several platforms, or at several rates.
 
-use super::text::{longest_name, name, name_width, or_dash, rate};
+use super::text::{format_rate, longest_name, name_width, or_dash, row_name};
 use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::percent;
 use chakram_report::table::{TextTable, left, right};
@@ -96,7 +96,7 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
         });
         row(
             &columns(""),
-            &style.clip(&name(of), longest_name(style)),
+            &style.clip(&row_name(of), longest_name(style)),
             cells.collect(),
         );
     }
@@ -117,13 +117,18 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
                 let cells = rows.iter().map(attained).collect();
                 row(
                     &columns(""),
-                    &style.clip(&name(of), longest_name(style)),
+                    &style.clip(&row_name(of), longest_name(style)),
                     cells,
                 );
             }
         }
         let goodput = |report: &ServeReport| {
-            or_dash(report.all().and_then(|all| all.goodput_per_s).map(rate))
+            or_dash(
+                report
+                    .all()
+                    .and_then(|all| all.goodput_per_s)
+                    .map(format_rate),
+            )
         };
         row(
             &columns(""),
@@ -188,10 +193,10 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
         let at = |i: usize| or_dash(all.percentiles.get(i).map(|one| one.value));
         let load = report.offered_load;
         let cells: [String; 9] = [
-            rate(point.rate_per_s),
+            format_rate(point.rate_per_s),
             or_dash(load.map(|load| format!("{load:.3}"))),
             percent(report.mean_utilisation()),
-            rate(all.throughput_per_s),
+            format_rate(all.throughput_per_s),
             or_dash(all.mean.map(|mean| mean.value)),
             or_dash(all.mean.and_then(|mean| mean.plus_minus)),
             at(0),
@@ -211,9 +216,9 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
         writeln!(
             out,
             "\nCAPACITY  {} requests/s with {} within their limit; at {} fewer are",
-            rate(capacity.rate_per_s),
+            format_rate(capacity.rate_per_s),
             percent(capacity.attain),
-            rate(capacity.too_much_per_s)
+            format_rate(capacity.too_much_per_s)
         )
         .expect(put);
     }

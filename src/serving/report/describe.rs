@@ -51,7 +51,7 @@ pub fn stream(arrivals: &ArrivalStream) -> String {
 }
 
 /// Describes the order of service.
-pub(super) fn policy(scenario: &Scenario) -> String {
+pub(super) fn describe_policy(scenario: &Scenario) -> String {
     let policy = &scenario.policy;
     let mut text = policy.kind.name().to_owned();
     match policy.kind {
@@ -81,7 +81,7 @@ pub(super) fn policy(scenario: &Scenario) -> String {
 }
 
 /// Describes the end of a run.
-pub(super) fn stop(stop: &StopRule) -> String {
+pub(super) fn describe_stop(stop: &StopRule) -> String {
     let mut parts = Vec::new();
     if let Some(requests) = stop.requests {
         parts.push(format!("after {} requests", thousands(requests)));
@@ -100,7 +100,10 @@ pub(super) fn stop(stop: &StopRule) -> String {
 }
 
 /// Returns caveats about the results of a run.
-pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) -> Vec<String> {
+pub(super) fn report_warnings(
+    report: &ServeReport,
+    prepared: &PreparedScenario<'_>,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(load) = report.offered_load.filter(|load| *load >= 1.0) {
         warnings.push(format!(

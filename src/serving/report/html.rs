@@ -1,7 +1,7 @@
 //! A report as an HTML page: one file that works offline.
 
 use super::compare::{RateSweep, is_model};
-use super::text::{name, or_dash, rate};
+use super::text::{format_rate, or_dash, row_name};
 use super::{LevelSummary, ServeReport, ServeRow};
 use chakram_base::units::{Span, percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
@@ -20,22 +20,22 @@ const PARTS: [(usize, &str); 4] = [
 /// Renders `reports`, side by side and one after another, and sweeps over rates.
 pub fn render(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", text(title));
-    body += &section("Latency against load", "rates", &rates(sweeps));
+    body += &section("Latency against load", "rates", &draw_rates(sweeps));
     if reports.len() > 1 {
-        body += &section("Platforms", "platforms", &platforms(reports));
+        body += &section("Platforms", "platforms", &render_platforms(reports));
     }
     for (i, report) in reports.iter().enumerate() {
-        body += &one(report, i);
+        body += &render_report(report, i);
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     page(title, &body)
 }
 
-fn span(path: &str, value: Span) -> String {
+fn render_span(path: &str, value: Span) -> String {
     number(path, value.0, &value.to_string())
 }
 
-fn one(report: &ServeReport, i: usize) -> String {
+fn render_report(report: &ServeReport, i: usize) -> String {
     let path = |rest: &str| format!("/reports/{i}/{rest}");
     let platform = report.platform.as_ref();
     let heading = platform.map_or("Serving", |platform| platform.name.as_str());
@@ -49,7 +49,7 @@ fn one(report: &ServeReport, i: usize) -> String {
             report.completed,
             &report.completed.to_string()
         ),
-        span(&path("window_ps"), report.window),
+        render_span(&path("window_ps"), report.window),
         percent(report.mean_utilisation()),
         report.offered_load.map_or(String::new(), |load| {
             let load = number(&path("offered_load"), load, &format!("{load:.3}"));
@@ -63,11 +63,11 @@ fn one(report: &ServeReport, i: usize) -> String {
         let path = |rest: &str| path(&format!("rows/{at}/{rest}"));
         let mean = row
             .mean
-            .map(|mean| span(&path("mean/value_ps"), mean.value));
+            .map(|mean| render_span(&path("mean/value_ps"), mean.value));
         let half = row.mean.and_then(|mean| mean.plus_minus);
-        let half = half.map(|half| span(&path("mean/plus_minus_ps"), half));
+        let half = half.map(|half| render_span(&path("mean/plus_minus_ps"), half));
         let mut cells = vec![
-            text(&name(row)),
+            text(&row_name(row)),
             number(
                 &path("completed"),
                 row.completed,
@@ -76,15 +76,15 @@ fn one(report: &ServeReport, i: usize) -> String {
             number(
                 &path("throughput_per_s"),
                 row.throughput_per_s,
-                &rate(row.throughput_per_s),
+                &format_rate(row.throughput_per_s),
             ),
             mean.unwrap_or_default(),
             half.unwrap_or_default(),
         ];
         for k in 0..4 {
             let estimate = row.percentiles.get(k);
-            let value =
-                estimate.map(|one| span(&path(&format!("percentiles/{k}/value_ps")), one.value));
+            let value = estimate
+                .map(|one| render_span(&path(&format!("percentiles/{k}/value_ps")), one.value));
             cells.push(value.unwrap_or_default());
         }
         cells.push(or_dash(row.attained.map(percent)));
@@ -103,13 +103,13 @@ fn one(report: &ServeReport, i: usize) -> String {
         "within limit",
     ];
     body += &table(&headings, &rows.collect::<Vec<_>>());
-    body += &parts(report);
-    body += &levels(report);
+    body += &draw_parts(report);
+    body += &draw_levels(report);
     section(&text(heading), &format!("run{i}"), &body)
 }
 
 /// Renders mean serve times of each model on each platform, fractions within limits, and queues over time.
-fn platforms(reports: &[ServeReport]) -> String {
+fn render_platforms(reports: &[ServeReport]) -> String {
     let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
         let rows = report.rows.iter();
         rows.filter(|row| is_model(row.kind) && row.completed > 0)
@@ -139,7 +139,7 @@ fn platforms(reports: &[ServeReport]) -> String {
             or_dash(all.and_then(|all| all.mean).map(|mean| mean.value)),
             or_dash(last.map(|one| one.value)),
             or_dash(all.and_then(|all| all.attained).map(percent)),
-            or_dash(all.and_then(|all| all.goodput_per_s).map(rate)),
+            or_dash(all.and_then(|all| all.goodput_per_s).map(format_rate)),
             percent(report.mean_utilisation()),
             or_dash(report.offered_load.map(|load| format!("{load:.3}"))),
         ]
@@ -164,18 +164,18 @@ fn platforms(reports: &[ServeReport]) -> String {
         "Queued requests over time",
         &queues,
         (end.unwrap_or(0), None),
-        (&|ps| Span(ps as u64).to_string(), &thousandths),
+        (&|ps| Span(ps as u64).to_string(), &format_thousandths),
     );
     let legend: Vec<_> = queues.iter().map(|one| &*one.label).enumerate().collect();
     body + &figure(
         &chart,
-        &cycled(&legend),
+        &cycle_colours(&legend),
         "Mean number of requests in the queue.",
     )
 }
 
 /// Returns a legend whose colours repeat when they are exhausted.
-fn cycled<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
+fn cycle_colours<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
     legend
         .iter()
         .map(|(series, name)| (series % 8, *name))
@@ -215,7 +215,7 @@ fn parts_chart(name: &str, bars: &[BarRow]) -> String {
 }
 
 /// Draws the parts of mean serve times, by model.
-fn parts(report: &ServeReport) -> String {
+fn draw_parts(report: &ServeReport) -> String {
     let rows = report.rows.iter();
     let models = rows.filter(|row| is_model(row.kind) && row.completed > 0);
     let bars = models.map(|row| BarRow {
@@ -235,12 +235,12 @@ fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
     }
 }
 
-fn thousandths(value: f64) -> String {
+fn format_thousandths(value: f64) -> String {
     format!("{}", value / 1000.0)
 }
 
 /// Draws the numbers of requests over time.
-fn levels(report: &ServeReport) -> String {
+fn draw_levels(report: &ServeReport) -> String {
     let all = [
         level_series("in the system", &report.active),
         level_series("queued", &report.queue),
@@ -249,7 +249,7 @@ fn levels(report: &ServeReport) -> String {
         "Requests over time",
         &all,
         (report.window.0, None),
-        (&|ps| Span(ps as u64).to_string(), &thousandths),
+        (&|ps| Span(ps as u64).to_string(), &format_thousandths),
     );
     let caption = format!(
         "Mean number of requests in intervals of {}.",
@@ -272,7 +272,7 @@ const CURVE_SERIES: [usize; 3] = [0, 1, 6];
 
 /// Draws serve times against rates: three curves for one platform, or the mean and the last percentile for each of
 /// several.
-fn rates(sweeps: &[RateSweep]) -> String {
+fn draw_rates(sweeps: &[RateSweep]) -> String {
     let mut body = String::new();
     let several = sweeps.len() > 1;
     let charts: &[&[RateCurve]] = match several {
@@ -295,7 +295,7 @@ fn rates(sweeps: &[RateSweep]) -> String {
                     title: format!(
                         "{name}: {curve} {} at {} requests/s",
                         Span(*y as u64),
-                        rate(*x)
+                        format_rate(*x)
                     ),
                 }));
                 drawn.push(line);
@@ -322,7 +322,7 @@ fn rates(sweeps: &[RateSweep]) -> String {
             limit: slo.map(|slo| (slo.0 as f64, format!("limit {slo}"))),
             ..ScatterChart::default()
         };
-        let chart = chart.draw((&|x| rate(x), &|ps| Span(ps as u64).to_string()));
+        let chart = chart.draw((&|x| format_rate(x), &|ps| Span(ps as u64).to_string()));
         let legend: Vec<_> = legend
             .iter()
             .map(|(series, name)| (*series, &**name))
@@ -336,7 +336,7 @@ fn rates(sweeps: &[RateSweep]) -> String {
         let line = format!(
             "{}: {} requests/s are served with {} within their limit.",
             sweep.platform(),
-            rate(capacity.rate_per_s),
+            format_rate(capacity.rate_per_s),
             percent(capacity.attain)
         );
         body += &format!("<p>{}</p>", text(&line));
@@ -372,9 +372,9 @@ fn rate_table(sweeps: &[RateSweep]) -> String {
             };
             let mut cells = vec![
                 text(sweep.platform()),
-                rate(point.rate_per_s),
+                format_rate(point.rate_per_s),
                 or_dash(point.report.offered_load.map(|load| format!("{load:.3}"))),
-                rate(all.throughput_per_s),
+                format_rate(all.throughput_per_s),
             ];
             cells.extend(CURVES.iter().map(|(_, of)| or_dash(of(all))));
             cells.push(or_dash(all.attained.map(percent)));

@@ -40,7 +40,7 @@ pub fn models(reports: &[ServeReport]) -> String {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
         for row in &report.rows {
-            rows.add(cells(platform, report, row));
+            rows.add(row_cells(platform, report, row));
         }
     }
     rows.text()
@@ -65,7 +65,7 @@ pub fn levels(reports: &[ServeReport]) -> String {
     rows.text()
 }
 
-fn cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String> {
+fn row_cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String> {
     let optional = |value: Option<String>| value.unwrap_or_default();
     let kind = format!("{:?}", row.kind).to_lowercase();
     let load = report.offered_load.map(|load| load.to_string());

@@ -15,7 +15,7 @@ pub fn render(report: &ServeReport, style: TextStyle) -> String {
 }
 
 /// Formats a number per second.
-pub(super) fn rate(per_second: f64) -> String {
+pub(super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e6 => format!("{rate:.3e}"),
         rate if rate >= 1000.0 => thousands(rate.round() as u64),
@@ -88,9 +88,9 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
     for warning in &report.warnings {
         paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
-    times(out, report, style)?;
-    parts(out, report, style)?;
-    levels(out, report, style)?;
+    write_times(out, report, style)?;
+    write_parts(out, report, style)?;
+    write_levels(out, report, style)?;
     if report.processors > 1 {
         let table = TextTable::new([left("PROCESSOR", 14), right("busy", 10)]);
         table.heading(out, style)?;
@@ -113,7 +113,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
 }
 
 /// Returns the name of a row.
-pub(super) fn name(row: &ServeRow) -> String {
+pub(super) fn row_name(row: &ServeRow) -> String {
     match row.kind {
         ServeRowKind::Class => format!("class {}", row.name),
         _ => row.name.clone(),
@@ -127,13 +127,16 @@ pub(super) fn longest_name(style: TextStyle) -> usize {
 
 /// Returns the width of the column with the names of `rows`, at least `least`.
 pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
-    let widths = rows
-        .iter()
-        .map(|row| style.clip(&name(row), longest_name(style)).chars().count());
+    let widths = rows.iter().map(|row| {
+        style
+            .clip(&row_name(row), longest_name(style))
+            .chars()
+            .count()
+    });
     widths.max().unwrap_or(0).max(least)
 }
 
-fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     let names = name_width(&report.rows, style, 16);
     let limits = report.rows.iter().any(|row| row.attained.is_some());
     let table = TextTable::new([
@@ -152,9 +155,9 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &style.clip(&name(row), longest_name(style)),
+                &style.clip(&row_name(row), longest_name(style)),
                 &thousands(row.completed),
-                &rate(row.throughput_per_s),
+                &format_rate(row.throughput_per_s),
                 &or_dash(row.mean.map(|mean| mean.value)),
                 &or_dash(row.mean.and_then(|mean| mean.plus_minus)),
                 &at(0),
@@ -179,7 +182,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &style.clip(&name(row), longest_name(style)),
+                &style.clip(&row_name(row), longest_name(style)),
                 &or_dash(row.alone),
                 &half(0),
                 &half(1),
@@ -209,9 +212,9 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
                 table.row(
                     out,
                     &[
-                        &style.clip(&name(row), longest_name(style)),
+                        &style.clip(&row_name(row), longest_name(style)),
                         &percent(share),
-                        &rate(goodput),
+                        &format_rate(goodput),
                     ],
                 )?;
             }
@@ -221,7 +224,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     Ok(())
 }
 
-fn parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     let names = name_width(&report.rows, style, 16);
     let table = TextTable::new([
         left("WHERE TIME WENT", names + 2),
@@ -238,7 +241,7 @@ fn parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &style.clip(&name(row), longest_name(style)),
+                &style.clip(&row_name(row), longest_name(style)),
                 &mean(parts.datapath_ps),
                 &mean(parts.queue_ps),
                 &mean(parts.compute_ps),
@@ -253,7 +256,7 @@ fn parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     Ok(())
 }
 
-fn levels(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
+fn write_levels(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
     let table = TextTable::new([
         left("REQUESTS", 18),
         right("mean", 14),

@@ -54,7 +54,7 @@ enum PolicyName {
 }
 
 /// Parses and checks the scenario that `document` describes.
-pub(super) fn scenario(
+pub(super) fn build_scenario(
     document: &ConfigDocument<'_>,
     folder: &Path,
 ) -> Result<Scenario, ServeError> {
@@ -62,8 +62,8 @@ pub(super) fn scenario(
     let name = root.need("name", "the scenario's name")?.line()?.to_owned();
     let seed = root.or("seed", 1, |field| field.between(0, u64::MAX >> 1))?;
     let processors = root.or("processors", 1, |field| field.count(1 << 20))?;
-    let policy = policy(&root)?;
-    let stream = stream(&root, folder)?;
+    let policy = parse_policy(&root)?;
+    let stream = parse_stream(&root, folder)?;
     let entries = root
         .need("model", "models, each under [[model]]")?
         .tables(work::KEYS)?;
@@ -72,7 +72,7 @@ pub(super) fn scenario(
     }
     let mut models: Vec<ServedModel> = Vec::new();
     for entry in &entries {
-        let model = work::model(entry, folder)?;
+        let model = work::parse_model(entry, folder)?;
         if models.iter().any(|other| other.name == model.name) {
             let field = entry.need("name", "a name")?;
             return Err(field
@@ -116,7 +116,7 @@ pub(super) fn scenario(
             .refuse("no model with a weight above 0", "one at least")
             .into());
     }
-    let stop = stop(&root, &stream)?;
+    let stop = parse_stop(&root, &stream)?;
     let warmup = root.or("measure", 0, |field| {
         let most = stop.requests.map_or(MOST_REQUESTS, |n| n.saturating_sub(1));
         let table = field.table(Some(&["warmup"]))?;
@@ -135,7 +135,7 @@ pub(super) fn scenario(
 }
 
 /// Rejects keys of `table` that the chosen variant does not use.
-fn only(
+fn refuse_unused_keys(
     table: &ConfigTable<'_>,
     all: &[&str],
     used: &[&str],
@@ -151,7 +151,7 @@ fn only(
 }
 
 /// Parses a duration above zero.
-fn positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+fn parse_positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     let span: Span = table.quantity(key, DURATION)?;
     if span == Span::ZERO {
         return Err(table
@@ -161,7 +161,7 @@ fn positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     Ok(span)
 }
 
-fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, ConfigError> {
+fn parse_stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, ConfigError> {
     let table = root
         .need("stream", "a table of arrivals")?
         .table(Some(STREAM))?;
@@ -173,7 +173,7 @@ fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, Config
         (StreamName::File, "file"),
     ];
     let chosen = table.choice("arrivals", &all)?;
-    let only = |used: &[&str], chosen: &str| only(&table, STREAM, used, chosen);
+    let only = |used: &[&str], chosen: &str| refuse_unused_keys(&table, STREAM, used, chosen);
     let rate = || -> Result<ArrivalRate, ConfigError> {
         match (table.get("rate"), table.get("bandwidth")) {
             (Some(_), Some(field)) => Err(field.refuse("a rate and a bandwidth", "one of them")),
@@ -197,7 +197,7 @@ fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, Config
                 burst: table
                     .need("burst", "a number of requests")?
                     .count(1 << 30)?,
-                every: positive(&table, "every")?,
+                every: parse_positive(&table, "every")?,
             })
         }
         StreamName::Closed => {
@@ -223,7 +223,7 @@ fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, Config
     }
 }
 
-fn stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, ConfigError> {
+fn parse_stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, ConfigError> {
     let endless = !matches!(stream, ArrivalStream::File { .. });
     let Some(field) = root.get("stop") else {
         if endless {
@@ -236,7 +236,7 @@ fn stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, Conf
     let stop = StopRule {
         requests: count("requests")?,
         first: count("first")?,
-        duration: table.optional("duration", |_| positive(&table, "duration"))?,
+        duration: table.optional("duration", |_| parse_positive(&table, "duration"))?,
     };
     if endless && stop.requests.is_none() && stop.duration.is_none() {
         return Err(table.missing("requests", "a number of requests, or a duration"));
@@ -250,7 +250,7 @@ fn stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, Conf
     Ok(stop)
 }
 
-fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
+fn parse_policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
     let Some(field) = root.get("policy") else {
         return Ok(PolicyChoice {
             kind: PolicyKind::RoundRobin,
@@ -270,32 +270,32 @@ fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
     let chosen = table.choice("kind", &all)?;
     let kind = match chosen {
         PolicyName::RoundRobin => {
-            only(&table, POLICY, &["kind"], "round-robin")?;
+            refuse_unused_keys(&table, POLICY, &["kind"], "round-robin")?;
             PolicyKind::RoundRobin
         }
         PolicyName::FirstCome => {
-            only(&table, POLICY, &["kind", "slots"], "first-come")?;
+            refuse_unused_keys(&table, POLICY, &["kind", "slots"], "first-come")?;
             PolicyKind::FirstCome
         }
         PolicyName::ShortestJob => {
             let used = ["kind", "slots", "preemption"];
-            only(&table, POLICY, &used, "shortest-job-first")?;
+            refuse_unused_keys(&table, POLICY, &used, "shortest-job-first")?;
             PolicyKind::ShortestJob
         }
         PolicyName::Priority => {
             let used = ["kind", "slots", "aging", "preemption"];
-            only(&table, POLICY, &used, "priority")?;
+            refuse_unused_keys(&table, POLICY, &used, "priority")?;
             PolicyKind::Priority {
-                aging: table.optional("aging", |_| positive(&table, "aging"))?,
+                aging: table.optional("aging", |_| parse_positive(&table, "aging"))?,
             }
         }
         PolicyName::EarliestDeadline => {
             let used = ["kind", "slots", "preemption"];
-            only(&table, POLICY, &used, "earliest-deadline")?;
+            refuse_unused_keys(&table, POLICY, &used, "earliest-deadline")?;
             PolicyKind::EarliestDeadline
         }
         PolicyName::Batching => {
-            only(
+            refuse_unused_keys(
                 &table,
                 POLICY,
                 &["kind", "slots", "batch", "wait"],

@@ -56,7 +56,10 @@ const SOURCES: [(&str, &[&str]); 7] = [
 const MOST_WORK: u64 = 1 << 62;
 
 /// Parses a model.
-pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedModel, ServeError> {
+pub(super) fn parse_model(
+    table: &ConfigTable<'_>,
+    folder: &Path,
+) -> Result<ServedModel, ServeError> {
     let name = table.need("name", "the model's name")?.line()?.to_owned();
     let mut given = SOURCES
         .iter()
@@ -69,7 +72,7 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
         return Err(second.refuse("a second source of work", expected()).into());
     }
     refuse_unused(table, key, used)?;
-    let (work, known_as) = work(table, &source, folder, &name)?;
+    let (work, known_as) = parse_work(table, &source, folder, &name)?;
     let place = ModelPlace {
         work: source.place(),
         deadline: table.get("deadline").map(|field| field.place()),
@@ -124,7 +127,7 @@ fn refuse_unused(table: &ConfigTable<'_>, source: &str, used: &[&str]) -> Result
 }
 
 /// Parses the work of a model, and the name by which platforms list it.
-fn work(
+fn parse_work(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
     folder: &Path,
@@ -132,10 +135,10 @@ fn work(
 ) -> Result<(ModelWork, String), ServeError> {
     let known = |work| Ok((work, name.to_owned()));
     if table.get("preset").is_some() {
-        return preset(table, source, folder);
+        return parse_preset(table, source, folder);
     }
     if table.get("jobs").is_some() {
-        return known(ModelWork::Vectors(jobs(source)?));
+        return known(ModelWork::Vectors(parse_jobs(source)?));
     }
     if table.get("latency").is_some() {
         let names = [(false, "constant"), (true, "exponential")];
@@ -144,10 +147,10 @@ fn work(
         return known(ModelWork::Latency { mean, exponential });
     }
     if table.get("latencies").is_some() {
-        return known(latencies(source, folder)?);
+        return known(parse_latencies(source, folder)?);
     }
     if table.get("steps").is_some() {
-        return known(steps(source, folder)?);
+        return known(parse_steps(source, folder)?);
     }
     if table.get("trace").is_some() {
         let given = source.line()?;
@@ -166,7 +169,7 @@ fn work(
     known(ModelWork::Platform)
 }
 
-fn preset(
+fn parse_preset(
     table: &ConfigTable<'_>,
     source: &ConfigField<'_>,
     folder: &Path,
@@ -184,7 +187,7 @@ fn preset(
         Ok(found) => found.model,
         Err(ModelError::Unknown { .. }) => {
             let names = PRESETS.iter().map(|preset| preset.name);
-            return Err(unknown(source, given, "a model", names).into());
+            return Err(unknown_name(source, given, "a model", names).into());
         }
         Err(error) => {
             let place = source.refuse(quoted(given), "a model that can be read");
@@ -229,7 +232,7 @@ fn check_work(source: &ConfigField<'_>, graph: &JobGraph) -> Result<(), ConfigEr
     Ok(())
 }
 
-fn jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
+fn parse_jobs(source: &ConfigField<'_>) -> Result<JobGraph, ConfigError> {
     let mut graph = JobGraph::default();
     let entries = source.items("tables such as { tasks = 4, length = 5 }")?;
     for (number, entry) in (0_u32..).zip(&entries) {
@@ -311,7 +314,7 @@ fn number_column(
     }
 }
 
-fn latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
+fn parse_latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
     let (mut reader, table) = table_of(source, &["latency", "batch"], folder)?;
     let (latency, unit) = time_column(&table, &reader, "latency")?;
     let batch = number_column(&table, &reader, "batch")?;
@@ -332,7 +335,7 @@ fn latencies(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, Serve
     })
 }
 
-fn steps(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
+fn parse_steps(source: &ConfigField<'_>, folder: &Path) -> Result<ModelWork, ServeError> {
     let keys = ["tokens", "batch", "prefill", "step"];
     let (mut reader, table) = table_of(source, &keys, folder)?;
     let tokens = number_column(&table, &reader, "tokens")?

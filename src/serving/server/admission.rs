@@ -19,7 +19,7 @@ pub(super) enum ServeTimer {
 
 impl Server<'_> {
     /// Admits requests that are due now to the queue.
-    pub(super) fn let_in(&mut self) -> Result<(), ServeError> {
+    pub(super) fn admit_arrivals(&mut self) -> Result<(), ServeError> {
         let now = self.now;
         while let Some(&Reverse((at, timer))) = self.timers.peek() {
             if at > now {
@@ -27,10 +27,10 @@ impl Server<'_> {
             }
             self.timers.pop();
             match timer {
-                ServeTimer::Ready(_, slot) => self.enqueue(slot),
+                ServeTimer::Ready(_, slot) => self.enqueue_slot(slot),
                 ServeTimer::Ask(_) => {
                     let model = self.mix.next();
-                    self.admit(RequestArrival {
+                    self.admit_request(RequestArrival {
                         at: now,
                         model,
                         tokens: [0, 0],
@@ -39,7 +39,7 @@ impl Server<'_> {
             }
         }
         while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at <= now) {
-            self.admit(arrival);
+            self.admit_request(arrival);
             self.next_arrival = self.arrivals.next()?;
         }
         Ok(())
@@ -57,8 +57,8 @@ impl Server<'_> {
         }
     }
 
-    fn admit(&mut self, arrival: RequestArrival) {
-        let model = self.model(arrival.model);
+    fn admit_request(&mut self, arrival: RequestArrival) {
+        let model = self.model_at(arrival.model);
         let stated = arrival.tokens != [0, 0];
         let tokens = match model.served.tokens {
             Some(tokens) if !stated => tokens,
@@ -74,7 +74,7 @@ impl Server<'_> {
         });
         self.recorder.arrived(self.arrived, arrival.model, self.now);
         if model.datapath == Span::ZERO {
-            self.enqueue(slot);
+            self.enqueue_slot(slot);
         } else {
             let timer = ServeTimer::Ready(self.arrived, slot);
             self.timers.push(Reverse((ready, timer)));
@@ -82,9 +82,9 @@ impl Server<'_> {
         self.arrived += 1;
     }
 
-    fn enqueue(&mut self, slot: u32) {
+    fn enqueue_slot(&mut self, slot: u32) {
         let state = self.requests[slot];
-        let model = self.model(state.model);
+        let model = self.model_at(state.model);
         let due = model.served.deadline.unwrap_or(Span::MAX);
         self.recorder.queue.change(self.now, 1);
         self.policy.enqueue(QueuedRequest {
@@ -96,7 +96,7 @@ impl Server<'_> {
             due: state.arrival + due,
             level: model.served.level,
             work: match self.orders_by_work() {
-                true => model.alone(self.prepared, &[state], &[]),
+                true => model.unloaded_time(self.prepared, &[state], &[]),
                 false => Span::ZERO,
             },
         });

@@ -16,7 +16,7 @@ impl Server<'_> {
                 }
                 let processor = self.turn as u32;
                 self.turn = (self.turn + 1) % self.processors.len();
-                self.start(processor);
+                self.start_batch(processor);
             }
         }
         for processor in 0..self.processors.len() as u32 {
@@ -45,14 +45,14 @@ impl Server<'_> {
                 (Some(first), Some(answered)) if first.resumes => {
                     let flight = first.slot;
                     self.batch.clear();
-                    self.resume(flight, processor, answered);
+                    self.resume_batch(flight, processor, answered);
                 }
                 (Some(first), _) => {
                     assert!(
                         !first.resumes,
                         "an idle processor leaves nothing in the queue"
                     );
-                    self.start(processor);
+                    self.start_batch(processor);
                 }
             }
         }
@@ -60,9 +60,9 @@ impl Server<'_> {
     }
 
     /// Begins the chosen batch on a processor.
-    fn start(&mut self, processor: u32) {
+    fn start_batch(&mut self, processor: u32) {
         let first = self.batch[0];
-        let model = self.model(first.model);
+        let model = self.model_at(first.model);
         let mut state = self.ended_flights.pop().unwrap_or_default();
         state.begin(self.now, first, processor, model.job_count());
         state
@@ -76,7 +76,7 @@ impl Server<'_> {
         let states = state.requests.iter().map(|&slot| self.requests[slot]);
         self.states.extend(states);
         state.work_left = first.work;
-        state.lengths = model.lengths(self.prepared, &self.states);
+        state.lengths = model.draw_lengths(self.prepared, &self.states);
         let flight = self.flights.add(state);
         let serving = &mut self.processors[processor as usize];
         serving.free_slots = serving.free_slots.saturating_sub(1);
@@ -96,7 +96,7 @@ impl Server<'_> {
     }
 
     /// Continues a preempted batch.
-    fn resume(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
+    fn resume_batch(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
         self.recorder.queue.change(self.now, -1);
         self.processors[processor as usize].free_slots -= 1;
         let state = &mut self.flights[flight];
@@ -105,7 +105,7 @@ impl Server<'_> {
         let kept = std::mem::take(&mut state.kept);
         let before = answered.len();
         for (job, token) in kept {
-            self.deal(flight, job, token, answered);
+            self.assign_to_cores(flight, job, token, answered);
         }
         let starts = answered[before..].iter().map(|job| job.times.start);
         let start = starts.min().unwrap_or(self.now);
@@ -114,7 +114,7 @@ impl Server<'_> {
 
     /// Holds a job back if its batch is already preempted, or preempts the batch now; then the
     /// batch that takes its place may begin.
-    pub(super) fn keeps_back(
+    pub(super) fn is_held_back(
         &mut self,
         flight: u32,
         job: u32,
@@ -135,7 +135,7 @@ impl Server<'_> {
         }
         // The time of the remaining work takes long to compute, and a request that does not
         // overtake all of the batch's work does not overtake the remaining work either.
-        if !state.ended.is_empty() && !self.policy.overtakes(&state.first) {
+        if !state.ended.is_empty() && !self.policy.has_urgent_request(&state.first) {
             return false;
         }
         let running = QueuedRequest {
@@ -144,7 +144,7 @@ impl Server<'_> {
             work: self.work_left(flight),
             ..self.flights[flight].first
         };
-        if !self.policy.overtakes(&running) {
+        if !self.policy.has_urgent_request(&running) {
             return false;
         }
         let processor = self.flights[flight].processor;

@@ -16,9 +16,9 @@ impl Server<'_> {
     /// Subtracts a completed job from the remaining work of a batch.
     pub(super) fn note_ended(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
-        let model = self.model(state.first.model);
+        let model = self.model_at(state.first.model);
         if model.is_chain() {
-            let (tasks, each) = self.size(state, job);
+            let (tasks, each) = self.job_size(state, job);
             let work = each.times(tasks.div_ceil(self.prepared.cores));
             let state = &mut self.flights[flight];
             state.work_left = Span(state.work_left.0.saturating_sub(work.0));
@@ -38,29 +38,29 @@ impl Server<'_> {
         self.states.clear();
         let requests = state.requests.iter().map(|&slot| self.requests[slot]);
         self.states.extend(requests);
-        let model = self.model(state.first.model);
-        model.alone(self.prepared, &self.states, &state.ended)
+        let model = self.model_at(state.first.model);
+        model.unloaded_time(self.prepared, &self.states, &state.ended)
     }
 
     /// Returns the tasks of a job and the length of each.
-    fn size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
+    fn job_size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
         let numbers = flight
             .requests
             .iter()
             .map(|&slot| self.requests[slot].number);
-        let model = self.model(flight.first.model);
+        let model = self.model_at(flight.first.model);
         model.size(self.prepared, job, numbers, &flight.lengths)
     }
 
     /// Assigns a job to the cores of its batch's processor.
-    pub(super) fn deal(
+    pub(super) fn assign_to_cores(
         &mut self,
         flight: u32,
         job: u32,
         token: u64,
         answered: &mut Vec<AnsweredJob>,
     ) {
-        let (tasks, each) = self.size(&self.flights[flight], job);
+        let (tasks, each) = self.job_size(&self.flights[flight], job);
         let now = self.now;
         let state = &mut self.flights[flight];
         let cores = &mut self.processors[state.processor as usize].cores;
@@ -70,11 +70,11 @@ impl Server<'_> {
         state.core_ps += u128::from(tasks) * u128::from(each.0);
         state.run.add(now, times);
         answered.push(AnsweredJob { token, times });
-        self.observe(flight, job, times);
+        self.notify_observer(flight, job, times);
     }
 
     /// Notifies the observer of a job, if requested.
-    fn observe(&mut self, flight: u32, job: u32, times: DealtJob) {
+    fn notify_observer(&mut self, flight: u32, job: u32, times: DealtJob) {
         if self.observer.wants_jobs() {
             let state = &self.flights[flight];
             let (first, processor) = (state.first, state.processor);
@@ -103,12 +103,12 @@ impl Server<'_> {
         if serving.traces == 0 {
             serving.traced_ps += u128::from(now.since(serving.traced_since).0);
         }
-        self.observe(flight, 0, times);
+        self.notify_observer(flight, 0, times);
         processor
     }
 
     /// Ends a batch whose jobs are all complete.
-    pub(super) fn complete(&mut self, flight: u32) {
+    pub(super) fn complete_batch(&mut self, flight: u32) {
         let now = self.now;
         let mut state = self.flights.remove(flight);
         let compute = state.run.finish();
@@ -146,7 +146,7 @@ impl Server<'_> {
             } = self.prepared.scenario.stream
             {
                 let think = if exponential {
-                    Span::from_seconds(self.think.exponential(think.seconds()))
+                    Span::from_seconds(self.think.next_exponential(think.seconds()))
                 } else {
                     think
                 };

@@ -84,7 +84,7 @@ pub fn find(
         ));
     }
     for replay in &found.replays {
-        causes.extend(times(replay));
+        causes.extend(changed_times(replay));
         let changed = replay
             .collectives
             .iter()
@@ -102,7 +102,7 @@ pub fn find(
 }
 
 /// Returns the operators and groups that changed most, over all parts.
-fn times(replay: &ReplayDiff) -> Vec<ReportCause> {
+fn changed_times(replay: &ReplayDiff) -> Vec<ReportCause> {
     let mut all = Vec::new();
     for part in &replay.parts {
         let behind = part.behind.iter().filter(|behind| behind.shift.more() != 0);

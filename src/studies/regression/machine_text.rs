@@ -15,7 +15,7 @@ pub struct ConstantChange {
 
 /// Lists the constants that differ between two machine files, ignoring comments and layout.
 pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
-    let (before, after) = (constants(before), constants(after));
+    let (before, after) = (parse_constants(before), parse_constants(after));
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
     keys.sort();
     keys.dedup();
@@ -32,7 +32,7 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
 
 /// Returns the values by section and key. Sections with equal names in double brackets are numbered
 /// from 1.
-fn constants(text: &str) -> BTreeMap<String, String> {
+fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let (mut section, mut list) = (String::new(), None::<String>);
@@ -42,7 +42,7 @@ fn constants(text: &str) -> BTreeMap<String, String> {
         if let Some(key) = &list {
             let value: &mut String = all.entry(key.clone()).or_default();
             value.push_str(line);
-            if brackets(value) <= 0 {
+            if bracket_depth(value) <= 0 {
                 list = None;
             }
             continue;
@@ -56,7 +56,7 @@ fn constants(text: &str) -> BTreeMap<String, String> {
         } else if let Some((key, value)) = line.split_once('=') {
             let key = format!("{section}{}", key.trim());
             let value = value.trim().to_owned();
-            if brackets(&value) > 0 {
+            if bracket_depth(&value) > 0 {
                 list = Some(key.clone());
             }
             all.insert(key, value);
@@ -79,7 +79,7 @@ fn without_comment(line: &str) -> &str {
     line.trim()
 }
 
-fn brackets(value: &str) -> i64 {
+fn bracket_depth(value: &str) -> i64 {
     let count = |c: char| value.matches(c).count() as i64;
     count('[') + count('{') - count(']') - count('}')
 }

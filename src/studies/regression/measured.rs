@@ -62,11 +62,11 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
             .map_err(|error| format!("line {number}: {error}"))
     });
     let steps: Vec<u64> = steps.collect::<Result<_, _>>()?;
-    distribution(steps).ok_or_else(|| "the measurement has no step time".to_owned())
+    summarize_steps(steps).ok_or_else(|| "the measurement has no step time".to_owned())
 }
 
 /// Returns the distribution of `steps` in picoseconds; `None` for an empty list.
-fn distribution(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
+fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();
     Some(MeasuredTimes {
@@ -135,7 +135,7 @@ mod tests {
             let (sets, each) = if steps < 1000 { (6000, 1) } else { (40, 500) };
             let (mut alarmed, mut missed) = (0, 0);
             for _ in 0..sets {
-                let measured = distribution((0..steps).map(|_| step()).collect()).unwrap();
+                let measured = summarize_steps((0..steps).map(|_| step()).collect()).unwrap();
                 for _ in 0..each {
                     alarmed += usize::from(MeasuredVerdict::new(&measured, step()).is_outside());
                 }

@@ -16,7 +16,7 @@ pub fn render(outcome: &CheckOutcome, name: &str) -> String {
     let mut body = format!(
         "<h1>{}</h1><p class=\"sub\">{}</p>",
         text(name),
-        text(&outcome.summary())
+        text(&outcome.summarize_line())
     );
     let moved = (outcome.checked.iter().enumerate()).filter(|(_, checked)| checked.moved);
     for (at, checked) in moved {
@@ -53,7 +53,7 @@ pub fn render(outcome: &CheckOutcome, name: &str) -> String {
         let rows = table(&["prediction", "why it could not be made"], &failed);
         body += &section("Failed", "failed", &rows);
     }
-    let gaps: String = (outcome.gaps().iter())
+    let gaps: String = (outcome.describe_gaps().iter())
         .map(|line| format!("<li>{}</li>", text(line)))
         .collect();
     if !gaps.is_empty() {
@@ -92,23 +92,23 @@ fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
                 text(name),
                 cell("before", key, before),
                 cell("after", key, after),
-                text(&signed(before, after)),
+                text(&format_signed(before, after)),
             ]
         });
         let rows: Vec<_> = rows.collect();
         body += &table(&["mean of NPUs", "baseline", "now", "change"], &rows);
     }
-    body + &baselines(checked, at)
+    body + &baselines_table(checked, at)
 }
 
 /// Formats the signed change of a time.
-fn signed(before: Span, after: Span) -> String {
+fn format_signed(before: Span, after: Span) -> String {
     let sign = if after < before { "-" } else { "+" };
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
 
 /// Renders the baselines of a prediction, oldest first; the last one is used for comparison.
-fn baselines(checked: &CheckedPrediction, at: usize) -> String {
+fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);
         let pointer = format!("/predictions/{at}/baselines/{i}/makespan_ps");
@@ -118,7 +118,7 @@ fn baselines(checked: &CheckedPrediction, at: usize) -> String {
             number(&pointer, record.makespan_ps, &makespan),
             text(&record.tool_version),
             text(&record.arguments.join(" ")),
-            text(&before.map_or(String::new(), |before| changed(before, record))),
+            text(&before.map_or(String::new(), |before| describe_changes(before, record))),
         ]
     });
     let rows: Vec<_> = rows.collect();
@@ -133,7 +133,7 @@ fn baselines(checked: &CheckedPrediction, at: usize) -> String {
 }
 
 /// Formats the differences between two baselines of a workload on a machine.
-pub(super) fn changed(before: &BaselineRecord, after: &BaselineRecord) -> String {
+pub(super) fn describe_changes(before: &BaselineRecord, after: &BaselineRecord) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),
         (before.machine_blake3 != after.machine_blake3, "machine"),

@@ -44,7 +44,7 @@ impl CheckOutcome {
         self.checked.iter().filter(|checked| checked.moved)
     }
 
-    pub(super) fn summary(&self) -> String {
+    pub(super) fn summarize_line(&self) -> String {
         let moved = self.moved().count();
         let mut text = format!(
             "{} checked, {moved} moved by more than {} %",
@@ -58,7 +58,7 @@ impl CheckOutcome {
     }
 
     /// Returns the lines about predictions that were not checked.
-    pub(super) fn gaps(&self) -> Vec<String> {
+    pub(super) fn describe_gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
             lines.push(format!(
@@ -84,7 +84,7 @@ impl CheckOutcome {
     }
 }
 
-fn change(checked: &CheckedPrediction) -> String {
+fn format_change(checked: &CheckedPrediction) -> String {
     percent_change(checked.percent())
 }
 
@@ -130,7 +130,7 @@ pub fn text(outcome: &CheckOutcome) -> String {
             out,
             "{verdict} {:<width$}  {:>9}  {before} → {after}",
             name(checked),
-            change(checked)
+            format_change(checked)
         );
         if let Some(measured) = &checked.measured {
             let _ = writeln!(out, "      measured: {}", measured_words(measured));
@@ -148,10 +148,10 @@ pub fn text(outcome: &CheckOutcome) -> String {
             escaped_lines(&failed.error)
         );
     }
-    for line in outcome.gaps() {
+    for line in outcome.describe_gaps() {
         let _ = writeln!(out, "{line}");
     }
-    let _ = writeln!(out, "{}", outcome.summary());
+    let _ = writeln!(out, "{}", outcome.summarize_line());
     out
 }
 
@@ -258,13 +258,13 @@ pub fn json(outcome: &CheckOutcome) -> String {
 }
 
 /// Escapes text for a cell of a Markdown table.
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     escape(text).replace('|', "\\|").replace('<', "&lt;")
 }
 
 /// Renders a verdict as Markdown for GitHub's job summaries.
 pub fn markdown(outcome: &CheckOutcome) -> String {
-    let mut out = format!("### {}\n", outcome.summary());
+    let mut out = format!("### {}\n", outcome.summarize_line());
     if outcome.moved().next().is_some() {
         out +=
             "\n| workload | machine | before | after | change | why |\n|---|---|--:|--:|--:|---|\n";
@@ -273,16 +273,16 @@ pub fn markdown(outcome: &CheckOutcome) -> String {
         let causes: Vec<String> = checked
             .causes
             .iter()
-            .map(|cause| cell(&cause.to_string()))
+            .map(|cause| escape_cell(&cause.to_string()))
             .collect();
         let _ = writeln!(
             out,
             "| {} | {} | {} | {} | {} | {} |",
-            cell(&checked.workload),
-            cell(&checked.machine),
+            escape_cell(&checked.workload),
+            escape_cell(&checked.machine),
             Time(checked.before_ps),
             Time(checked.after_ps),
-            change(checked),
+            format_change(checked),
             causes.join("<br>")
         );
     }
@@ -298,8 +298,8 @@ pub fn markdown(outcome: &CheckOutcome) -> String {
         let _ = writeln!(
             out,
             "| {} | {} | {} |",
-            cell(&checked.workload),
-            cell(&checked.machine),
+            escape_cell(&checked.workload),
+            escape_cell(&checked.machine),
             measured_words(verdict)
         );
     }
@@ -307,19 +307,19 @@ pub fn markdown(outcome: &CheckOutcome) -> String {
         let _ = writeln!(
             out,
             "\n- {} on {} could not be predicted: {}",
-            cell(&failed.workload),
-            cell(&failed.machine),
-            cell(&failed.error)
+            escape_cell(&failed.workload),
+            escape_cell(&failed.machine),
+            escape_cell(&failed.error)
         );
     }
-    for line in outcome.gaps() {
-        let _ = writeln!(out, "\n{}", cell(&line));
+    for line in outcome.describe_gaps() {
+        let _ = writeln!(out, "\n{}", escape_cell(&line));
     }
     out
 }
 
 /// Escapes text for an attribute or element of XML.
-fn xml(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -339,19 +339,19 @@ pub fn junit(outcome: &CheckOutcome) -> String {
         let _ = write!(
             out,
             "  <testcase classname=\"{}\" name=\"{}\"",
-            xml(&checked.machine),
-            xml(&checked.workload)
+            escape_xml(&checked.machine),
+            escape_xml(&checked.workload)
         );
         if checked.moved {
             let causes: Vec<String> = checked
                 .causes
                 .iter()
-                .map(|cause| xml(&cause.to_string()))
+                .map(|cause| escape_xml(&cause.to_string()))
                 .collect();
             let _ = writeln!(
                 out,
                 "><failure message=\"{}\">{}</failure></testcase>",
-                change(checked),
+                format_change(checked),
                 causes.join("\n")
             );
         } else {
@@ -362,16 +362,16 @@ pub fn junit(outcome: &CheckOutcome) -> String {
         let _ = writeln!(
             out,
             "  <testcase classname=\"{}\" name=\"{}\"><error>{}</error></testcase>",
-            xml(&failed.machine),
-            xml(&failed.workload),
-            xml(&failed.error)
+            escape_xml(&failed.machine),
+            escape_xml(&failed.workload),
+            escape_xml(&failed.error)
         );
     }
     for name in &outcome.left_out {
         let _ = writeln!(
             out,
             "  <testcase classname=\"budget\" name=\"{}\"><skipped/></testcase>",
-            xml(name)
+            escape_xml(name)
         );
     }
     out + "</testsuite>\n"

@@ -51,7 +51,7 @@ enum CycleColumn {
 }
 
 impl CycleColumn {
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         let size = SIZES.iter().position(|own| *own == name).map(Self::Size);
         let mut distances = DISTANCES.iter().enumerate().flat_map(|(i, names)| {
             let own = names.iter().enumerate();
@@ -70,7 +70,7 @@ impl CycleColumn {
     }
 }
 
-fn key(layer: &LayerShape) -> LayerKey {
+fn layer_key(layer: &LayerShape) -> LayerKey {
     (layer.sizes, layer.stride, layer.dilation)
 }
 
@@ -100,7 +100,7 @@ impl CycleTable {
             let names = [&SIZES[..], &DISTANCES[0], &DISTANCES[1]]
                 .concat()
                 .join(", ");
-            CycleColumn::named(&name).ok_or_else(|| {
+            CycleColumn::from_name(&name).ok_or_else(|| {
                 wrong(
                     number,
                     format!("a column {name:?}"),
@@ -162,7 +162,7 @@ impl CycleTable {
                 dilation,
                 ..layer
             };
-            let before = table.rows.insert(key(&layer), row);
+            let before = table.rows.insert(layer_key(&layer), row);
             if before.is_some_and(|before| before != row) {
                 let found = "another price of a layer above".to_owned();
                 return Err(wrong(number, found, "one for each layer"));
@@ -173,7 +173,7 @@ impl CycleTable {
 
     /// Returns the row of a layer, if the table has it.
     pub fn get(&self, layer: &LayerShape) -> Option<CycleRow> {
-        self.rows.get(&key(layer)).copied()
+        self.rows.get(&layer_key(layer)).copied()
     }
 }
 

@@ -115,7 +115,7 @@ struct LayerProduct {
 }
 
 impl LayerProduct {
-    fn size(&self) -> ProductSize {
+    fn product_size(&self) -> ProductSize {
         ProductSize {
             rows: self.rows,
             columns: self.outputs,
@@ -136,7 +136,7 @@ const SCORES: &str = "scores";
 
 impl LanguageModel {
     /// Returns the products of an encoder, or of a decoder.
-    fn products(&self, decoder: bool) -> Vec<LayerProduct> {
+    fn layer_products(&self, decoder: bool) -> Vec<LayerProduct> {
         let (e, s, h) = (self.embedding, self.sequence, self.heads);
         let product = |name, rows, inputs, outputs, has_weights| LayerProduct {
             name,
@@ -205,7 +205,7 @@ impl LanguageModel {
             .chain((0..self.decoders).map(|_| true));
         let mut products: Vec<(String, LayerProduct)> = Vec::new();
         for (layer, decoder) in layers.enumerate() {
-            for product in self.products(decoder) {
+            for product in self.layer_products(decoder) {
                 products.push((format!("layer {layer}: {}", product.name), product));
             }
         }
@@ -242,7 +242,10 @@ impl LanguageModel {
             return wrong(found, "a power of two, as chips are halved at each level");
         }
         let levels = self.tensor.ilog2();
-        let sizes: Vec<ProductSize> = products.iter().map(|(_, product)| product.size()).collect();
+        let sizes: Vec<ProductSize> = products
+            .iter()
+            .map(|(_, product)| product.product_size())
+            .collect();
         let same = |along| vec![vec![along; levels as usize]; sizes.len()];
         let cuts = match self.partition {
             PartitionRule::Columns => Some(same(CutAlong::Columns)),
@@ -270,7 +273,7 @@ impl LanguageModel {
 
     /// Returns the positions of the parts of each product. A product with fewer columns than parts
     /// has fewer parts if only columns are cut.
-    fn places(
+    fn part_places(
         &self,
         products: &[(String, LayerProduct)],
     ) -> Result<Vec<Vec<PartPlace>>, FamilyError> {
@@ -301,7 +304,7 @@ impl LanguageModel {
     /// rows or columns for its parts.
     pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.all_products()?;
-        let places = self.places(&products)?;
+        let places = self.part_places(&products)?;
         let mut graph = TaskGraph::default();
         for batch in 0..self.micro_batches {
             let mut before: Vec<(u32, PartPlace)> = Vec::new();
@@ -320,7 +323,7 @@ impl LanguageModel {
                         found: format!("a product of {rows} x {} x {columns}", product.inputs),
                         expected: "one that can be counted",
                     })?;
-                    let needed = if product.size().takes_all {
+                    let needed = if product.product_size().takes_all {
                         (0, 1)
                     } else {
                         place.row

@@ -75,8 +75,8 @@ pub fn schedule(
 }
 
 fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
-    let mut waiting = waiting(graph);
-    let followers = followers(graph);
+    let mut waiting = dependency_counts(graph);
+    let followers = dependents(graph);
     // Ready sub-layers by their index in the list.
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
@@ -108,8 +108,8 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
 
 /// Returns the schedule, and the end of the last sub-layer, in operations.
 pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
-    let mut waiting = waiting(graph);
-    let followers = followers(graph);
+    let mut waiting = dependency_counts(graph);
+    let followers = dependents(graph);
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
         .filter(|(_, count)| **count == 0)
@@ -144,12 +144,12 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
             }
         }
     }
-    (aligned(graph, &order), end)
+    (align_steps(graph, &order), end)
 }
 
 /// Assigns steps such that each sub-layer comes after the earlier sub-layers on its chip and after
 /// its dependencies.
-fn aligned(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
+fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
     let mut before: Vec<Option<u32>> = vec![None; graph.tasks.len()];
     for (chip, tasks) in order.iter().enumerate() {
@@ -228,12 +228,12 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
 }
 
 /// Returns the number of dependencies of each sub-layer.
-fn waiting(graph: &TaskGraph) -> Vec<usize> {
+fn dependency_counts(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
 /// Returns the dependents of each sub-layer, repeated for repeated dependencies.
-fn followers(graph: &TaskGraph) -> Vec<Vec<u32>> {
+fn dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {
         of.after

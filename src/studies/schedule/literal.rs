@@ -25,10 +25,10 @@ const DEEPEST: usize = 16;
 /// Parses a literal.
 pub(super) fn parse(text: &str) -> Result<Literal, LiteralError> {
     let mut reader = LiteralReader { text, at: 0 };
-    let literal = reader.literal(0)?;
-    match reader.peek() {
+    let literal = reader.read_literal(0)?;
+    match reader.peek_char() {
         None => Ok(literal),
-        Some(found) => Err(reader.wrong(format!("found {found:?}, expected the end"))),
+        Some(found) => Err(reader.syntax_error(format!("found {found:?}, expected the end"))),
     }
 }
 
@@ -38,37 +38,37 @@ struct LiteralReader<'t> {
 }
 
 impl LiteralReader<'_> {
-    fn wrong(&self, why: String) -> LiteralError {
+    fn syntax_error(&self, why: String) -> LiteralError {
         let line = 1 + self.text[..self.at].matches('\n').count();
         LiteralError { line, why }
     }
 
     /// Returns the next character other than white space.
-    fn peek(&mut self) -> Option<char> {
+    fn peek_char(&mut self) -> Option<char> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();
         self.text[self.at..].chars().next()
     }
 
     /// Consumes `wanted` if it is next.
-    fn take(&mut self, wanted: char) -> bool {
-        let is = self.peek() == Some(wanted);
+    fn take_char(&mut self, wanted: char) -> bool {
+        let is = self.peek_char() == Some(wanted);
         self.at += if is { wanted.len_utf8() } else { 0 };
         is
     }
 
-    fn literal(&mut self, depth: usize) -> Result<Literal, LiteralError> {
+    fn read_literal(&mut self, depth: usize) -> Result<Literal, LiteralError> {
         if depth > DEEPEST {
-            return Err(self.wrong(format!("found more than {DEEPEST} nested lists")));
+            return Err(self.syntax_error(format!("found more than {DEEPEST} nested lists")));
         }
-        match self.peek() {
+        match self.peek_char() {
             Some('[') => {
                 self.at += 1;
                 let mut items = Vec::new();
-                while !self.take(']') {
-                    items.push(self.literal(depth + 1)?);
-                    if !self.take(',') && self.peek() != Some(']') {
-                        return Err(self.wrong("expected `,` or `]`".to_owned()));
+                while !self.take_char(']') {
+                    items.push(self.read_literal(depth + 1)?);
+                    if !self.take_char(',') && self.peek_char() != Some(']') {
+                        return Err(self.syntax_error("expected `,` or `]`".to_owned()));
                     }
                 }
                 Ok(Literal::List(items))
@@ -76,19 +76,19 @@ impl LiteralReader<'_> {
             Some('{') => {
                 self.at += 1;
                 let mut entries = BTreeMap::new();
-                while !self.take('}') {
-                    let Literal::Text(key) = self.literal(depth + 1)? else {
-                        return Err(self.wrong("expected a key in quotes".to_owned()));
+                while !self.take_char('}') {
+                    let Literal::Text(key) = self.read_literal(depth + 1)? else {
+                        return Err(self.syntax_error("expected a key in quotes".to_owned()));
                     };
-                    if !self.take(':') {
-                        return Err(self.wrong(format!("expected `:` behind {key:?}")));
+                    if !self.take_char(':') {
+                        return Err(self.syntax_error(format!("expected `:` behind {key:?}")));
                     }
-                    let value = self.literal(depth + 1)?;
+                    let value = self.read_literal(depth + 1)?;
                     if entries.insert(key.clone(), value).is_some() {
-                        return Err(self.wrong(format!("found {key:?} twice")));
+                        return Err(self.syntax_error(format!("found {key:?} twice")));
                     }
-                    if !self.take(',') && self.peek() != Some('}') {
-                        return Err(self.wrong("expected `,` or `}`".to_owned()));
+                    if !self.take_char(',') && self.peek_char() != Some('}') {
+                        return Err(self.syntax_error("expected `,` or `}`".to_owned()));
                     }
                 }
                 Ok(Literal::Dictionary(entries))
@@ -100,7 +100,7 @@ impl LiteralReader<'_> {
                     // Schedules have no escapes, so a backslash is rejected instead of misread.
                     .filter(|end| !inside[..*end].contains(['\\', '\n']));
                 let end = end.ok_or_else(|| {
-                    self.wrong(format!("found {quote} without a closing quote on its line"))
+                    self.syntax_error(format!("found {quote} without a closing quote on its line"))
                 })?;
                 self.at += end + 2;
                 Ok(Literal::Text(inside[..end].to_owned()))
@@ -117,15 +117,15 @@ impl LiteralReader<'_> {
                 };
                 let found = found.ok_or_else(|| {
                     let shown: String = word.chars().take(40).collect();
-                    self.wrong(format!(
+                    self.syntax_error(format!(
                         "found `{shown}`, expected a whole number, a text or None"
                     ))
                 })?;
                 self.at += end;
                 Ok(found)
             }
-            Some(other) => Err(self.wrong(format!("found {other:?}, expected a literal"))),
-            None => Err(self.wrong("found the end, expected a literal".to_owned())),
+            Some(other) => Err(self.syntax_error(format!("found {other:?}, expected a literal"))),
+            None => Err(self.syntax_error("found the end, expected a literal".to_owned())),
         }
     }
 }

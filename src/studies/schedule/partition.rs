@@ -80,12 +80,12 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
     let mut costs = CutCosts::default();
     let own = products.iter().zip(cuts);
     let weights = own
-        .map(|(product, cut)| weights(product, cut))
+        .map(|(product, cut)| weight_words(product, cut))
         .sum::<u128>();
     let pairs = products.windows(2).zip(cuts.windows(2));
-    let moved = pairs.map(|(of, cuts)| costs.moved([&of[0], &of[1]], [&cuts[0], &cuts[1]]));
+    let moved = pairs.map(|(of, cuts)| costs.moved_words([&of[0], &of[1]], [&cuts[0], &cuts[1]]));
     let first = products.first().zip(cuts.first());
-    let input = first.map_or(0, |(product, cut)| input(product, cut));
+    let input = first.map_or(0, |(product, cut)| input_words(product, cut));
     let all = weights + u128::from(batches) * (input + moved.sum::<u128>());
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
@@ -94,7 +94,7 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
 pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<Vec<ProductCut>> {
     let mut cuts = vec![ProductCut::new(); products.len()];
     for _ in 0..levels {
-        level(products, &mut cuts, batches)?;
+        cut_level(products, &mut cuts, batches)?;
     }
     Some(cuts)
 }
@@ -114,7 +114,7 @@ pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
 const CHOICES: [CutAlong; 2] = [CutAlong::Columns, CutAlong::Rows];
 
 /// Adds the best cut of one level to each product.
-fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
+fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutCosts::default();
     // `least`: minimal cost by the choice for the last product so far. `before`: for each product and choice, the best
     // choice of the previous product.
@@ -132,14 +132,14 @@ fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Opt
             if !goes {
                 continue;
             }
-            let own = weights(product, &cut);
+            let own = weight_words(product, &cut);
             for (earlier, cost) in least.into_iter().enumerate() {
                 let Some(cost) = cost else { continue };
                 let moved = match l.checked_sub(1) {
-                    None => input(product, &cut),
+                    None => input_words(product, &cut),
                     Some(l) => {
                         let other = with(&cuts[l], CHOICES[earlier]);
-                        costs.moved([&products[l], product], [&other, &cut])
+                        costs.moved_words([&products[l], product], [&other, &cut])
                     }
                 };
                 let cost = cost + own + u128::from(batches) * moved;
@@ -161,14 +161,14 @@ fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Opt
 }
 
 /// Returns the words of weights on all parts, in fractions of a word.
-fn weights(product: &ProductSize, cut: &[CutAlong]) -> u128 {
+fn weight_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let rows = u128::from(place(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
 /// Returns the words of the model's input that all parts of the first product read from memory, in
 /// fractions of a word.
-fn input(product: &ProductSize, cut: &[CutAlong]) -> u128 {
+fn input_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place(cut, 0).row.1)
 }
@@ -183,7 +183,7 @@ struct CutCosts {
 impl CutCosts {
     /// Returns the words of the first product's outputs that the parts of the second product
     /// receive from other chips, in fractions of a word.
-    fn moved(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
+    fn moved_words(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();
         if products[1].takes_all {

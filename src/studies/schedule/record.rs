@@ -92,7 +92,7 @@ impl LayerRecord {
     }
 
     /// Formats the record as in the DEAP paper, with the keys `more` appended.
-    fn text(&self, more: &str) -> String {
+    fn format_record(&self, more: &str) -> String {
         let mut keys: BTreeMap<&str, u64> = SIZES.into_iter().zip(self.shape.sizes).collect();
         for (names, values) in DISTANCES
             .iter()
@@ -142,7 +142,7 @@ pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
                             write!(more, ", '{key}': {value}").expect("a string grows as needed");
                         }
                     }
-                    of.record.text(&more)
+                    of.record.format_record(&more)
                 }
             };
             let comma = if step + 1 < steps { "," } else { "" };
@@ -224,7 +224,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         };
         for (step, record) in steps.iter().enumerate() {
             let place = || format!("chip {chip}, step {step}");
-            let placed = placed(record, (chip, step))
+            let placed = parse_placed(record, (chip, step))
                 .map_err(|(found, expected)| wrong(place(), &found, &expected))?;
             all.extend(placed);
         }
@@ -337,7 +337,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
 }
 
 /// Parses a record; `None` for an empty step. An error gives the found and the expected value.
-fn placed(
+fn parse_placed(
     literal: &Literal,
     (chip, step): (usize, usize),
 ) -> Result<Option<PlacedRecord>, (String, String)> {

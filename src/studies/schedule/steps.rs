@@ -243,7 +243,13 @@ impl TaskGraph {
 
 impl ChipMachine {
     /// Returns the duration of a transfer of `bytes` to `chip`, in seconds.
-    fn transfer(&self, rate: f64, distances: Option<&[u64]>, from: DataPlace, bytes: u64) -> f64 {
+    fn transfer_seconds(
+        &self,
+        rate: f64,
+        distances: Option<&[u64]>,
+        from: DataPlace,
+        bytes: u64,
+    ) -> f64 {
         match (from, distances) {
             (DataPlace::Own, _) => 0.0,
             (DataPlace::Chip(other), Some(distances)) => {
@@ -332,7 +338,7 @@ impl ChipMachine {
                         let nearest = holders.min_by_key(far);
                         nearest.map_or(DataPlace::Memory, |other| DataPlace::Chip(other as u32))
                     };
-                    let seconds = self.transfer(rate, of_chip, from, bytes);
+                    let seconds = self.transfer_seconds(rate, of_chip, from, bytes);
                     if from != DataPlace::Own {
                         longest = longest.max(seconds);
                         taken_in += bytes;
@@ -356,7 +362,7 @@ impl ChipMachine {
                 for (data, bytes) in outputs {
                     stores[chip].insert(data, (step as u32, bytes));
                 }
-                let (written, seconds) = self.evict(
+                let (written, seconds) = self.evict_until_fit(
                     (step, chip, task),
                     &held,
                     (&mut stores, &mut in_memory),
@@ -402,7 +408,7 @@ impl ChipMachine {
     }
 
     /// Evicts data from a chip until the rest fits; returns the bytes written to memory, and the time in seconds.
-    fn evict(
+    fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),
         held: &BTreeSet<DataName>,

@@ -44,14 +44,14 @@ struct RankWriter<'w> {
 }
 
 impl RankWriter<'_> {
-    fn node(&mut self, mut node: NodeView<'_>, after: &[u64]) -> Result<u64, TraceError> {
+    fn write_node(&mut self, mut node: NodeView<'_>, after: &[u64]) -> Result<u64, TraceError> {
         node.id = self.next;
         self.next += 1;
         self.out.node(&node, after)?;
         Ok(node.id)
     }
 
-    fn barrier(&mut self, step: usize, after: &[u64]) -> Result<u64, TraceError> {
+    fn write_barrier(&mut self, step: usize, after: &[u64]) -> Result<u64, TraceError> {
         let op = Op::Collective {
             kind: CollectiveKind::Barrier,
             bytes: 0,
@@ -61,7 +61,7 @@ impl RankWriter<'_> {
             host: false,
         };
         let name = format!("barrier of step {step}");
-        self.node(NodeView::new(0, &name, op), after)
+        self.write_node(NodeView::new(0, &name, op), after)
     }
 }
 
@@ -92,9 +92,9 @@ impl ScheduledJob<'_> {
             if dispatch > 0.0 {
                 // Without barriers the host continues as soon as it has issued the earlier commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
-                let mut node = waits("commands of the host", dispatch);
+                let mut node = wait_node("commands of the host", dispatch);
                 node.lane = Some(HOST);
-                let id = writer.node(node, &after)?;
+                let id = writer.write_node(node, &after)?;
                 issued = Some(id);
                 writer.gate = vec![id];
                 moved.push(id);
@@ -110,22 +110,22 @@ impl ScheduledJob<'_> {
                         let made = entry.data.task().and_then(|task| done.get(&task).copied());
                         let had = here.get(&entry.data).copied().or(made);
                         let after: Vec<u64> = gate.into_iter().chain(had).collect();
-                        let op = message(false, entry.chip, tag, entry.bytes);
-                        moved.push(writer.node(NodeView::new(0, &name, op), &after)?);
+                        let op = message_op(false, entry.chip, tag, entry.bytes);
+                        moved.push(writer.write_node(NodeView::new(0, &name, op), &after)?);
                     }
                     Some(DataPlace::Chip(other)) if entry.chip == chip => {
-                        let op = message(true, other, tag, entry.bytes);
-                        let id = writer.node(NodeView::new(0, &name, op), &gate)?;
+                        let op = message_op(true, other, tag, entry.bytes);
+                        let id = writer.write_node(NodeView::new(0, &name, op), &gate)?;
                         here.insert(entry.data, id);
                         moved.push(id);
                     }
                     Some(DataPlace::Memory) if entry.chip == chip => {
-                        let id = writer.node(waits(&name, entry.seconds), &gate)?;
+                        let id = writer.write_node(wait_node(&name, entry.seconds), &gate)?;
                         here.insert(entry.data, id);
                         moved.push(id);
                     }
                     None if entry.written && entry.chip == chip => {
-                        moved.push(writer.node(waits(&name, entry.seconds), &gate)?);
+                        moved.push(writer.write_node(wait_node(&name, entry.seconds), &gate)?);
                     }
                     _ => {}
                 }
@@ -136,7 +136,7 @@ impl ScheduledJob<'_> {
                 ends.extend(&moved);
                 ends.sort_unstable();
                 ends.dedup();
-                ends = vec![writer.barrier(step, &ends)?];
+                ends = vec![writer.write_barrier(step, &ends)?];
             }
             let begins = ends.clone();
             for (own, task) in self
@@ -156,15 +156,15 @@ impl ScheduledJob<'_> {
                 after.dedup();
                 let seconds = self.costs[task as usize].seconds;
                 let name = &self.graph.tasks[task as usize].name;
-                let mut node = waits(name, seconds);
+                let mut node = wait_node(name, seconds);
                 node.lane = Some(PROCESSING + own as i64);
-                let id = writer.node(node, &after)?;
+                let id = writer.write_node(node, &after)?;
                 done.insert(task, id);
                 last[own] = Some(id);
                 ends.push(id);
             }
             if self.barriers {
-                writer.gate = vec![writer.barrier(step, &ends)?];
+                writer.gate = vec![writer.write_barrier(step, &ends)?];
             } else {
                 writer.gate.clear();
             }
@@ -173,7 +173,7 @@ impl ScheduledJob<'_> {
     }
 }
 
-fn message(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
+fn message_op(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
     Op::Message {
         receive,
         peer,
@@ -185,7 +185,7 @@ fn message(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
 }
 
 /// Creates a wait on the interface's lane.
-fn waits(name: &str, seconds: f64) -> NodeView<'_> {
+fn wait_node(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,
         bytes: 0,

@@ -11,7 +11,7 @@
 //! its logarithm that exceeds its own variance (James and Stein, 1961). The shared factor also
 //! applies to other models.
 
-use super::{MeasuredRun, RunTable, ScoreError, makespan, score_all};
+use super::{MeasuredRun, RunTable, ScoreError, predict_makespan, score_all};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::PriceCorrection;
@@ -57,7 +57,7 @@ pub struct StepCalibration {
 type ProductPair = [[u64; 3]; 2];
 
 /// Returns the most frequent matrix products of a run's model.
-fn signature(run: &MeasuredRun) -> Result<ProductPair, String> {
+fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
     let workload = job.workload().map_err(|error| error.to_string())?;
@@ -76,7 +76,8 @@ pub fn calibrate(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<StepCalibration, ScoreError> {
-    let products: Vec<ProductPair> = score_all(table, threads, |_, run| Ok(signature(run)?))?;
+    let products: Vec<ProductPair> =
+        score_all(table, threads, |_, run| Ok(product_signature(run)?))?;
     let mut factors: BTreeMap<ProductPair, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
@@ -87,7 +88,7 @@ pub fn calibrate(
                 correction,
                 ..options.clone()
             };
-            makespan(run, &options)
+            predict_makespan(run, &options)
         })?;
         for (i, (run, answer)) in table.runs.iter().zip(&answers).enumerate() {
             let ratio = (run.measured / answer.seconds()).ln();
@@ -95,7 +96,7 @@ pub fn calibrate(
         }
         for (gemms, factor) in &mut factors {
             let own = products.iter().zip(&ratios).filter(|(of, _)| *of == gemms);
-            *factor = mean(own.map(|(_, ratio)| *ratio)).exp();
+            *factor = mean_value(own.map(|(_, ratio)| *ratio)).exp();
         }
     }
     let groups: Vec<Vec<f64>> = (factors.keys())
@@ -114,7 +115,7 @@ pub fn calibrate(
             .collect();
         let left_out = |i: &usize| {
             let others = own.iter().filter(|other| *other != i);
-            mean(others.map(|&other| ratios[other])) - ratios[*i]
+            mean_value(others.map(|&other| ratios[other])) - ratios[*i]
         };
         let left_out: Vec<f64> = match own.len() {
             1 => Vec::new(),
@@ -135,7 +136,7 @@ pub fn calibrate(
         .map(|error| error * error)
         .collect();
     if !squares.is_empty() {
-        let error = mean(squares.into_iter()).sqrt().max(0.01);
+        let error = mean_value(squares.into_iter()).sqrt().max(0.01);
         found
             .iter_mut()
             .for_each(|step| step.correction.error = error);
@@ -166,7 +167,10 @@ impl PooledFactors {
     /// Creates the factors from the logarithms of the factors of steps, by group.
     fn new(groups: &[Vec<f64>]) -> Self {
         let count = groups.len() as f64;
-        let means: Vec<f64> = groups.iter().map(|own| mean(own.iter().copied())).collect();
+        let means: Vec<f64> = groups
+            .iter()
+            .map(|own| mean_value(own.iter().copied()))
+            .collect();
         let squares = groups
             .iter()
             .zip(&means)
@@ -177,8 +181,8 @@ impl PooledFactors {
             _ => squares.sum::<f64>() / freedom as f64,
         };
         // The mean of a group also varies because its steps vary.
-        let of_steps = inside * mean(groups.iter().map(|own| 1.0 / own.len() as f64));
-        let all = mean(means.iter().copied());
+        let of_steps = inside * mean_value(groups.iter().map(|own| 1.0 / own.len() as f64));
+        let all = mean_value(means.iter().copied());
         let spread = means
             .iter()
             .map(|mean| (mean - all) * (mean - all))
@@ -203,7 +207,7 @@ impl PooledFactors {
 
     /// Returns the factor of a group with these steps.
     fn of_group(&self, own: &[f64]) -> f64 {
-        let distance = mean(own.iter().copied()) - self.shared;
+        let distance = mean_value(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;
         let kept = match self.between.is_finite() {
             true if self.between + of_steps > 0.0 => self.between / (self.between + of_steps),
@@ -231,10 +235,13 @@ fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
             without.push(((-ratio).exp() - 1.0).abs());
         }
     }
-    Some([mean(by_others.into_iter()), mean(without.into_iter())])
+    Some([
+        mean_value(by_others.into_iter()),
+        mean_value(without.into_iter()),
+    ])
 }
 
-fn mean(values: impl Iterator<Item = f64>) -> f64 {
+fn mean_value(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
     sum / f64::from(count.max(1))
 }

@@ -117,7 +117,7 @@ pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
 /// Prefix of options that are values of the machine's file.
 pub(super) const MACHINE_VALUE: &str = "machine.";
 
-fn known(key: &str) -> bool {
+fn is_known_key(key: &str) -> bool {
     key.len() > MACHINE_VALUE.len() && key.starts_with(MACHINE_VALUE)
         || [MODEL, NPUS, MACHINE, STACK].contains(&key)
         || SIZES.contains(&key)
@@ -134,9 +134,9 @@ fn option_key(name: &str) -> String {
 }
 
 /// Returns the option named by `field`'s key; unknown keys are errors.
-fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
+fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
-    if known(&key) {
+    if is_known_key(&key) {
         return Ok(key);
     }
     let plan = OPTIONS.iter().map(|option| option.key);
@@ -150,7 +150,7 @@ fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
 }
 
 /// Returns the accepted values of each column.
-fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
+fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
     let Some(field) = root.get("only") else {
         return Ok(Vec::new());
     };
@@ -168,7 +168,7 @@ fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError
 }
 
 /// Returns the options that depend on values of columns.
-fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
+fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
     };
@@ -179,7 +179,7 @@ fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
             let mut options = BTreeMap::new();
             for (name, field) in field.table(None)?.fields() {
                 let text = field.text("text in quotes")?.to_owned();
-                options.insert(key(name, &field)?, text);
+                options.insert(column_key(name, &field)?, text);
             }
             values.insert(value.to_owned(), options);
         }
@@ -189,13 +189,13 @@ fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     Ok(when)
 }
 
-fn list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
+fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
     let Some(field) = root.get(name) else {
         return Ok(Vec::new());
     };
     let expected = "a list of options";
     let items = field.items(expected)?;
-    let text = |item: &ConfigField<'_>| key(item.text(expected)?, item);
+    let text = |item: &ConfigField<'_>| column_key(item.text(expected)?, item);
     items.iter().map(text).collect()
 }
 
@@ -216,7 +216,7 @@ impl RunColumns {
             };
             for (name, field) in field.table(None)?.fields() {
                 let value = field.text("text in quotes")?.to_owned();
-                let key = key(name, &field)?;
+                let key = column_key(name, &field)?;
                 let source = if column {
                     OptionSource::Column(value)
                 } else {
@@ -241,12 +241,12 @@ impl RunColumns {
                 .need("machine", "a preset or a machine file")?
                 .line()?
                 .to_owned(),
-            groups: list(&root, "groups")?,
-            folds: list(&root, "folds")?,
+            groups: read_list(&root, "groups")?,
+            folds: read_list(&root, "folds")?,
             options,
             names,
-            only: only(&root)?,
-            when: when(&root)?,
+            only: accepted_values(&root)?,
+            when: conditional_options(&root)?,
         };
         columns.find_machines(file);
         Ok(columns)
@@ -286,7 +286,7 @@ impl RunColumns {
     /// Fails if the option `key` does not exist.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key(key);
-        if !known(&key) {
+        if !is_known_key(&key) {
             return Err(format!("there is no option `{key}`"));
         }
         for condition in &mut self.when {

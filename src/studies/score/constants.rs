@@ -42,7 +42,7 @@ impl FittedConstant {
     }
 
     /// For a bandwidth fraction, the classes of kernels to which it applies; otherwise `None`.
-    fn classes(self) -> Option<fn(MovingKernel) -> bool> {
+    fn affected_classes(self) -> Option<fn(MovingKernel) -> bool> {
         match self {
             Self::Memory => {
                 Some(|class| !matches!(class, MovingKernel::Softmax | MovingKernel::CrossEntropy))
@@ -55,13 +55,13 @@ impl FittedConstant {
 
     /// Returns true for a bandwidth fraction, false for a time.
     pub fn is_part(self) -> bool {
-        self.classes().is_some()
+        self.affected_classes().is_some()
     }
 
     /// Returns the value in `machine`, in microseconds or as a fraction; `None` if the machine has
     /// no such value.
     pub fn of(self, machine: &Machine) -> Option<f64> {
-        if let Some(of) = self.classes() {
+        if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();
             let first = MovingKernel::ALL
                 .map(|(class, _)| class)
@@ -86,7 +86,7 @@ pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> M
     let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
     machine.with_prices(|host, curves| {
         for &(constant, factor) in constants {
-            if let Some(of) = constant.classes() {
+            if let Some(of) = constant.affected_classes() {
                 let moving = curves
                     .iter_mut()
                     .filter_map(|curves| curves.moving.as_mut());

@@ -9,7 +9,9 @@
 //! ```
 
 use super::constants::{FittedConstant, with_factors};
-use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, makespan, predict, score_all};
+use super::{
+    MeasuredRun, PredictedRun, RunTable, ScoreError, predict_makespan, predict_run, score_all,
+};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
@@ -100,7 +102,7 @@ pub fn fit_in_folds(
     let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
     // The first round is the same for all folds, which differ only in the runs that they leave out.
-    let first = sensitivity(table, options, &unchanged(constants), threads)?;
+    let first = compute_sensitivity(table, options, &unit_factors(constants), threads)?;
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
             file: table.file.clone(),
@@ -118,23 +120,24 @@ pub fn fit_in_folds(
                 .map(|(&value, _)| value)
                 .collect()
         };
-        let mut factors = unchanged(constants);
+        let mut factors = unit_factors(constants);
         let mut known = Sensitivity {
             predicted: of_others(&first.predicted),
             derivatives: first.derivatives.iter().map(|one| of_others(one)).collect(),
         };
         for round in 0..ROUNDS {
             if round > 0 {
-                known = sensitivity(&others, options, &factors, threads)?;
+                known = compute_sensitivity(&others, options, &factors, threads)?;
             }
-            for ((_, factor), step) in factors.iter_mut().zip(known.step(&others.runs)) {
+            for ((_, factor), step) in factors.iter_mut().zip(known.constants_step(&others.runs)) {
                 // The step is limited, because derivatives are valid only near the current constants.
                 *factor *= step.clamp(-LARGEST_STEP, LARGEST_STEP).exp();
             }
         }
         let inside = part(true);
         let changed = on_machines(&inside, &factors);
-        let mut answers = score_all(&changed, threads, |_, run| predict(run, options))?.into_iter();
+        let mut answers =
+            score_all(&changed, threads, |_, run| predict_run(run, options))?.into_iter();
         for (place, _) in (predicted.iter_mut().zip(fold_of)).filter(|&(_, &of)| of == fold) {
             *place = answers.next();
         }
@@ -146,7 +149,7 @@ pub fn fit_in_folds(
     Ok((predicted.into_iter().flatten().collect(), fits))
 }
 
-fn unchanged(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
+fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
     constants.iter().map(|&constant| (constant, 1.0)).collect()
 }
 
@@ -158,7 +161,7 @@ struct Sensitivity {
     derivatives: Vec<Vec<f64>>,
 }
 
-fn sensitivity(
+fn compute_sensitivity(
     table: &RunTable,
     options: &ReplayOptions,
     factors: &[(FittedConstant, f64)],
@@ -166,7 +169,7 @@ fn sensitivity(
 ) -> Result<Sensitivity, ScoreError> {
     let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
         let table = on_machines(table, factors);
-        let answers = score_all(&table, threads, |_, run| makespan(run, options))?;
+        let answers = score_all(&table, threads, |_, run| predict_makespan(run, options))?;
         Ok(answers.into_iter().map(Span::seconds).collect())
     };
     let predicted = seconds(factors)?;
@@ -186,7 +189,7 @@ fn sensitivity(
 
 impl Sensitivity {
     /// Returns the step of each constant's logarithm toward the measurements of `runs`.
-    fn step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
+    fn constants_step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
         let mut matrix = vec![vec![0.0; n + 1]; n];
         for (i, (run, predicted)) in runs.iter().zip(&self.predicted).enumerate() {
@@ -203,12 +206,12 @@ impl Sensitivity {
         for (a, row) in matrix.iter_mut().enumerate() {
             row[a] += RIDGE * runs.len() as f64;
         }
-        solve(matrix)
+        solve_linear(matrix)
     }
 }
 
 /// Solves linear equations with a symmetric positive definite matrix; each row ends with its right-hand side.
-fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
+fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {
         for b in a + 1..n {
@@ -235,7 +238,7 @@ mod tests {
     #[test]
     fn equations_are_solved() {
         // 2x + y = 5, x + 3y = 10: x = 1, y = 3.
-        let found = solve(vec![vec![2.0, 1.0, 5.0], vec![1.0, 3.0, 10.0]]);
+        let found = solve_linear(vec![vec![2.0, 1.0, 5.0], vec![1.0, 3.0, 10.0]]);
         assert!(
             (found[0] - 1.0).abs() < 1e-12 && (found[1] - 3.0).abs() < 1e-12,
             "{found:?}"

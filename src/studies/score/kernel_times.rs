@@ -49,19 +49,19 @@ struct TimeSum {
 }
 
 impl TimeSum {
-    fn add(&mut self, other: Self) {
+    fn add_sum(&mut self, other: Self) {
         self.count += other.count;
         self.sum += other.sum;
         self.squares += other.squares;
     }
 
-    fn mean(&self) -> f64 {
+    fn mean_time(&self) -> f64 {
         self.sum / self.count as f64
     }
 
     /// Returns the variance of a kernel's time, times the number of kernels; zero for one kernel.
-    fn spread(&self) -> f64 {
-        (self.squares - self.sum * self.mean()).max(0.0)
+    fn size_variance(&self) -> f64 {
+        (self.squares - self.sum * self.mean_time()).max(0.0)
     }
 }
 
@@ -104,7 +104,7 @@ impl<'w> RecordedKernels<'w> {
                     .or_default()
                     .entry(size)
                     .or_default()
-                    .add(sum);
+                    .add_sum(sum);
             }
         }
         sums
@@ -116,7 +116,7 @@ impl<'w> RecordedKernels<'w> {
         for (&(own, name, dtype), sizes) in &self.0 {
             let all = sums.0.entry((class[own], name, dtype)).or_default();
             for (&size, &sum) in sizes {
-                all.entry(size).or_default().add(sum);
+                all.entry(size).or_default().add_sum(sum);
             }
         }
         sums
@@ -132,7 +132,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeSum)| MeasuredTime {
         flops,
         bytes,
-        seconds: sum.mean(),
+        seconds: sum.mean_time(),
     };
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
@@ -140,7 +140,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     // Deviations are relative to the mean of each size, so that sizes are weighted by their time.
     let spread: f64 = repeated
         .clone()
-        .map(|sum| (sum.spread() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
+        .map(|sum| (sum.size_variance() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
         .sum();
     let over: f64 = repeated.map(|sum| sum.sum).sum();
     KernelTimes {
@@ -154,13 +154,13 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
         } else {
             UNKNOWN_ERROR[0]
         },
-        left_out: left_out(&times, sizes),
+        left_out: left_out_error(&times, sizes),
         times,
     }
 }
 
 /// Returns the mean error of sizes predicted from the other sizes, weighted by time.
-fn left_out(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
+fn left_out_error(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {
         if time.seconds == 0.0 {

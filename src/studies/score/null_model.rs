@@ -5,7 +5,7 @@ use chakram_workloads::generate::plan::RecomputePolicy;
 
 /// Returns the FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice
 /// this number in the backward pass, and the forward pass once more if blocks are recomputed.
-fn flops(run: &MeasuredRun) -> f64 {
+fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.trains(), plan.recompute) {
         (false, _) => 1.0,
@@ -19,7 +19,10 @@ fn flops(run: &MeasuredRun) -> f64 {
 /// Returns the predicted seconds of each run, with the median rate of the runs in other folds, or
 /// of all other runs if there is only one fold.
 pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
-    let rates: Vec<f64> = runs.iter().map(|run| flops(run) / run.measured).collect();
+    let rates: Vec<f64> = runs
+        .iter()
+        .map(|run| flops_per_npu(run) / run.measured)
+        .collect();
     let folds = runs
         .iter()
         .map(|run| run.fold)
@@ -38,7 +41,7 @@ pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
         .collect();
     let seconds = runs.iter().enumerate().map(|(i, run)| {
         let rate = by_fold[run.fold].or_else(|| rate_without(&|other| other == i));
-        flops(run) / rate.unwrap_or(rates[i])
+        flops_per_npu(run) / rate.unwrap_or(rates[i])
     });
     seconds.collect()
 }

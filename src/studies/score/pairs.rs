@@ -134,11 +134,11 @@ impl PairTable {
     pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;
-        let read = Self::read(&document, file.parent().unwrap_or(Path::new("")));
+        let read = Self::read_pairs(&document, file.parent().unwrap_or(Path::new("")));
         read.map_err(|error| error.to_string())
     }
 
-    fn read(document: &ConfigDocument<'_>, folder: &Path) -> Result<Self, ConfigError> {
+    fn read_pairs(document: &ConfigDocument<'_>, folder: &Path) -> Result<Self, ConfigError> {
         let root = document.entries();
         let (mut pairs, mut given, mut machine) = (Vec::new(), Vec::new(), None);
         for (key, field) in root.fields() {
@@ -212,7 +212,7 @@ impl PairTable {
     /// Fails at the first pair whose job cannot be read, edited or replayed.
     pub fn score(&self) -> Result<PairScores, String> {
         let pairs = self.pairs.iter().map(|pair| {
-            let predicted = self.predict(pair);
+            let predicted = self.predict_pair(pair);
             predicted.map_err(|why| format!("pair {}: {why}", pair.name))
         });
         let pairs: Vec<PredictedPair> = pairs.collect::<Result<_, _>>()?;
@@ -238,9 +238,9 @@ impl PairTable {
         })
     }
 
-    fn predict(&self, pair: &MeasuredPair) -> Result<PredictedPair, String> {
-        let (unedited, _) = self.step(pair, Vec::new())?;
-        let (edited, edits) = self.step(pair, pair.edits.clone())?;
+    fn predict_pair(&self, pair: &MeasuredPair) -> Result<PredictedPair, String> {
+        let (unedited, _) = self.mean_step(pair, Vec::new())?;
+        let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.seconds() / of.seconds() - 1.0) * 100.0;
         let ratio = edited.seconds() / unedited.seconds();
         // Without a measured first side, this makes the prediction the edited replay itself.
@@ -268,7 +268,7 @@ impl PairTable {
     }
 
     /// Returns the mean step of a pair's job with `edits`, and the effects of the edits.
-    fn step(
+    fn mean_step(
         &self,
         pair: &MeasuredPair,
         edits: Vec<JobEdit>,

@@ -44,7 +44,7 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
 impl ScoredTable<'_> {
     /// Returns the scores of this program and of the null model for the runs that `wanted` selects;
     /// `None` without such a run.
-    fn summaries(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
+    fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
         let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
@@ -57,7 +57,7 @@ impl ScoredTable<'_> {
 
     /// Returns the coverage of the intervals of the runs whose indices `wanted` selects; `None`
     /// without such a run, or if any of these runs has no interval.
-    fn covered(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
+    fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
         let intervals: Vec<[f64; 2]> = intervals.collect::<Option<_>>()?;
@@ -68,11 +68,11 @@ impl ScoredTable<'_> {
 
     /// Returns the coverage of the intervals of a fold's runs.
     fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
-        self.covered(|i| self.fold_of.get(i) == Some(&fold))
+        self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
 
     /// Returns the distinct values of option `key`, with numbers in numeric order.
-    fn values(&self, key: &str) -> Vec<String> {
+    fn option_values(&self, key: &str) -> Vec<String> {
         let mut values = BTreeMap::new();
         for run in &self.table.runs {
             let value = run.options.get(key).cloned().unwrap_or_default();
@@ -111,26 +111,26 @@ impl ScoredTable<'_> {
         text += &self.reservations(style);
         text += &table.headings(style);
         let mut put = |name: &str, summary: &ScoreSummary| {
-            let cells = cells(name, summary);
+            let cells = summary_cells(name, summary);
             let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
             text += &table.line(&row, anstyle::Style::new());
         };
-        if let Some([ours, null]) = self.summaries(|_| true) {
+        if let Some([ours, null]) = self.summarize_runs(|_| true) {
             put("chakram", &ours);
             put("null: one FLOP rate", &null);
         }
         if let Some(key) = by {
-            for value in self.values(key) {
+            for value in self.option_values(key) {
                 let one =
                     |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
-                if let Some([ours, _]) = self.summaries(one) {
+                if let Some([ours, _]) = self.summarize_runs(one) {
                     put(&format!("{key} {value}"), &ours);
                 }
             }
         }
         paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new())
             .expect("a string grows as needed");
-        if let Some(intervals) = self.covered(|_| true) {
+        if let Some(intervals) = self.interval_coverage(|_| true) {
             text += &format!(
                 "90 % intervals hold {} of what was measured; their mean width is {:.2} times that of the interval that holds \
                  90 %\n",
@@ -143,7 +143,7 @@ impl ScoredTable<'_> {
             let constants = fit.constants.iter().map(|&(constant, factor)| {
                 let value = constant.of(machine).unwrap_or_default() * factor;
                 let unit = if constant.is_part() { "" } else { " us" };
-                format!("{} {}{unit}", constant.name(), significant(value))
+                format!("{} {}{unit}", constant.name(), format_significant(value))
             });
             let constants: Vec<_> = constants.collect();
             let runs = thousands(fit.runs as u64);
@@ -203,11 +203,11 @@ impl ScoredTable<'_> {
         options: Map<String, Value>,
     ) -> VersionedDocument<ScoreDocument<'a>> {
         let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
-            let pair = self.summaries(wanted);
+            let pair = self.summarize_runs(wanted);
             pair.map(|[chakram, one_rate]| ScorePair { chakram, one_rate })
         };
         let parts = by.into_iter().flat_map(|option| {
-            let values = self.values(option).into_iter();
+            let values = self.option_values(option).into_iter();
             values.map(move |value| {
                 let is_of = |run: &MeasuredRun| match run.options.get(option) {
                     Some(own) => *own == value,
@@ -249,7 +249,7 @@ impl ScoredTable<'_> {
             scores: both(&|_| true),
             by: parts.collect(),
             folds: folds.collect(),
-            intervals: self.covered(|_| true),
+            intervals: self.interval_coverage(|_| true),
             runs: runs.collect(),
             refused: &self.table.refused,
             without_effect: &self.without_effect,
@@ -286,9 +286,9 @@ impl ScoredTable<'_> {
                     "{}:{}: {} s measured, {} s predicted, {}",
                     run.file,
                     run.line,
-                    significant(run.measured),
-                    significant(predicted),
-                    signed(predicted / run.measured - 1.0)
+                    format_significant(run.measured),
+                    format_significant(predicted),
+                    format_signed(predicted / run.measured - 1.0)
                 ),
             });
         }
@@ -305,7 +305,7 @@ impl ScoredTable<'_> {
             series: 6,
             way: vec![(least, least), (most, most)],
         };
-        let seconds = |value: f64| format!("{} s", significant(value));
+        let seconds = |value: f64| format!("{} s", format_significant(value));
         let chart = ScatterChart {
             name: "Predicted and measured steps",
             axes: ("measured", "predicted"),
@@ -434,7 +434,7 @@ struct RunRow<'a> {
 }
 
 /// Formats with three significant digits.
-fn significant(value: f64) -> String {
+fn format_significant(value: f64) -> String {
     let digits = if value >= 100.0 {
         0
     } else if value >= 10.0 {
@@ -447,11 +447,11 @@ fn significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn signed(fraction: f64) -> String {
+fn format_signed(fraction: f64) -> String {
     format!("{:+.1} %", 100.0 * fraction)
 }
 
-fn cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
+fn summary_cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     [
         name.to_owned(),
@@ -460,7 +460,7 @@ fn cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
         percent(summary.median),
         percent(summary.p90),
         percent(summary.max),
-        signed(summary.bias),
+        format_signed(summary.bias),
         or_dash(summary.tau.map(|tau| format!("{tau:.2}"))),
         or_dash(summary.regret.map(percent)),
     ]

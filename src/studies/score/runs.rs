@@ -70,7 +70,7 @@ impl std::fmt::Display for RefusedRun {
 struct KeyNumbers(BTreeMap<String, usize>);
 
 impl KeyNumbers {
-    fn of(&mut self, keys: &[String], options: &BTreeMap<String, String>) -> usize {
+    fn key_index(&mut self, keys: &[String], options: &BTreeMap<String, String>) -> usize {
         let values = keys
             .iter()
             .map(|key| options.get(key).map_or("", String::as_str));
@@ -165,8 +165,8 @@ impl RunTable {
                 Ok(made) => runs.push(MeasuredRun {
                     file: file.to_owned(),
                     line,
-                    group: groups.of(&columns.groups, &made.options),
-                    fold: folds.of(&columns.folds, &made.options),
+                    group: groups.key_index(&columns.groups, &made.options),
+                    fold: folds.key_index(&columns.folds, &made.options),
                     ..made
                 }),
                 Err(why) => refused.push(RefusedRun {
@@ -263,7 +263,7 @@ fn made_run(
     columns: &RunColumns,
     measured: &str,
 ) -> Result<MeasuredRun, String> {
-    complete(&mut options)?;
+    derive_missing(&mut options)?;
     let number = measured.parse::<f64>().ok();
     let number = number
         .filter(|s| s.is_finite() && *s > 0.0)
@@ -275,8 +275,8 @@ fn made_run(
             )
         })?;
     let mut notes = Vec::new();
-    let (training, machine) = resolve(&options, columns, &mut notes)?;
-    let measured = seconds(number, columns.unit, &training, &options)?;
+    let (training, machine) = resolve_run(&options, columns, &mut notes)?;
+    let measured = step_seconds(number, columns.unit, &training, &options)?;
     options.insert(NPUS.to_owned(), training.plan.ranks().to_string());
     Ok(MeasuredRun {
         file: String::new(),
@@ -296,7 +296,7 @@ const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
 /// Derives missing options: the data-parallel degree from the number of NPUs, and the schedule from
 /// the number of chunks, where one chunk means no schedule.
-fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
+fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
             return Ok(1);
@@ -329,7 +329,7 @@ fn complete(options: &mut BTreeMap<String, String>) -> Result<(), String> {
 }
 
 /// Returns the seconds of a step, from the measured `number` in its unit.
-fn seconds(
+fn step_seconds(
     number: f64,
     unit: MeasuredUnit,
     training: &TrainingPattern,
@@ -366,7 +366,7 @@ const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_pa
 /// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has an
 /// effect. A table may give an option for all runs, but the option may have no effect on runs
 /// without a tensor group, or with a single replica.
-fn idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
+fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
         return Some("no effect without tensor parallelism");
@@ -402,18 +402,18 @@ fn split_unevenly(
 }
 
 /// Returns the model and plan for `options`, and the machine at the size of the plan.
-fn resolve(
+fn resolve_run(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,
     notes: &mut Vec<String>,
 ) -> Result<(TrainingPattern, Machine), String> {
-    let model = model(options, columns)?;
+    let model = resolve_model(options, columns)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in options {
         let Some(option) = plan_option(key) else {
             continue;
         };
-        if let Some(why) = idle(key, options) {
+        if let Some(why) = why_idle(key, options) {
             if value != "false" && value != "0" {
                 notes.push(format!("`{key}` is {}, which has {why}", quoted(value)));
             }
@@ -468,7 +468,10 @@ fn resolve(
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
 /// Returns the named model with the run's layers and tokens, or a GPT model with the run's sizes.
-fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Model, String> {
+fn resolve_model(
+    options: &BTreeMap<String, String>,
+    columns: &RunColumns,
+) -> Result<Model, String> {
     let size = |key: &str| -> Result<Option<u64>, String> {
         let number = |text: &String| {
             let wrong = || format!("`{key}` is {}, expected a whole number", quoted(text));

@@ -29,7 +29,7 @@ pub struct ScoreSummary {
 
 /// Returns the interpolated value below which a fraction `part` of the ascending, non-empty
 /// `values` falls.
-fn percentile(values: &[f64], part: f64) -> f64 {
+fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
     values[low] + (values[high] - values[low]) * (place - low as f64)
@@ -57,12 +57,12 @@ impl ScoreSummary {
         Self {
             runs: runs.len(),
             mean: sizes.iter().sum::<f64>() / count,
-            median: percentile(&sizes, 0.5),
-            p90: percentile(&sizes, 0.9),
+            median: interpolate_percentile(&sizes, 0.5),
+            p90: interpolate_percentile(&sizes, 0.9),
             max: sizes[sizes.len() - 1],
             bias: errors.iter().sum::<f64>() / count,
-            tau: tau(&groups),
-            regret: regret(&groups),
+            tau: kendall_tau(&groups),
+            regret: selection_regret(&groups),
         }
     }
 }
@@ -94,12 +94,12 @@ impl IntervalSummary {
         errors.sort_by(f64::total_cmp);
         Self {
             coverage: covered as f64 / count,
-            width: half.sum::<f64>() / count / percentile(&errors, 0.9),
+            width: half.sum::<f64>() / count / interpolate_percentile(&errors, 0.9),
         }
     }
 }
 
-fn tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
+fn kendall_tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
     let (mut agreement, mut pairs) = (0_i64, 0_i64);
     for group in groups {
         for (i, a) in group.iter().enumerate() {
@@ -116,7 +116,7 @@ fn tau(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
     (pairs > 0).then(|| agreement as f64 / pairs as f64)
 }
 
-fn regret(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
+fn selection_regret(groups: &[Vec<(f64, f64)>]) -> Option<f64> {
     let lost = groups.iter().filter_map(|group| {
         let best = group.iter().map(|run| run.0).min_by(f64::total_cmp)?;
         let chosen = group.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -134,9 +134,9 @@ mod tests {
     fn percentiles_are_interpolated() {
         // Indices are 0 to 3; 0.9 x 3 = 2.7 is between the values 3 and 10: 3 + 0.7 x 7 = 7.9.
         let values = [1.0, 2.0, 3.0, 10.0];
-        assert_eq!(percentile(&values, 0.5), 2.5);
-        assert!((percentile(&values, 0.9) - 7.9).abs() < 1e-12);
-        assert_eq!(percentile(&[4.0], 0.9), 4.0);
+        assert_eq!(interpolate_percentile(&values, 0.5), 2.5);
+        assert!((interpolate_percentile(&values, 0.9) - 7.9).abs() < 1e-12);
+        assert_eq!(interpolate_percentile(&[4.0], 0.9), 4.0);
     }
 
     #[test]
@@ -145,12 +145,12 @@ mod tests {
         // not, so tau = (2 - 1) / 3. The second run is chosen, which takes twice the time of the
         // first.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
-        assert_eq!(tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
-        assert_eq!(regret(std::slice::from_ref(&group)), Some(1.0));
+        assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
+        assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));
         // A group in order halves the regret, and adds a pair: (2 - 1 + 1) / 4.
         let both = [group, vec![(5.0, 50.0), (6.0, 51.0)]];
-        assert_eq!(tau(&both), Some(0.5));
-        assert_eq!(regret(&both), Some(0.5));
-        assert_eq!((tau(&[]), regret(&[])), (None, None));
+        assert_eq!(kendall_tau(&both), Some(0.5));
+        assert_eq!(selection_regret(&both), Some(0.5));
+        assert_eq!((kendall_tau(&[]), selection_regret(&[])), (None, None));
     }
 }

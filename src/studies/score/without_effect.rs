@@ -1,6 +1,6 @@
 //! Settings given for all runs that change no prediction.
 
-use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict, replayed, score_by};
+use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict_run, replay_run, score_by};
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
 use chakram_report::settings::{RunFacts, SettingWithoutEffect, option_reason};
@@ -43,7 +43,7 @@ pub fn settings_without_effect(
             let without = without.map_or(options, |(_, without)| without);
             let ask = |i: usize, run: &MeasuredRun| {
                 let is_another = !is_same(i, run);
-                is_another.then(|| predict(run, without)).transpose()
+                is_another.then(|| predict_run(run, without)).transpose()
             };
             let mut rows = answers.iter();
             let is_kept = has_same_rows(table, other)
@@ -87,7 +87,7 @@ fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
 /// Returns the reason why option `key` has no effect on the first run.
 fn first_reason(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
     let reason = table.runs.iter().find_map(|run| {
-        let reason = replayed(run, options, |compiled| {
+        let reason = replay_run(run, options, |compiled| {
             let (report, ()) = chakram_report::replay(compiled, ())?;
             let facts = RunFacts {
                 prepared: compiled,

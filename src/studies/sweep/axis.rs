@@ -29,7 +29,7 @@ impl StudyAxis {
     /// Returns representative values to test one after another. Keys accept numbers between two
     /// bounds, and some keys accept only integers: a range is valid if its ends and one value of
     /// each type are valid.
-    pub(super) fn samples(&self) -> Vec<&Vec<ConfigLiteral>> {
+    pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
         }
@@ -49,11 +49,11 @@ impl StudyAxis {
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
 /// Parses all axes.
-pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
+pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
     let tables = field.tables(StudyAxis::KEYS)?;
     let mut axes: Vec<StudyAxis> = Vec::new();
     for table in &tables {
-        let axis = axis(table)?;
+        let axis = parse_axis(table)?;
         if axes.iter().any(|other| other.name == axis.name) {
             let found = format!("the axis {} twice", quoted(&axis.name));
             return Err(table.refuse(found, "a different name for each axis"));
@@ -70,22 +70,22 @@ pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigErro
     Ok(axes)
 }
 
-fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
+fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     let name = table.optional("name", |field| field.line().map(str::to_owned))?;
     if let Some(field) = table.get("plans") {
-        only(table, &["plans", "name"])?;
+        reject_unused_keys(table, &["plans", "name"])?;
         let npus = field.count(MAX_NPUS)?;
         return Ok(StudyAxis {
             name: name.unwrap_or_else(|| "plans".to_owned()),
             keys: DEGREES.map(str::to_owned).to_vec(),
-            values: degrees(npus),
+            values: degree_combinations(npus),
             plans: Some(npus),
             is_range: false,
         });
     }
-    let keys = keys(table)?;
+    let keys = parse_keys(table)?;
     let single = |allowed: &[&str]| {
-        only(table, allowed)?;
+        reject_unused_keys(table, allowed)?;
         match keys.len() {
             1 => Ok(()),
             _ => Err(table.refuse(
@@ -102,9 +102,12 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
             .collect()
     } else if table.get("from").is_some() {
         single(&["name", "key", "from", "to", "step", "factor"])?;
-        range(table)?.into_iter().map(|value| vec![value]).collect()
+        parse_range(table)?
+            .into_iter()
+            .map(|value| vec![value])
+            .collect()
     } else {
-        only(table, &["name", "key", "keys", "values"])?;
+        reject_unused_keys(table, &["name", "key", "keys", "values"])?;
         let expected = "a list of values, `from` and `to`, `divisors`, or `plans`";
         let items = table.need("values", expected)?.items(expected)?;
         let value = |item: &ConfigField<'_>| {
@@ -149,7 +152,7 @@ fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Rejects keys that this kind of axis does not use.
-fn only(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
+fn reject_unused_keys(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
     for (name, field) in table.fields() {
         if !allowed.contains(&name) {
             let beside = allowed.iter().filter(|key| table.get(key).is_some());
@@ -161,7 +164,7 @@ fn only(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
+fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
         let key = field.text("a key")?;
         known_key(key, field)?;
@@ -196,7 +199,7 @@ pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Returns all degrees of tensor, data and pipeline parallelism with product `npus`.
-fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
+fn degree_combinations(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
     let tensors =
         divisors(npus).flat_map(|tensor| divisors(npus / tensor).map(move |data| (tensor, data)));
@@ -210,7 +213,7 @@ fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
 }
 
 /// Splits a value into its number and its unit.
-fn measured(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
+fn split_unit(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
     let literal = field.literal()?;
     if let Some(number) = literal.number() {
         return Ok((number, String::new()));
@@ -228,10 +231,10 @@ fn measured(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
 }
 
 /// Returns the values from `from` to `to`, by `step` or by `factor`.
-fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
-    let (first, unit) = measured(&table.need("from", "the first value")?)?;
+fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
+    let (first, unit) = split_unit(&table.need("from", "the first value")?)?;
     let to = table.need("to", "the last value")?;
-    let (last, other) = measured(&to)?;
+    let (last, other) = split_unit(&to)?;
     if unit != other {
         let found = format!("the unit {}", quoted(&other));
         return Err(to.refuse(found, format_args!("{}, as `from` has", quoted(&unit))));
@@ -244,7 +247,7 @@ fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
     }
     let (by, field, is_factor) = match (table.get("step"), table.get("factor")) {
         (Some(step), None) => {
-            let (by, step_unit) = measured(&step)?;
+            let (by, step_unit) = split_unit(&step)?;
             if step_unit != unit {
                 return Err(step.refuse(
                     quoted(&step_unit),
@@ -306,9 +309,9 @@ mod tests {
     #[test]
     fn degrees_are_all_ordered_factorizations() {
         // 2^3 has C(3 + 2, 2) = 10 divisions into three factors; 12 = 2^2 x 3 has 6 x 3 = 18.
-        assert_eq!(degrees(8).len(), 10);
-        assert_eq!(degrees(12).len(), 18);
-        for degrees in degrees(12) {
+        assert_eq!(degree_combinations(8).len(), 10);
+        assert_eq!(degree_combinations(12).len(), 18);
+        for degrees in degree_combinations(12) {
             let product: f64 = degrees.iter().filter_map(ConfigLiteral::number).product();
             assert_eq!(product, 12.0);
         }
@@ -327,7 +330,13 @@ mod tests {
             plans: None,
             is_range: true,
         };
-        let samples = |axis: &StudyAxis| axis.samples().into_iter().flatten().cloned().collect();
+        let samples = |axis: &StudyAxis| {
+            axis.sample_values()
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect()
+        };
         let all: Vec<ConfigLiteral> = samples(&axis);
         assert_eq!(all, [whole(1), ConfigLiteral::Number(1.5), whole(3)]);
         axis.is_range = false;

@@ -22,7 +22,7 @@
 //!
 //! All passes of a rank form one chain, and passes of one direction and chunk are equal. A rank's own path and the sums
 //! over its lanes therefore grow by the same amount with each micro-batch from the second on (for interleaved
-//! schedules, with each `pipeline` micro-batches; in general, with each period of the schedule). [`quick`] simulates
+//! schedules, with each `pipeline` micro-batches; in general, with each period of the schedule). [`bound_quickly`] simulates
 //! two and three of them, and extrapolates the rest; a stage begins when the first micro-batch can have passed the
 //! stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums are
 //! used.
@@ -64,17 +64,17 @@ pub fn whole(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<MemoryBound, PointRefusal> {
-    let stages = relaxed(point, pattern)?;
+    let stages = relaxed_stages(point, pattern)?;
     let time = stages
         .iter()
-        .map(|stage| stage.finish.max(stage.lanes()))
+        .map(|stage| stage.finish.max(stage.lane_time()))
         .max();
     let bound = PointBound {
         time_ps: time.unwrap_or(0),
         memory_bytes: most_memory(&stages),
         is_whole: true,
     };
-    Ok((bound, fits(point, pattern, &stages)))
+    Ok((bound, fits_memory(point, pattern, &stages)))
 }
 
 /// A bound, and true if its memory need fits.
@@ -86,7 +86,7 @@ fn most_memory(stages: &[StagePath]) -> u64 {
 }
 
 /// Returns true if the memories of the machine fit the ranks of all stages.
-fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
+fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
     // If capacity is unknown, limits on memory have been rejected earlier.
     let memory = RankMemory::new(point.capacity().unwrap_or(u64::MAX), plan);
@@ -98,7 +98,7 @@ fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) 
 }
 
 /// Returns a bound whose computation does not grow with the number of micro-batches.
-pub fn quick(
+pub fn bound_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<MemoryBound, PointRefusal> {
@@ -118,7 +118,7 @@ pub fn quick(
     let with = |count: u64| {
         let mut fewer = pattern.clone();
         fewer.plan.batch = count * per_micro_batch;
-        relaxed(point, &fewer)
+        relaxed_stages(point, &fewer)
     };
     let (short, long) = (with(few)?, with(more)?);
     // Extrapolates from `few` and `more` micro-batches to `all`.
@@ -149,7 +149,7 @@ pub fn quick(
         memory_bytes: most_memory(&long),
         is_whole: false,
     };
-    Ok((bound, fits(point, pattern, &long)))
+    Ok((bound, fits_memory(point, pattern, &long)))
 }
 
 /// Path of one rank per stage in the relaxed step.
@@ -168,7 +168,7 @@ struct StagePath {
 }
 
 impl StagePath {
-    fn lanes(&self) -> u64 {
+    fn lane_time(&self) -> u64 {
         self.lanes.values().copied().max().unwrap_or(0)
     }
 }
@@ -198,7 +198,7 @@ struct RankNodes<'p> {
 
 impl Sink for RankNodes<'_> {
     fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
-        let last = self.prices.lasts(node);
+        let last = self.prices.node_time(node);
         if let Some(lane) = node.lane {
             let sum = self.lanes.entry(lane).or_default();
             *sum = sum.saturating_add(last);
@@ -249,11 +249,11 @@ type KernelKey = (
 );
 
 impl NodePrices<'_> {
-    fn npu(&self, rank: u32) -> Npu {
+    fn npu_of(&self, rank: u32) -> Npu {
         self.point.machine.npu_of_rank(rank, self.ranks)
     }
 
-    fn lasts(&mut self, node: &NodeView<'_>) -> u64 {
+    fn node_time(&mut self, node: &NodeView<'_>) -> u64 {
         match node.op {
             Op::Compute {
                 flops,
@@ -287,7 +287,9 @@ impl NodePrices<'_> {
                         &class.curves,
                     );
                     match price {
-                        KernelTiming::Curve { span, .. } => corrected(&self.point.machine, span.0),
+                        KernelTiming::Curve { span, .. } => {
+                            corrected_lower_bound(&self.point.machine, span.0)
+                        }
                         other => other.span().0,
                     }
                 })
@@ -301,9 +303,9 @@ impl NodePrices<'_> {
                     return *known;
                 }
                 let members: Vec<Npu> = match &key.0 {
-                    None => (0..self.ranks).map(|rank| self.npu(rank)).collect(),
+                    None => (0..self.ranks).map(|rank| self.npu_of(rank)).collect(),
                     Some(name) => self.groups.get(name).map_or(Vec::new(), |ranks| {
-                        ranks.iter().map(|r| self.npu(*r)).collect()
+                        ranks.iter().map(|r| self.npu_of(*r)).collect()
                     }),
                 };
                 let last = least_time(self.point, kind, bytes, &members);
@@ -318,7 +320,7 @@ impl NodePrices<'_> {
 /// Returns a lower bound of a collective's time for a member: the measured time if measurements
 /// apply, or the time of its bytes if that is less.
 fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
-    let wire = wire(point, kind, comm_size, members);
+    let wire = message_lower_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
     let by_curves = options.compute.prefers_curves() && machine.has_curves();
     let buffer = kind.buffer(comm_size, members.len() as u32);
@@ -333,12 +335,14 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     let lie = (&extent, machine.topology());
     let measured = measured_collective(machine.collective_curves(), of, lie);
     let span = measured.or_else(|| fastest_protocol(machine.collective_protocols(), of, lie));
-    span.map_or(wire, |span| wire.min(corrected(machine, span.0)))
+    span.map_or(wire, |span| {
+        wire.min(corrected_lower_bound(machine, span.0))
+    })
 }
 
 /// Returns the smallest time that the machine's corrections can make of a kernel time from curves;
 /// the workload determines the correction that applies.
-fn corrected(machine: &Machine, ps: u64) -> u64 {
+fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
@@ -351,7 +355,12 @@ fn corrected(machine: &Machine, ps: u64) -> u64 {
 
 /// Returns a lower bound of a collective executed by messages: the bytes that a member must
 /// receive, divided by the rate of its ports.
-fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
+fn message_lower_bound(
+    point: &ResolvedPoint,
+    kind: CollectiveKind,
+    comm_size: u64,
+    members: &[Npu],
+) -> u64 {
     let n = members.len() as u32;
     let Some(buffer) = kind.buffer(comm_size, n).filter(|_| n > 1) else {
         return 0;
@@ -410,7 +419,7 @@ fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
 }
 
 /// Simulates the relaxed step of one replica.
-fn relaxed(
+fn relaxed_stages(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
 ) -> Result<Vec<StagePath>, PointRefusal> {
@@ -454,11 +463,11 @@ fn relaxed(
         walked.map_err(|e| PointRefusal::new("size", e))?;
         nodes.push(sink);
     }
-    Ok(longest(point, &ranks, &nodes))
+    Ok(longest_paths(point, &ranks, &nodes))
 }
 
 /// Simulates all ranks at once: each advances until it needs a message that has not been sent.
-fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
+fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
     let npu = |rank| point.machine.npu_of_rank(rank, all_ranks);

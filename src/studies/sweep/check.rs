@@ -3,7 +3,7 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, kind, words};
+use super::setting::{SettingKind, kind, option_words};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_base::setting::SettingKey;
@@ -78,7 +78,7 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
         if let Ok(SettingKind::Option(option)) = kind(key)
             && option.key == SettingKey::Custom
         {
-            let words = words(option, value);
+            let words = option_words(option, value);
             let settings = ReplaySettings::read([(option.key, &words[..])]);
             let mut inputs = Vec::new();
             if let Ok(settings) = settings
@@ -142,7 +142,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             (option.set)(&mut draft, &words).map_err(|why| refuse(key, value, why))?;
         }
         if let Ok(SettingKind::Option(option)) = kind(key) {
-            let checked = option.check(&words(option, value));
+            let checked = option.check(&option_words(option, value));
             checked.map_err(|why| refuse(key, value, why))?;
         }
         if matches!(kind(key), Ok(SettingKind::Rate)) && value.number().is_none_or(|n| n < 0.0) {
@@ -187,7 +187,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
         }
-        for values in axis.samples() {
+        for values in axis.sample_values() {
             let mut point = first.clone();
             point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
             if let Err(refusal) = evaluator.resolve(&point)

@@ -1,6 +1,6 @@
 //! The settings to replay a single point.
 
-use super::setting::{SettingKind, Settings, kind, words};
+use super::setting::{SettingKind, Settings, kind, option_words};
 use super::study::Study;
 use chakram_jobs::ReplayOption;
 
@@ -38,7 +38,9 @@ impl PointCommand {
                     "trace" => work = Some(PointWork::Trace(shown)),
                     _ => settings.push((key, shown)),
                 },
-                Ok(SettingKind::Option(option)) => options.push((option, words(option, &value))),
+                Ok(SettingKind::Option(option)) => {
+                    options.push((option, option_words(option, &value)))
+                }
                 // Powers and prices do not affect a replay.
                 Ok(SettingKind::Rate) => {}
                 Ok(

@@ -148,7 +148,7 @@ impl<'s> PointEvaluator<'s> {
         let (bound, fits) = if whole {
             bound::whole(&resolved, pattern)?
         } else {
-            bound::quick(&resolved, pattern)?
+            bound::bound_quickly(&resolved, pattern)?
         };
         let least = if bound.is_whole { "" } else { "at least " };
         self.check_memory(&resolved, (bound.memory_bytes, fits), least)?;
@@ -179,11 +179,15 @@ impl<'s> PointEvaluator<'s> {
 
     /// Replays a point; `is_bounded` if its memory was already checked with its whole bound.
     pub fn answer(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
-        self.replayed(point, is_bounded)
+        self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
     }
 
-    fn replayed(&self, point: &Settings, is_bounded: bool) -> Result<PointMeasures, PointRefusal> {
+    fn replay_point(
+        &self,
+        point: &Settings,
+        is_bounded: bool,
+    ) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve(point)?;
         // A plan that cannot fit is rejected before its replay, because its bound is quick to
         // compute.
@@ -193,7 +197,7 @@ impl<'s> PointEvaluator<'s> {
             let (bound, fits) = bound::whole(&resolved, pattern)?;
             self.check_memory(&resolved, (bound.memory_bytes, fits), "")?;
         }
-        let work = self.work(&resolved)?;
+        let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
         // The number of ranks is known only now, because only the traces give it.
         if matches!(resolved.work, WorkSource::Traces(..)) {
@@ -205,10 +209,10 @@ impl<'s> PointEvaluator<'s> {
         let copies = if options.aggregate {
             &[]
         } else {
-            work.copies()
+            work.rank_copies()
         };
         let found = replay_representatives(workload, machine, options, copies, |workload| {
-            measured(workload, &resolved)
+            replay_measured(workload, &resolved)
         })?;
         self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
         let amounts = workload.amounts();
@@ -229,7 +233,7 @@ impl<'s> PointEvaluator<'s> {
     }
 
     /// Returns the work of a point; fails if any option of the point has no effect.
-    fn work(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
+    fn work_of_point(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
@@ -255,7 +259,7 @@ impl<'s> PointEvaluator<'s> {
         say: impl FnOnce(&RunFacts<'_>, &Machine) -> T,
     ) -> Option<T> {
         let resolved = self.resolve(point).ok()?;
-        let work = self.work(&resolved).ok()?;
+        let work = self.work_of_point(&resolved).ok()?;
         let workload = work.workload();
         if workload.nodes() > MAX_REPEATED_NODES {
             return None;
@@ -271,7 +275,7 @@ impl<'s> PointEvaluator<'s> {
 
     /// Returns the report of a point if its work has at most this number of `nodes`.
     pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
-        let work = self.work(&self.resolve(point).ok()?).ok()?;
+        let work = self.work_of_point(&self.resolve(point).ok()?).ok()?;
         if work.workload().nodes() > nodes {
             return None;
         }
@@ -285,7 +289,7 @@ impl<'s> PointEvaluator<'s> {
     /// Fails if the point cannot be replayed; the error states the reason.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
-        let work = self.work(&resolved)?;
+        let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
         let refused = |error: ReplayError| PointRefusal::new("replay", error);
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
@@ -318,7 +322,7 @@ struct MeasuredReplay {
 }
 
 /// Replays a workload; also returns true if its ranks may represent all ranks of the job.
-fn measured(
+fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
 ) -> Result<(MeasuredReplay, bool), PointRefusal> {
@@ -380,7 +384,7 @@ enum SharedWork {
 
 impl SharedWork {
     /// Returns the ranks of each copy, for a job of several copies.
-    fn copies(&self) -> &[Vec<u32>] {
+    fn rank_copies(&self) -> &[Vec<u32>] {
         match self {
             Self::Generated(_, copies) => copies,
             Self::Captured(_) => &[],
@@ -419,12 +423,12 @@ impl SharedWorkloads {
             cell
         };
         // Build without the lock, so that other points do not wait.
-        cell.get_or_init(|| build(&point.work).map(Arc::new))
+        cell.get_or_init(|| build_work(&point.work).map(Arc::new))
             .clone()
     }
 }
 
-fn build(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
+fn build_work(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
     match work {
         WorkSource::Plan(pattern) => {
             let job = GeneratedJob::new(WorkloadPattern::Training(pattern.clone()))?;

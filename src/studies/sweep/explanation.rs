@@ -2,7 +2,7 @@
 
 use super::objective::PARTS;
 use super::setting::Settings;
-use super::table::{SweepTable, measures};
+use super::table::{SweepTable, measures_of};
 use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
@@ -11,7 +11,7 @@ use chakram_report::text::TextStyle;
 /// returns text for users.
 pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
-    let Some(own) = measures(row) else {
+    let Some(own) = measures_of(row) else {
         return String::new();
     };
     let objective = sweep.study.objectives[0];
@@ -19,7 +19,8 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
     let own_score = objective.score(own, &own_settings);
     let mut beside: Vec<(f64, usize, String)> = Vec::new();
     for (i, other) in sweep.rows.iter().enumerate() {
-        let Some((axis, measures)) = differs(sweep, &row.point, &other.point).zip(measures(other))
+        let Some((axis, measures)) =
+            differing_axis(sweep, &row.point, &other.point).zip(measures_of(other))
         else {
             continue;
         };
@@ -49,7 +50,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
         text += "  no replayed row differs along only one axis\n";
     }
     for (_, other, change) in beside.iter().take(20) {
-        let Some(measures) = measures(&sweep.rows[*other]) else {
+        let Some(measures) = measures_of(&sweep.rows[*other]) else {
             continue;
         };
         let settings = sweep.study.whole(&sweep.rows[*other].point);
@@ -80,7 +81,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
 }
 
 /// Returns the axis along which two points differ, if there is exactly one.
-fn differs(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
+fn differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]
             .keys

@@ -115,7 +115,7 @@ impl SweepJournal {
             path: path.clone(),
             file: Mutex::new(file),
         };
-        journal.line(&JournalHead {
+        journal.write_line(&JournalHead {
             schema: SCHEMA.to_owned(),
             study: study.to_owned(),
         })?;
@@ -129,7 +129,7 @@ impl SweepJournal {
             path: path.clone(),
             source,
         };
-        let (entries, whole) = match read(&path, study) {
+        let (entries, whole) = match parse_journal(&path, study) {
             Err(JournalError::Missing(_)) => return Ok((Self::create(folder, study)?, Vec::new())),
             other => other?,
         };
@@ -150,15 +150,15 @@ impl SweepJournal {
 
     /// Returns the entries of the journal in `folder`.
     pub fn entries(folder: &Path, study: &str) -> Result<Vec<JournalEntry>, JournalError> {
-        read(&Self::path(folder), study).map(|(entries, _)| entries)
+        parse_journal(&Self::path(folder), study).map(|(entries, _)| entries)
     }
 
     /// Appends an entry in one write.
     pub fn add(&self, entry: &JournalEntry) -> Result<(), JournalError> {
-        self.line(entry)
+        self.write_line(entry)
     }
 
-    fn line(&self, line: &impl Serialize) -> Result<(), JournalError> {
+    fn write_line(&self, line: &impl Serialize) -> Result<(), JournalError> {
         let mut text = serde_json::to_vec(line).expect("entries are texts and numbers");
         // The whole line is one write, so that a crash leaves at most one incomplete line.
         text.push(b'\n');
@@ -171,7 +171,7 @@ impl SweepJournal {
 }
 
 /// Parses a journal; returns its entries, and the number of bytes of its complete lines.
-fn read(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
+fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);
     let mut file = match opened {

@@ -3,7 +3,7 @@
 
 use super::objective::SweepObjective;
 use super::setting;
-use super::table::{SweepTable, best_so_far, measures};
+use super::table::{SweepTable, best_so_far, measures_of};
 use chakram_base::config::ConfigLiteral;
 use chakram_base::units::thousands;
 use chakram_report::draw::lines::{self, LineSeries};
@@ -35,22 +35,30 @@ pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> Stri
         body += &format!("<ul class=\"warnings\">{notes}</ul>");
     }
     if !ranked.is_empty() {
-        let bests = sweep.bests();
-        body += &tiles(sweep, &bests);
-        body += &section("Points", "points", &points(sweep, &ranked, &bests, command));
+        let bests = sweep.best_rows();
+        body += &render_tiles(sweep, &bests);
+        body += &section(
+            "Points",
+            "points",
+            &draw_points(sweep, &ranked, &bests, command),
+        );
         body += &section(
             "Parallel coordinates",
             "parallel",
-            &coordinates(sweep, &ranked, command),
+            &draw_coordinates(sweep, &ranked, command),
         );
         body += &section("Best so far", "best", &so_far(sweep));
-        body += &section("Rows", "rows", &rows(sweep, &ranked, &bests, command));
+        body += &section(
+            "Rows",
+            "rows",
+            &render_rows(sweep, &ranked, &bests, command),
+        );
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     page(&study.name, &body)
 }
 
-fn title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String) -> String {
+fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String) -> String {
     let row = &sweep.rows[index];
     let values = sweep.values(index).unwrap_or_default();
     let values: Vec<_> = (sweep.study.objectives.iter().zip(values))
@@ -66,7 +74,7 @@ fn title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> String
 }
 
 /// Returns the rows shown in a chart: the front, the best rows, and other rows at even intervals.
-fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
+fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
         let front = sweep.front();
@@ -86,7 +94,7 @@ fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
 }
 
 /// Renders the best row of each objective, with its interval and its comparison with other rows.
-fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
+fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
             .study
@@ -107,7 +115,7 @@ fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     };
     let tiles: String = bests.iter().map(tile).collect();
     let (first, best) = bests[0];
-    let stated = sweep.stated().into_iter().filter_map(|objective| {
+    let stated = sweep.stated_objectives().into_iter().filter_map(|objective| {
         let value = sweep.stated_value(best, objective)?;
         let (name, shown) = (objective.name(), text(&objective.shown(value)));
         let number = sweep.rows[best].number;
@@ -125,7 +133,7 @@ fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
 
 /// Renders charts of the first objective by each other objective, or by memory, NPUs or the row's
 /// index.
-fn points(
+fn draw_points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
     bests: &[(SweepObjective, usize)],
@@ -167,14 +175,14 @@ fn points(
             first,
             second,
         };
-        chart.draw(command)
+        chart.draw_chart(command)
     });
     charts.collect()
 }
 
 fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Option<f64> {
     let settings = sweep.study.whole(&sweep.rows[row].point);
-    objective.value(measures(&sweep.rows[row])?, &settings)
+    objective.value(measures_of(&sweep.rows[row])?, &settings)
 }
 
 /// Chart of an objective by another quantity.
@@ -190,7 +198,7 @@ struct PointsChart<'a> {
 
 impl PointsChart<'_> {
     /// Returns the coordinates of a row.
-    fn at(&self, row: usize) -> Option<(f64, f64)> {
+    fn coordinates_of(&self, row: usize) -> Option<(f64, f64)> {
         let x = match self.second {
             Some(objective) => value_of(self.sweep, row, objective)?,
             None => self.sweep.rows[row].number as f64,
@@ -199,7 +207,7 @@ impl PointsChart<'_> {
     }
 
     /// Returns the best rows, each with the objectives by which it is the best.
-    fn names(&self) -> Vec<(f64, f64, String)> {
+    fn leader_labels(&self) -> Vec<(f64, f64, String)> {
         let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
         for (objective, row) in self.bests {
             match named.iter_mut().find(|(known, _)| known == row) {
@@ -208,7 +216,7 @@ impl PointsChart<'_> {
             }
         }
         let named = named.into_iter().filter_map(|(row, names)| {
-            let (x, y) = self.at(row)?;
+            let (x, y) = self.coordinates_of(row)?;
             let number = self.sweep.rows[row].number;
             Some((x, y, format!("best {}: row {number}", names.join(", "))))
         });
@@ -225,7 +233,10 @@ impl PointsChart<'_> {
         };
         let mut way: Vec<(f64, f64)> = Vec::new();
         if let Some(second) = self.second {
-            let places = self.ranked.iter().filter_map(|row| self.at(*row));
+            let places = self
+                .ranked
+                .iter()
+                .filter_map(|row| self.coordinates_of(*row));
             let mut places: Vec<_> = places
                 .map(|(x, y)| {
                     (
@@ -251,20 +262,20 @@ impl PointsChart<'_> {
         }
     }
 
-    fn draw(&self, command: &dyn Fn(usize) -> String) -> String {
+    fn draw_chart(&self, command: &dyn Fn(usize) -> String) -> String {
         let (sweep, first, second) = (self.sweep, self.first, self.second);
         let has_front = sweep.study.objectives.len() > 1;
         let is_best = |row: usize| self.bests.iter().any(|(_, best)| *best == row);
-        let mut points: Vec<ScatterPoint> = shown(sweep, self.ranked)
+        let mut points: Vec<ScatterPoint> = charted_rows(sweep, self.ranked)
             .into_iter()
             .filter_map(|row| {
-                let (x, y) = self.at(row)?;
+                let (x, y) = self.coordinates_of(row)?;
                 let series = match row {
                     row if is_best(row) => 2,
                     row if has_front && self.front.contains(&row) => 6,
                     _ => 0,
                 };
-                let title = title(sweep, row, command);
+                let title = row_title(sweep, row, command);
                 Some(ScatterPoint {
                     x,
                     y,
@@ -286,7 +297,7 @@ impl PointsChart<'_> {
             scales: (ScatterScale::Fitting, ScatterScale::Fitting),
             points: &points,
             lines: if line.way.is_empty() { &[] } else { &[line] },
-            names: &self.names(),
+            names: &self.leader_labels(),
             ..ScatterChart::default()
         };
         let picture = picture.draw((&format_x, &format_y));
@@ -307,7 +318,7 @@ impl PointsChart<'_> {
 }
 
 /// Renders parallel coordinates: axes of the study, then objectives.
-fn coordinates(
+fn draw_coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
     command: &dyn Fn(usize) -> String,
@@ -363,7 +374,7 @@ fn coordinates(
                 rank if rank < tenth => 1,
                 _ => 4,
             },
-            title: title(sweep, *row, command),
+            title: row_title(sweep, *row, command),
         });
     let lines: Vec<_> = lines.collect();
     let picture = parallel::chart("Parallel coordinates", &axes, &lines);
@@ -454,7 +465,7 @@ fn so_far(sweep: &SweepTable<'_>) -> String {
     figure(&picture, &[(0, "best so far")], "By number of the row.")
 }
 
-fn rows(
+fn render_rows(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
     bests: &[(SweepObjective, usize)],
@@ -508,7 +519,11 @@ fn rows(
                     .map(|(o, value)| text(&o.shown(*value))),
             );
             cells.push(text(&sweep.interval_text(*index, first)));
-            cells.push(measures(row).map(|m| text(&m.limit())).unwrap_or_default());
+            cells.push(
+                measures_of(row)
+                    .map(|m| text(&m.limit()))
+                    .unwrap_or_default(),
+            );
             cells.push(format!("<code>{}</code>", text(&command(*index))));
             cells
         })

@@ -104,7 +104,7 @@ impl ResolvedPoint {
         let replay = replay_settings(settings)?;
         let (machine, work, work_key) = match text("trace") {
             Some(path) => {
-                let machine = parts.machine(settings, &replay, 0)?;
+                let machine = parts.machine_of(settings, &replay, 0)?;
                 let loading = replay.job(machine.max_ranks());
                 let key = format!("{path} as {loading:?}");
                 let work = WorkSource::Traces(path.into(), Box::new(loading));
@@ -112,26 +112,26 @@ impl ResolvedPoint {
             }
             None => {
                 // An error of the machine takes precedence over an error of the plan.
-                let mut pattern = match pattern(settings, parts) {
+                let mut pattern = match training_pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
-                        parts.machine(settings, &replay, 0)?;
+                        parts.machine_of(settings, &replay, 0)?;
                         return Err(refusal);
                     }
                 };
                 let ranks = pattern.plan.ranks();
-                let machine = parts.machine(settings, &replay, ranks)?;
+                let machine = parts.machine_of(settings, &replay, ranks)?;
                 let most = machine.max_ranks();
                 if ranks > u128::from(most) {
                     let name = machine.name();
                     let detail = format!("{ranks} ranks on {name}, which takes {most}");
                     return Err(PointRefusal::new("machine", detail));
                 }
-                let key = bind(&mut pattern.plan, &machine, settings)?;
+                let key = bind_plan(&mut pattern.plan, &machine, settings)?;
                 (machine, WorkSource::Plan(Box::new(pattern)), key)
             }
         };
-        let options = options(settings, &replay, &machine)?;
+        let options = replay_options(settings, &replay, &machine)?;
         Ok(Self {
             work,
             work_key,
@@ -147,7 +147,7 @@ impl ResolvedPoint {
 }
 
 /// Returns the settings whose keys `path` maps to paths of the machine.
-fn edits<'s>(
+fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
 ) -> Vec<(&'s str, &'s ConfigLiteral)> {
@@ -158,7 +158,7 @@ fn edits<'s>(
 
 /// Returns the text of `machine` with enough NPUs along its outermost dimension for `ranks`, if
 /// this dimension is scalable.
-fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
+fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
     let path = format!("dimension.{}.size", inner.len());
@@ -183,7 +183,7 @@ type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 const KEPT: usize = 256;
 
 /// Returns the entry of `parts` for `key`, created by `make` if missing.
-fn shared<T: Clone>(
+fn get_or_create<T: Clone>(
     parts: &Mutex<PartTable<T>>,
     key: String,
     make: impl FnOnce() -> Result<T, PointRefusal>,
@@ -205,7 +205,7 @@ fn shared<T: Clone>(
 
 impl SharedParts {
     /// Returns the machine of `settings`, with at least `ranks` NPUs if it can be scaled.
-    fn machine(
+    fn machine_of(
         &self,
         settings: &Settings,
         replay: &ReplaySettings,
@@ -213,7 +213,7 @@ impl SharedParts {
     ) -> Result<Arc<Machine>, PointRefusal> {
         let name = settings.get("machine").map(ConfigLiteral::to_string);
         let name = replay.machine_name(&name.unwrap_or_default())?;
-        let mut edits = edits(settings, |kind| match kind {
+        let mut edits = machine_edits(settings, |kind| match kind {
             SettingKind::Machine(path) => Some(path),
             _ => None,
         });
@@ -223,10 +223,10 @@ impl SharedParts {
                 .iter()
                 .map(|set| (&*set.path, &set.value)),
         );
-        let stack = self.stack(settings)?;
+        let stack = self.stack_of(settings)?;
         let named = settings.get("stack");
         let key = format!("{name}|{ranks}|{}|{edits:?}|{named:?}", replay.fill_domains);
-        shared(&self.machines, key, || {
+        get_or_create(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
             let source = machine::source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
@@ -245,7 +245,7 @@ impl SharedParts {
             };
             let mut machine = parse(&text)?;
             if ranks > u128::from(machine.max_ranks())
-                && let Some(scaled) = scaled(&machine, &text, ranks)
+                && let Some(scaled) = scaled_machine_text(&machine, &text, ranks)
             {
                 machine = parse(&scaled)?;
             }
@@ -260,10 +260,10 @@ impl SharedParts {
     }
 
     /// Returns the software stack of `settings`, if they have one.
-    fn stack(&self, settings: &Settings) -> Result<Option<Arc<SoftwareStack>>, PointRefusal> {
+    fn stack_of(&self, settings: &Settings) -> Result<Option<Arc<SoftwareStack>>, PointRefusal> {
         let name = settings.get("stack").map(ConfigLiteral::to_string);
         let load = |name: String| {
-            let stack = shared(&self.stacks, name.clone(), || {
+            let stack = get_or_create(&self.stacks, name.clone(), || {
                 let stack =
                     SoftwareStack::load(&name).map_err(|e| PointRefusal::new("stack", e))?;
                 Ok(Arc::new(stack))
@@ -274,11 +274,11 @@ impl SharedParts {
     }
 
     /// Returns the model of `settings`.
-    fn model(&self, settings: &Settings) -> Result<Model, PointRefusal> {
+    fn model_of(&self, settings: &Settings) -> Result<Model, PointRefusal> {
         let refuse = |error: &dyn ToString| PointRefusal::new("model", error.to_string());
         let name = settings.get("model").map(ConfigLiteral::to_string);
         let name = name.unwrap_or_default();
-        let edits = edits(settings, |kind| match kind {
+        let edits = machine_edits(settings, |kind| match kind {
             SettingKind::Model(path) => Some(path),
             _ => None,
         });
@@ -286,7 +286,7 @@ impl SharedParts {
             .get("tokens")
             .map(|tokens| tokens.to_string().parse::<u64>());
         let tokens = tokens.transpose().map_err(|e| refuse(&e))?;
-        shared(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
+        get_or_create(&self.models, format!("{name}|{tokens:?}|{edits:?}"), || {
             let source = ModelSource::find(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
             if !edits.is_empty() {
@@ -298,8 +298,11 @@ impl SharedParts {
     }
 }
 
-fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, PointRefusal> {
-    let model = parts.model(settings)?;
+fn training_pattern(
+    settings: &Settings,
+    parts: &SharedParts,
+) -> Result<TrainingPattern, PointRefusal> {
+    let model = parts.model_of(settings)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
     for (key, value) in settings {
         let Ok(SettingKind::Plan(option)) = kind(key) else {
@@ -314,7 +317,7 @@ fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, 
         set.map_err(|why| PointRefusal::new(key, format!("`{key}` is {value}: {why}")))?;
     }
     let mut plan = draft.finish()?;
-    if let Some(stack) = parts.stack(settings)? {
+    if let Some(stack) = parts.stack_of(settings)? {
         let is_given = |key: &str| settings.contains_key(&format!("plan.{key}"));
         stack.decide_options(&mut plan, is_given, &mut stack.begin_report());
     }
@@ -322,7 +325,7 @@ fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, 
 }
 
 /// Binds a plan to its machine, and returns the key of its work.
-fn bind(
+fn bind_plan(
     plan: &mut ParallelismPlan,
     machine: &Machine,
     settings: &Settings,
@@ -341,7 +344,7 @@ fn bind(
 }
 
 /// Returns the options of the replay; rejects options that `machine` does not support.
-fn options(
+fn replay_options(
     settings: &Settings,
     replay: &ReplaySettings,
     machine: &Machine,

@@ -18,7 +18,7 @@ mod draw;
 mod knowledge;
 mod rounds;
 
-use draw::draw;
+use draw::draw_indices;
 use knowledge::{PointKnowledge, PointQuestion};
 pub use rounds::LayerTurn;
 
@@ -176,7 +176,7 @@ impl<'s> StudyExplorer<'s> {
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.take_turns(rounds)?,
-            None => drop(self.explore(0, &Settings::new())?),
+            None => drop(self.explore_layers(0, &Settings::new())?),
         }
         if self.missing > 0 {
             return Err(SweepError::Missing(self.missing));
@@ -187,27 +187,31 @@ impl<'s> StudyExplorer<'s> {
     }
 
     /// Explores the layers from `depth` on with `fixed` settings, and returns the best score.
-    fn explore(&mut self, depth: usize, fixed: &Settings) -> Result<Option<f64>, SweepError> {
+    fn explore_layers(
+        &mut self,
+        depth: usize,
+        fixed: &Settings,
+    ) -> Result<Option<f64>, SweepError> {
         let study = self.study;
         let layer = &study.layers[depth];
         match layer.strategy {
             SearchStrategy::Grid | SearchStrategy::Random(_) => {
-                let list = self.listing(depth, fixed);
-                let scores = self.scores(depth, &list)?;
-                Ok(least(scores))
+                let list = self.list_points(depth, fixed);
+                let scores = self.score_points(depth, &list)?;
+                Ok(least_score(scores))
             }
-            SearchStrategy::Coordinate => self.descend(depth, fixed),
+            SearchStrategy::Coordinate => self.descend_coordinates(depth, fixed),
             SearchStrategy::BranchAndBound => self.branch_and_bound(depth, fixed),
         }
     }
 
     /// Returns the points of a layer that can be listed, with their indices; in a sharded study
     /// only the shard's points.
-    fn listing(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
+    fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.size(layer);
         let indices: Vec<u64> = match layer.strategy {
-            SearchStrategy::Random(draws) => draw(self.study.seed, fixed, size, draws),
+            SearchStrategy::Random(draws) => draw_indices(self.study.seed, fixed, size, draws),
             _ => (0..size).collect(),
         };
         let shard = |number: &u64| {
@@ -218,11 +222,11 @@ impl<'s> StudyExplorer<'s> {
         (0..)
             .zip(indices)
             .filter(|(number, _)| shard(number))
-            .map(|(number, index)| (number, self.point(layer, index, fixed)))
+            .map(|(number, index)| (number, self.point_at(layer, index, fixed)))
             .collect()
     }
 
-    fn point(&self, layer: &StudyLayer, index: u64, fixed: &Settings) -> Settings {
+    fn point_at(&self, layer: &StudyLayer, index: u64, fixed: &Settings) -> Settings {
         let mut point = fixed.clone();
         point.extend(self.study.combination(layer, index));
         point
@@ -230,7 +234,7 @@ impl<'s> StudyExplorer<'s> {
 
     /// Returns the score of each point of a list: the score of its answer in the last layer,
     /// otherwise the best score of the inner layers.
-    fn scores(
+    fn score_points(
         &mut self,
         depth: usize,
         list: &[(u64, Settings)],
@@ -242,7 +246,7 @@ impl<'s> StudyExplorer<'s> {
             None => &study.layers[depth + 1..],
         };
         if inner.is_empty() {
-            self.ask(
+            self.answer_questions(
                 list.iter()
                     .map(|(_, point)| (PointQuestion::Answer, point.clone()))
                     .collect(),
@@ -250,7 +254,7 @@ impl<'s> StudyExplorer<'s> {
             let numbered = study.layers.len() == 1 && study.layers[0].strategy.lists();
             return Ok(list
                 .iter()
-                .map(|(number, point)| self.visit(numbered.then_some(*number), point))
+                .map(|(number, point)| self.visit_point(numbered.then_some(*number), point))
                 .collect());
         }
         if inner.iter().all(|layer| layer.strategy.lists()) {
@@ -262,14 +266,14 @@ impl<'s> StudyExplorer<'s> {
                 .collect();
             for deeper in depth + 1..study.layers.len() {
                 let expand = |(of, point): &(usize, Settings)| {
-                    let list = self.listing(deeper, point);
+                    let list = self.list_points(deeper, point);
                     list.into_iter()
                         .map(|(_, point)| (*of, point))
                         .collect::<Vec<_>>()
                 };
                 leaves = leaves.iter().flat_map(expand).collect();
             }
-            self.ask(
+            self.answer_questions(
                 leaves
                     .iter()
                     .map(|(_, point)| (PointQuestion::Answer, point.clone()))
@@ -277,18 +281,22 @@ impl<'s> StudyExplorer<'s> {
             )?;
             let mut scores = vec![None; list.len()];
             for (of, point) in &leaves {
-                let score = self.visit(None, point);
-                scores[*of] = least([scores[*of], score]);
+                let score = self.visit_point(None, point);
+                scores[*of] = least_score([scores[*of], score]);
             }
             return Ok(scores);
         }
         list.iter()
-            .map(|(_, point)| self.explore(depth + 1, point))
+            .map(|(_, point)| self.explore_layers(depth + 1, point))
             .collect()
     }
 
     /// Coordinate descent: changes one axis after another to its best value, starting from the first values.
-    fn descend(&mut self, depth: usize, fixed: &Settings) -> Result<Option<f64>, SweepError> {
+    fn descend_coordinates(
+        &mut self,
+        depth: usize,
+        fixed: &Settings,
+    ) -> Result<Option<f64>, SweepError> {
         let study = self.study;
         let layer = &study.layers[depth];
         let sizes: Vec<u64> = layer
@@ -308,9 +316,9 @@ impl<'s> StudyExplorer<'s> {
                         .fold(0, |sum, (digit, size)| sum * size + digit)
                 };
                 let list: Vec<(u64, Settings)> = (0..sizes[axis])
-                    .map(|value| (0, self.point(layer, index(value), fixed)))
+                    .map(|value| (0, self.point_at(layer, index(value), fixed)))
                     .collect();
-                let scores = self.scores(depth, &list)?;
+                let scores = self.score_points(depth, &list)?;
                 for (value, score) in (0..).zip(scores) {
                     // Only strict improvements count, so that the descent ends.
                     if score.is_some_and(|score| best.is_none_or(|best| score < best)) {
@@ -326,14 +334,14 @@ impl<'s> StudyExplorer<'s> {
 
     /// Adds a row for an answered point, unless the point already has a row or the answer is
     /// missing, and returns the point's score.
-    fn visit(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
+    fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::line(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
         let Some(answer) = answer else {
             self.missing += 1;
             return None;
         };
-        let score = self.score(point, &answer);
+        let score = self.score_answer(point, &answer);
         // Every point with an index gets a row, even if it equals another point.
         if self.visited.insert(key) || number.is_some() {
             let number = number.unwrap_or(self.rows.len() as u64);
@@ -346,21 +354,21 @@ impl<'s> StudyExplorer<'s> {
         score
     }
 
-    fn score(&self, point: &Settings, answer: &PointAnswer) -> Option<f64> {
-        score(self.study, point, answer)
+    fn score_answer(&self, point: &Settings, answer: &PointAnswer) -> Option<f64> {
+        score_of_answer(self.study, point, answer)
     }
 
     /// Returns the score of a row, if it has one.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
-            RowOutcome::Answered(answer) => self.score(&row.point, answer),
+            RowOutcome::Answered(answer) => self.score_answer(&row.point, answer),
             RowOutcome::Dominated(_) => None,
         }
     }
 }
 
 /// Returns the score of an answer by the study's first objective.
-fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
+fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => study.objectives[0].score(measures, &study.whole(point)),
         PointAnswer::Refused { .. } => None,
@@ -368,6 +376,6 @@ fn score(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
 }
 
 /// Returns the smallest known score.
-fn least(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+fn least_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

@@ -48,7 +48,7 @@ pub(super) fn is_of_traces(key: &str) -> bool {
 }
 
 /// Returns the words of `value` in the syntax of `option`.
-pub(super) fn words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
+pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
             items.iter().map(ToString::to_string).collect()
@@ -60,7 +60,7 @@ pub(super) fn words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String>
 /// Parses the replay options among `settings`.
 pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, ReplaySettingsError> {
     let given = settings.iter().filter_map(|(key, value)| match kind(key) {
-        Ok(SettingKind::Option(option)) => Some((option.key, words(option, value))),
+        Ok(SettingKind::Option(option)) => Some((option.key, option_words(option, value))),
         _ => None,
     });
     let given: Vec<(SettingKey, Vec<String>)> = given.collect();
@@ -106,7 +106,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         }),
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
-            let all: Vec<String> = plain().chain(plan).collect();
+            let all: Vec<String> = plain_keys().chain(plan).collect();
             // A bare `tensor` probably means the plan's option, as do the names of other options.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
@@ -121,7 +121,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
 }
 
 /// Returns the keys that are not paths in a file.
-fn plain() -> impl Iterator<Item = String> {
+fn plain_keys() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
     let options = options.map(|option| option.key.key().to_string());
     let named = |keys: &'static [&'static str]| keys.iter().map(|key| (*key).to_owned());
@@ -151,7 +151,7 @@ pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), Config
     kind(key).map(drop).map_err(|near| {
         let expected = format!(
             "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
-            plain().collect::<Vec<_>>().join(", "),
+            plain_keys().collect::<Vec<_>>().join(", "),
             did_you_mean(near.as_deref())
         );
         field.refuse(format_args!("the key {}", quoted(key)), expected)

@@ -22,7 +22,7 @@
 //! ```
 
 use super::MOST_POINTS;
-use super::axis::{StudyAxis, axes};
+use super::axis::{StudyAxis, parse_axes};
 use super::objective::SweepObjective;
 use super::setting::{self, PRICE, Settings};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
@@ -30,7 +30,7 @@ use chakram_hardware::machine::Machine;
 
 mod strategy;
 
-use strategy::layers;
+use strategy::parse_layers;
 pub use strategy::{SearchStrategy, StudyLayer};
 
 const ROOT: &[&str] = &[
@@ -105,34 +105,34 @@ impl Study {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
         let base = match root.get("base") {
-            Some(field) => base(&field)?,
+            Some(field) => parse_base(&field)?,
             None => return Err(root.missing("base", "a table with the settings of all points")),
         };
         let field = root.need("axis", "a table [[axis]] for each axis")?;
-        let axes = axes(&field)?;
+        let axes = parse_axes(&field)?;
         for (axis, table) in axes.iter().zip(field.tables(StudyAxis::KEYS)?) {
             if let Some(key) = axis.keys.iter().find(|key| base.contains_key(*key)) {
                 let found = format!("{key}, which [base] sets to {}", base[key]);
                 return Err(table.refuse(found, "each key in one place"));
             }
         }
-        let objectives = root.or("objective", vec![SweepObjective::Time], objectives)?;
+        let objectives = root.or("objective", vec![SweepObjective::Time], parse_objectives)?;
         let study = Self {
             name: root.need("name", "the study's name")?.line()?.to_owned(),
             seed: root.or("seed", 0, |field| field.between(0, i64::MAX as u64))?,
             objectives,
-            limits: root.or("limits", PointLimits::default(), limits)?,
-            layers: layers(&root, &axes)?,
+            limits: root.or("limits", PointLimits::default(), parse_limits)?,
+            layers: parse_layers(&root, &axes)?,
             rounds: root.optional("rounds", |field| field.count(MAX_ROUNDS))?,
             base,
             axes,
         };
-        study.check(&root)?;
+        study.check_consistency(&root)?;
         Ok(study)
     }
 
     /// Rejects studies that contradict themselves.
-    fn check(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
+    fn check_consistency(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
         let sets = |key: &str| {
             self.base.contains_key(key)
                 || self
@@ -152,7 +152,7 @@ impl Study {
                 return Err(base.refuse("a model and a trace", "one of the two"));
             }
             (false, true) => {
-                let mut all = self.keys();
+                let mut all = self.set_keys();
                 if let Some(key) = all.find(|key| {
                     key.starts_with("plan.") || key.starts_with("model.") || *key == "stack"
                 }) {
@@ -161,7 +161,7 @@ impl Study {
                 }
             }
             (true, false) => {
-                let mut all = self.keys();
+                let mut all = self.set_keys();
                 if let Some(key) = all.find(|key| setting::is_of_traces(key)) {
                     return Err(base.refuse(
                         format_args!("{key} with a model"),
@@ -172,7 +172,7 @@ impl Study {
         }
         if sets("map")
             && let Some(key) = self
-                .keys()
+                .set_keys()
                 .find(|key| matches!(*key, "plan.place" | "plan.tiles"))
         {
             return Err(base.refuse(
@@ -180,9 +180,9 @@ impl Study {
                 "one of the two",
             ));
         }
-        let all_mapped = self.values("compute").count() > 0
+        let all_mapped = self.values_of_key("compute").count() > 0
             && self
-                .values("compute")
+                .values_of_key("compute")
                 .all(|value| value.starts_with("loopnest:"));
         for objective in &self.objectives {
             for key in objective.needs(all_mapped) {
@@ -264,13 +264,13 @@ impl Study {
     }
 
     /// Returns every key that the base or an axis sets.
-    fn keys(&self) -> impl Iterator<Item = &str> {
+    fn set_keys(&self) -> impl Iterator<Item = &str> {
         let axes = self.axes.iter().flat_map(|axis| &axis.keys);
         axes.chain(self.base.keys()).map(String::as_str)
     }
 
     /// Returns every value of `key`, as text.
-    fn values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
+    fn values_of_key<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
         let axes = self.axes.iter().flat_map(move |axis| {
             let index = axis.keys.iter().position(|own| own == key);
             index
@@ -287,8 +287,10 @@ impl Study {
     /// Returns true if a machine of the study has its own price.
     fn machines_have_price(&self) -> bool {
         let price = |name: String| Machine::load(&name).ok()?.price_per_npu_hour();
-        self.values("machine.price_per_npu_hour").count() > 0
-            || self.values("machine").any(|name| price(name).is_some())
+        self.values_of_key("machine.price_per_npu_hour").count() > 0
+            || self
+                .values_of_key("machine")
+                .any(|name| price(name).is_some())
     }
 
     /// Returns the number of points; `None` if they cannot be listed.
@@ -350,8 +352,8 @@ fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
 }
 
 /// Parses the table of base settings; nested tables are parts of keys.
-fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
-    fn collect(
+fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
+    fn collect_settings(
         table: &ConfigTable<'_>,
         prefix: &str,
         into: &mut Settings,
@@ -363,7 +365,7 @@ fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
                 format!("{prefix}.{name}")
             };
             match field.if_table() {
-                Some(inner) => collect(&inner, &key, into)?,
+                Some(inner) => collect_settings(&inner, &key, into)?,
                 None => {
                     setting::known_key(&key, &field)?;
                     into.insert(key.replace('-', "_"), field.literal()?);
@@ -373,11 +375,11 @@ fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
         Ok(())
     }
     let mut settings = Settings::new();
-    collect(&field.table(None)?, "", &mut settings)?;
+    collect_settings(&field.table(None)?, "", &mut settings)?;
     Ok(settings)
 }
 
-fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
+fn parse_objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
     let names = SweepObjective::ALL.map(|one| (one, one.name()));
     let all = match field.items("") {
         Ok(items) => items
@@ -393,7 +395,7 @@ fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigErro
     Ok(all)
 }
 
-fn limits(field: &ConfigField<'_>) -> Result<PointLimits, ConfigError> {
+fn parse_limits(field: &ConfigField<'_>) -> Result<PointLimits, ConfigError> {
     let table = field.table(Some(LIMITS))?;
     Ok(PointLimits {
         fits: table.or("fits", false, |field| field.flag())?,

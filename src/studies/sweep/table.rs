@@ -26,7 +26,7 @@ type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; empty if unknown.
-fn text<T: ToString>(value: Option<T>) -> String {
+fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
@@ -51,7 +51,7 @@ impl<'s> SweepTable<'s> {
     /// Creates the table of `rows`. `turns` are the layers' turns of a search in rounds; empty for other searches.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
-            let measures = measures(row)?;
+            let measures = measures_of(row)?;
             let settings = study.whole(&row.point);
             let objectives = study.objectives.iter();
             objectives
@@ -74,7 +74,7 @@ impl<'s> SweepTable<'s> {
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self.ranked().into_iter().take(ROWS_WITH_INTERVAL).collect();
         rows.extend(self.front().into_iter().take(ROWS_WITH_INTERVAL));
-        rows.extend(self.bests().into_iter().map(|(_, row)| row));
+        rows.extend(self.best_rows().into_iter().map(|(_, row)| row));
         let mut left = MAX_REPEATED_NODES;
         for row in rows {
             if self.intervals.contains_key(&row) {
@@ -93,7 +93,7 @@ impl<'s> SweepTable<'s> {
 
     /// Returns the ends of the 90 % interval of a row's objective, the smaller first, if known.
     pub fn interval(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
-        let measures = measures(&self.rows[row])?;
+        let measures = measures_of(&self.rows[row])?;
         let settings = self.study.whole(&self.rows[row].point);
         let at = |time: Span| {
             let measures = PointMeasures {
@@ -117,9 +117,9 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the best row by each objective, and the first of equal rows.
-    pub fn bests(&self) -> Vec<(SweepObjective, usize)> {
+    pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
-            .filter_map(|row| Some((row, self.scores(row)?)))
+            .filter_map(|row| Some((row, self.minimised_scores(row)?)))
             .collect();
         let best = |i: usize| {
             let rows = scores.iter();
@@ -169,7 +169,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the values of a row's objectives with signs such that smaller is better.
-    fn scores(&self, row: usize) -> Option<Vec<f64>> {
+    fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
             .objectives
@@ -188,7 +188,7 @@ impl<'s> SweepTable<'s> {
     /// first; equal rows keep their order.
     pub fn ranked(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
-            .filter_map(|row| Some((self.scores(row)?[0], row)))
+            .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
             .collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         ranked.into_iter().map(|(_, row)| row).collect()
@@ -199,7 +199,7 @@ impl<'s> SweepTable<'s> {
     pub fn front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
-            .filter_map(|row| Some((self.scores(row)?, row)))
+            .filter_map(|row| Some((self.minimised_scores(row)?, row)))
             .collect();
         let order = |a: &[f64], b: &[f64]| {
             let differing = a
@@ -230,14 +230,14 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns one row as JSON.
-    fn json(&self, index: usize) -> Value {
+    fn row_json(&self, index: usize) -> Value {
         let row = &self.rows[index];
         let mut out = Map::new();
         out.insert("row".to_owned(), row.number.into());
         let values = row
             .point
             .iter()
-            .map(|(key, value)| (key.clone(), literal(value)));
+            .map(|(key, value)| (key.clone(), literal_to_json(value)));
         out.insert("point".to_owned(), Value::Object(values.collect()));
         match &row.outcome {
             RowOutcome::Answered(PointAnswer::Replayed(measures)) => {
@@ -258,7 +258,7 @@ impl<'s> SweepTable<'s> {
                 {
                     out.insert(objective.name().to_owned(), (*value).into());
                 }
-                for objective in self.stated() {
+                for objective in self.stated_objectives() {
                     let value = self.stated_value(index, objective);
                     out.extend(value.map(|value| (objective.name().to_owned(), value.into())));
                 }
@@ -297,32 +297,36 @@ impl<'s> SweepTable<'s> {
             front: (self.front().into_iter())
                 .map(|row| self.rows[row].number)
                 .collect(),
-            rows: (0..self.rows.len()).map(|row| self.json(row)).collect(),
+            rows: (0..self.rows.len()).map(|row| self.row_json(row)).collect(),
         };
         VersionedDocument::new("chakram.sweep.1", document).text()
     }
 
     /// Returns all rows as JSON Lines.
     pub fn json_lines(&self) -> String {
-        let rows = (0..self.rows.len()).map(|row| format!("{}\n", self.json(row)));
+        let rows = (0..self.rows.len()).map(|row| format!("{}\n", self.row_json(row)));
         rows.collect()
     }
 
     /// Returns the columns for links and memory ports, if any row has them.
     fn busy_columns(&self) -> Vec<BusyColumn> {
         let all: [BusyColumn; 4] = [
-            ("links_busy_ps", |m| text(m.links_busy_ps)),
-            ("links_busy_share", |m| text(m.share(m.links_busy_ps))),
-            ("ports_busy_ps", |m| text(m.ports_busy_ps)),
-            ("ports_busy_share", |m| text(m.share(m.ports_busy_ps))),
+            ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
+            ("links_busy_share", |m| {
+                format_optional(m.share(m.links_busy_ps))
+            }),
+            ("ports_busy_ps", |m| format_optional(m.ports_busy_ps)),
+            ("ports_busy_share", |m| {
+                format_optional(m.share(m.ports_busy_ps))
+            }),
         ];
-        let mut known = self.rows.iter().filter_map(measures);
+        let mut known = self.rows.iter().filter_map(measures_of);
         let is_shared = known.any(|m| m.links_busy_ps.is_some());
         all.into_iter().filter(|_| is_shared).collect()
     }
 
     /// Returns the objectives that are not the study's and for which some row has a value.
-    pub(super) fn stated(&self) -> Vec<SweepObjective> {
+    pub(super) fn stated_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
         let is_known = |one: &SweepObjective| {
@@ -334,7 +338,7 @@ impl<'s> SweepTable<'s> {
     /// Returns the value of a replayed row's objective, if known.
     pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
         let row = &self.rows[index];
-        objective.value(measures(row)?, &self.study.whole(&row.point))
+        objective.value(measures_of(row)?, &self.study.whole(&row.point))
     }
 
     /// Returns `rows` as CSV.
@@ -351,7 +355,7 @@ impl<'s> SweepTable<'s> {
         let busy = self.busy_columns();
         heads.extend(["time_ps", "low_ps", "high_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
-        let stated = self.stated();
+        let stated = self.stated_objectives();
         heads.extend(stated.iter().map(|one| one.name().to_owned()));
         let last = [
             "limited_by",
@@ -367,7 +371,7 @@ impl<'s> SweepTable<'s> {
         for index in rows {
             let row = &self.rows[index];
             let mut cells = vec![row.number.to_string()];
-            cells.push(outcome(row).to_owned());
+            cells.push(outcome_word(row).to_owned());
             cells.extend(keys.iter().map(|key| {
                 row.point
                     .get(*key)
@@ -378,17 +382,17 @@ impl<'s> SweepTable<'s> {
                 (0..self.study.objectives.len())
                     .map(|i| values.map_or(String::new(), |all| all[i].to_string())),
             );
-            let measures = measures(row);
+            let measures = measures_of(row);
             let of =
                 |value: &dyn Fn(&PointMeasures) -> String| measures.map_or(String::new(), value);
             cells.push(of(&|m| m.time_ps.to_string()));
             let ends = self.intervals.get(&index);
-            cells.extend([0, 1].map(|end| text(ends.map(|ends| ends[end].0))));
+            cells.extend([0, 1].map(|end| format_optional(ends.map(|ends| ends[end].0))));
             cells.push(of(&|m| m.npus.to_string()));
-            cells.push(of(&|m| text(m.memory_bytes)));
+            cells.push(of(&|m| format_optional(m.memory_bytes)));
             cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
             let stated = stated.iter().map(|one| self.stated_value(index, *one));
-            cells.extend(stated.map(text));
+            cells.extend(stated.map(format_optional));
             cells.push(of(&PointMeasures::limit));
             let [bound, reason, detail] = match &row.outcome {
                 RowOutcome::Dominated(bound) => {
@@ -412,7 +416,12 @@ impl<'s> SweepTable<'s> {
 
     /// Returns the counts of rows by outcome, and of impossible rows by reason.
     pub fn counts(&self) -> String {
-        let of = |name: &str| self.rows.iter().filter(|row| outcome(row) == name).count() as u64;
+        let of = |name: &str| {
+            self.rows
+                .iter()
+                .filter(|row| outcome_word(row) == name)
+                .count() as u64
+        };
         let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
         for row in &self.rows {
             if let RowOutcome::Answered(PointAnswer::Refused { reason, .. }) = &row.outcome {
@@ -455,14 +464,14 @@ impl<'s> SweepTable<'s> {
             text += "\nno point has a result\n";
             return text;
         }
-        text += &self.rounds(style);
+        text += &self.render_rounds(style);
         let first = self.study.objectives[0];
         let proved = self
             .rows
             .iter()
             .any(|row| matches!(row.outcome, RowOutcome::Dominated(_)));
         let heading = format!("BEST BY {}", first.name().to_uppercase());
-        text += &self.part(&heading, ranked.iter().copied().take(most), style);
+        text += &self.render_part(&heading, ranked.iter().copied().take(most), style);
         if ranked.len() > most {
             text += &format!(
                 "  … and {} more\n",
@@ -479,7 +488,7 @@ impl<'s> SweepTable<'s> {
             let front = self.front();
             let names: Vec<_> = self.study.objectives.iter().map(|one| one.name()).collect();
             let heading = format!("PARETO FRONT ({})", front.len());
-            text += &self.part(&heading, front.iter().copied().take(most.max(10)), style);
+            text += &self.render_part(&heading, front.iter().copied().take(most.max(10)), style);
             let among = if proved {
                 ", among the points that were replayed"
             } else {
@@ -526,7 +535,7 @@ impl<'s> SweepTable<'s> {
     }
 
     /// Returns the best point after each layer's turn, with the values that the layer gives it.
-    fn rounds(&self, style: TextStyle) -> String {
+    fn render_rounds(&self, style: TextStyle) -> String {
         if self.turns.is_empty() {
             return String::new();
         }
@@ -568,7 +577,12 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    fn part(&self, heading: &str, rows: impl Iterator<Item = usize>, style: TextStyle) -> String {
+    fn render_part(
+        &self,
+        heading: &str,
+        rows: impl Iterator<Item = usize>,
+        style: TextStyle,
+    ) -> String {
         let objectives = &self.study.objectives;
         let mut columns = vec![left(heading, 24)];
         for objective in objectives {
@@ -599,7 +613,7 @@ impl<'s> SweepTable<'s> {
                 .zip(values)
                 .map(|(o, value)| o.shown(*value))
                 .collect();
-            let limit = measures(row)
+            let limit = measures_of(row)
                 .map(|m| format!("  {}", m.limit()))
                 .unwrap_or_default();
             let number = format!("row {}", row.number);
@@ -620,7 +634,7 @@ impl<'s> SweepTable<'s> {
 }
 
 /// Returns the measures of a replayed row.
-pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
+pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(measures)) => Some(measures),
         _ => None,
@@ -628,7 +642,7 @@ pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
 }
 
 /// Returns the outcome of a row as a word.
-fn outcome(row: &SweepRow) -> &'static str {
+fn outcome_word(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
         RowOutcome::Answered(PointAnswer::Refused { .. }) => "infeasible",
@@ -636,14 +650,14 @@ fn outcome(row: &SweepRow) -> &'static str {
     }
 }
 
-fn literal(value: &chakram_base::config::ConfigLiteral) -> Value {
+fn literal_to_json(value: &chakram_base::config::ConfigLiteral) -> Value {
     use chakram_base::config::ConfigLiteral;
     match value {
         ConfigLiteral::Text(text) => text.clone().into(),
         ConfigLiteral::Whole(number) => (*number).into(),
         ConfigLiteral::Number(number) => (*number).into(),
         ConfigLiteral::Flag(flag) => (*flag).into(),
-        ConfigLiteral::List(items) => items.iter().map(literal).collect(),
+        ConfigLiteral::List(items) => items.iter().map(literal_to_json).collect(),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn keys_without_effect(
                 continue;
             };
             let [one, other] = [*first, *last].map(|row| &rows[row].point);
-            let reason = reason(study, &evaluator, key, one, other);
+            let reason = find_reason(study, &evaluator, key, one, other);
             for &row in group {
                 let value = rows[row].point.get(key);
                 found[row].push(SettingWithoutEffect {
@@ -58,7 +58,7 @@ pub(super) fn keys_without_effect(
 }
 
 /// Returns the reason why points `one` and `other`, which differ in `key`, have equal results.
-fn reason(
+fn find_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,
     key: &str,

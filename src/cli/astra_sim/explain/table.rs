@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 impl QuirkRow {
-    fn name(&self) -> &'static str {
+    fn row_name(&self) -> &'static str {
         match self.corrected {
             QuirkVariation::Nothing => "(nothing)",
             QuirkVariation::One(quirk) => quirk.name(),
@@ -19,7 +19,7 @@ impl QuirkRow {
         }
     }
 
-    fn says(&self) -> &'static str {
+    fn quirk_text(&self) -> &'static str {
         match self.corrected {
             QuirkVariation::Nothing => "as ASTRA-sim does",
             QuirkVariation::One(quirk) => quirk.corrected(),
@@ -28,7 +28,7 @@ impl QuirkRow {
     }
 
     /// Returns the result as one word.
-    fn status(&self) -> &'static str {
+    fn status_word(&self) -> &'static str {
         match &self.ended {
             ReplayEnding::After(_) => "completed",
             ReplayEnding::NotApplicable => "does not apply",
@@ -36,7 +36,7 @@ impl QuirkRow {
         }
     }
 
-    fn makespan(&self) -> Option<Span> {
+    fn known_makespan(&self) -> Option<Span> {
         match self.ended {
             ReplayEnding::After(span) => Some(span),
             _ => None,
@@ -45,14 +45,14 @@ impl QuirkRow {
 }
 
 /// Returns `after` - `before` in ps and in percent; the percentage is `None` if `before` is zero.
-fn change(before: Span, after: Span) -> (i128, Option<f64>) {
+fn compute_change(before: Span, after: Span) -> (i128, Option<f64>) {
     let ps = i128::from(after.0) - i128::from(before.0);
     let percent = (before > Span::ZERO).then(|| ps as f64 / before.0 as f64 * 100.0);
     (ps, percent)
 }
 
 /// Formats ps as ns with three decimals.
-fn ns(ps: i128) -> String {
+fn format_ns(ps: i128) -> String {
     let sign = if ps < 0 { "-" } else { "" };
     let ps = ps.unsigned_abs();
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
@@ -71,19 +71,19 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
     // Sentences must be wrapped; without this, the table would cut them like names.
     .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
-        let [cycles, by, percent] = match row.makespan() {
-            None => [row.status().to_owned(), String::new(), String::new()],
+        let [cycles, by, percent] = match row.known_makespan() {
+            None => [row.status_word().to_owned(), String::new(), String::new()],
             Some(after) => {
-                let (by, percent) = change(before, after);
+                let (by, percent) = compute_change(before, after);
                 let (by, percent) = match (row.corrected, percent) {
                     (QuirkVariation::Nothing, _) => (String::new(), String::new()),
-                    (_, None) => (ns(by), String::new()),
-                    (_, Some(percent)) => (ns(by), format!("{percent:.3}")),
+                    (_, None) => (format_ns(by), String::new()),
+                    (_, Some(percent)) => (format_ns(by), format!("{percent:.3}")),
                 };
-                [ns(after.0.into()), by, percent]
+                [format_ns(after.0.into()), by, percent]
             }
         };
-        table.add(&[&row.name(), &cycles, &by, &percent, &row.says()]);
+        table.add(&[&row.row_name(), &cycles, &by, &percent, &row.quirk_text()]);
     }
     table.text(plain_style())
 }
@@ -92,8 +92,8 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
 pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
-        let numbers = row.makespan().map(|after| {
-            let (by, percent) = change(before, after);
+        let numbers = row.known_makespan().map(|after| {
+            let (by, percent) = compute_change(before, after);
             let percent = percent.map(|percent| format!("{percent:.6}"));
             [
                 after.0.to_string(),
@@ -102,7 +102,7 @@ pub fn csv(rows: &[QuirkRow], before: Span) -> String {
             ]
         });
         let [after, by, percent] = numbers.unwrap_or_default();
-        out.row(&[&row.name(), &row.status(), &after, &by, &percent]);
+        out.row(&[&row.row_name(), &row.status_word(), &after, &by, &percent]);
     }
     out.text()
 }
@@ -129,8 +129,10 @@ struct QuirkReplay<'a> {
 }
 
 impl<'a> QuirkReplay<'a> {
-    fn of(row: &'a QuirkRow, before: Span) -> Self {
-        let change = row.makespan().map(|after| change(before, after));
+    fn from_row(row: &'a QuirkRow, before: Span) -> Self {
+        let change = row
+            .known_makespan()
+            .map(|after| compute_change(before, after));
         let (corrected, quirk) = match row.corrected {
             QuirkVariation::Nothing => ("nothing", None),
             QuirkVariation::One(quirk) => (quirk.name(), Some(quirk)),
@@ -138,13 +140,13 @@ impl<'a> QuirkReplay<'a> {
         };
         Self {
             corrected,
-            quirks: row.corrected.quirks().to_string(),
-            status: row.status(),
+            quirks: row.corrected.corrected_quirks().to_string(),
+            status: row.status_word(),
             why: match &row.ended {
                 ReplayEnding::Failed { why, .. } => Some(why),
                 _ => None,
             },
-            makespan_ps: row.makespan().map(|span| span.0),
+            makespan_ps: row.known_makespan().map(|span| span.0),
             change_ps: change.map(|(by, _)| by as i64),
             change_percent: change.and_then(|(_, percent)| percent),
             original: quirk.map(|quirk| quirk.original()),
@@ -160,7 +162,7 @@ pub fn document<'a>(
     options: Map<String, Value>,
     inputs: &'a [HashedInput],
 ) -> VersionedDocument<QuirkDocument<'a>> {
-    let replays = rows.iter().map(|row| QuirkReplay::of(row, before));
+    let replays = rows.iter().map(|row| QuirkReplay::from_row(row, before));
     let body = QuirkDocument {
         options,
         inputs,
@@ -177,10 +179,13 @@ mod tests {
     #[test]
     fn changes_are_of_the_answer_before() {
         // From 100 to 125 ps is 25 %; an increase from 0 has no percentage.
-        assert_eq!(change(Span(100), Span(125)), (25, Some(25.0)));
-        assert_eq!(change(Span(0), Span(125)), (125, None));
-        assert_eq!(ns(change(Span(2000), Span(1999)).0), "-0.001");
-        assert_eq!(ns(1_234_567), "1234.567");
+        assert_eq!(compute_change(Span(100), Span(125)), (25, Some(25.0)));
+        assert_eq!(compute_change(Span(0), Span(125)), (125, None));
+        assert_eq!(
+            format_ns(compute_change(Span(2000), Span(1999)).0),
+            "-0.001"
+        );
+        assert_eq!(format_ns(1_234_567), "1234.567");
     }
 
     #[test]

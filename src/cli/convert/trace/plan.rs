@@ -56,7 +56,7 @@ struct OutputName<'o> {
 }
 
 /// Chooses the output file of each trace of `inputs`.
-pub(super) fn plan(
+pub(super) fn plan_outputs(
     inputs: &[PathBuf],
     output: &Path,
     to: Option<OutputFormArg>,
@@ -198,7 +198,7 @@ mod tests {
             std::fs::write(at(name), b"").unwrap();
         }
         let named = |inputs: &[PathBuf], output: &str, to| {
-            let plan = plan(inputs, &at(output), to, VerifyLevel::Lengths);
+            let plan = plan_outputs(inputs, &at(output), to, VerifyLevel::Lengths);
             let jobs = plan.map_err(|e| e.to_string())?.jobs;
             let name = |job: ConvertTask| {
                 let output = job.output.unwrap();
@@ -247,7 +247,7 @@ mod tests {
             let error = named(inputs, output, to).unwrap_err();
             assert!(error.contains(part), "{error}");
         }
-        let piped = plan(
+        let piped = plan_outputs(
             &[at("a")],
             Path::new("-"),
             Some(OutputFormArg::Et),

@@ -25,7 +25,7 @@ pub(super) struct ConvertedTrace {
 }
 
 /// Renders the summary as text.
-pub(super) fn text(all: &[ConvertedTrace]) -> String {
+pub(super) fn render_text(all: &[ConvertedTrace]) -> String {
     let mut out = String::new();
     for one in all {
         let to = match &one.output {
@@ -34,83 +34,83 @@ pub(super) fn text(all: &[ConvertedTrace]) -> String {
         };
         let nodes = thousands(one.nodes as u64);
         let from = one.input.display();
-        say(
+        append_line(
             &mut out,
             format!("{from} ({}): {nodes} nodes to {to}", one.form),
         );
         if one.empty > 0 {
             let what = "records of no bytes are nodes of defaults, with the id 0; Chakra's Python reader \
                         ends at the first";
-            say(&mut out, format!("  {} {what}", one.empty));
+            append_line(&mut out, format!("  {} {what}", one.empty));
         }
         if let Some((report, wrong)) = &one.salvaged {
-            losses(&mut out, report, wrong.as_deref());
+            append_losses(&mut out, report, wrong.as_deref());
         }
     }
     out
 }
 
-fn say(out: &mut String, line: String) {
+fn append_line(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
 /// Prints the first of `items`, and the number of further items.
-fn each<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
+fn append_first<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
-        say(out, format!("    {}", words(item)));
+        append_line(out, format!("    {}", words(item)));
     }
     if let Some(more) = items.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        say(
+        append_line(
             out,
             format!("    … {} more: --format json", thousands(more as u64)),
         );
     }
 }
 
-fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
+fn append_losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
     if let Some(wrong) = wrong {
-        say(
+        append_line(
             out,
             format!("  the compressed data are damaged or cut short: {wrong}"),
         );
     }
     if report.is_whole() {
-        say(out, "  all read data was kept".to_owned());
+        append_line(out, "  all read data was kept".to_owned());
         return;
     }
     if report.metadata_lost {
-        say(
+        append_line(
             out,
             "  the metadata record is lost; one without content is in its place".to_owned(),
         );
     }
     if !report.lost.is_empty() {
         let bytes = thousands(report.bytes_lost() as u64);
-        say(
+        append_line(
             out,
             format!("  lost: {bytes} bytes in {} places", report.lost.len()),
         );
-        each(out, &report.lost, place);
+        append_first(out, &report.lost, describe_place);
     }
     if !report.repaired.is_empty() {
-        say(
+        append_line(
             out,
             format!(
                 "  kept despite damaged lengths: {} records",
                 report.repaired.len()
             ),
         );
-        each(out, &report.repaired, |(record, at)| {
+        append_first(out, &report.repaired, |(record, at)| {
             format!("record {record}, byte {at}")
         });
     }
     if !report.duplicate_ids.is_empty() {
         let count = report.duplicate_ids.len();
-        say(
+        append_line(
             out,
             format!("  left out because an earlier node has the same id: {count} records"),
         );
-        each(out, &report.duplicate_ids, |(record, id)| {
+        append_first(out, &report.duplicate_ids, |(record, id)| {
             format!("record {record}, node {id}")
         });
     }
@@ -121,18 +121,18 @@ fn losses(out: &mut String, report: &SalvageReport, wrong: Option<&str>) {
             "left out"
         };
         let count = thousands(report.dangling.len() as u64);
-        say(
+        append_line(
             out,
             format!("  {count} dependencies on missing nodes, {what}"),
         );
-        each(out, &report.dangling, |(node, on, data)| {
+        append_first(out, &report.dangling, |(node, on, data)| {
             let kind = if *data { "data" } else { "control" };
             format!("node {node} on {on} ({kind})")
         });
     }
 }
 
-fn place(lost: &LostRange) -> String {
+fn describe_place(lost: &LostRange) -> String {
     let LostRange {
         bytes,
         record,
@@ -205,7 +205,7 @@ struct DanglingRow {
 }
 
 /// Renders the summary as JSON.
-pub(super) fn json(all: &[ConvertedTrace]) -> String {
+pub(super) fn render_json(all: &[ConvertedTrace]) -> String {
     let path = |path: &PathBuf| path.display().to_string();
     let traces = all.iter().map(|one| TraceRow {
         input: path(&one.input),
@@ -213,13 +213,13 @@ pub(super) fn json(all: &[ConvertedTrace]) -> String {
         form: one.form.to_string(),
         nodes: one.nodes,
         empty_records: one.empty,
-        salvage: one.salvaged.as_ref().map(salvage),
+        salvage: one.salvaged.as_ref().map(salvage_row),
     });
     let traces = traces.collect();
     VersionedDocument::new("chakram.converted_traces.1", ConversionDocument { traces }).text()
 }
 
-fn salvage((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow {
+fn salvage_row((report, wrong): &(SalvageReport, Option<String>)) -> SalvageRow {
     let lost = report.lost.iter().map(|lost| LostRow {
         from_byte: lost.bytes.start,
         to_byte: lost.bytes.end,

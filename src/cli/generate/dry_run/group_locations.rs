@@ -35,7 +35,7 @@ pub struct NeighbourHops {
 impl NeighbourHops {
     /// Adds the routes of a group. `closes` adds the route from the last member to the first, in groups of more than
     /// two.
-    fn count(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
+    fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
         let Some(tiles) = topology.tiles() else {
             return;
         };
@@ -97,10 +97,10 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
         let mut alike: BTreeMap<SharedExtent, (u32, NeighbourHops)> = BTreeMap::new();
         for members in groups {
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
-            let (count, hops) = alike.entry(extent(&at, topology)).or_default();
+            let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
             *count += 1;
             // The routes of a pipeline do not close, because the last stage sends no messages to the first.
-            hops.count(&at, family != STAGES, topology);
+            hops.count_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tiles().is_some();
         all.extend(
@@ -117,7 +117,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
     all
 }
 
-fn extent(npus: &[Npu], topology: &Topology) -> SharedExtent {
+fn shared_extent(npus: &[Npu], topology: &Topology) -> SharedExtent {
     let dimensions = topology.dimensions().iter().enumerate();
     let along = dimensions.filter_map(|(dimension, of)| {
         let mut found: Vec<u32> = npus
@@ -165,7 +165,7 @@ mod tests {
         let count = |npus: &[u32], closes| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
             let mut hops = NeighbourHops::default();
-            hops.count(&npus, closes, machine.topology());
+            hops.count_routes(&npus, closes, machine.topology());
             (hops.ways, hops.links, hops.most, hops.between_dies)
         };
         assert_eq!(count(&[0, 1, 21, 20], true), (4, 4, 1, 0));
@@ -180,7 +180,7 @@ mod tests {
         let machine = Machine::preset("dgx-a100x4").unwrap();
         let at = |npus: &[u32]| {
             let npus: Vec<_> = npus.iter().copied().map(Npu).collect();
-            let found = extent(&npus, machine.topology());
+            let found = shared_extent(&npus, machine.topology());
             (found.regular, found.along)
         };
         assert_eq!(at(&[0, 1, 2, 3]), (true, vec![along(0, 8, 4, Some(1))]));

@@ -1,7 +1,7 @@
 //! Renders the plan of a dry run as JSON.
 
 use super::group_locations::GroupLocation;
-use super::{DryRunReport, phase};
+use super::{DryRunReport, phase_name};
 use chakram_report::document::VersionedDocument;
 use chakram_report::stack::StackReport;
 use chakram_trace::format::TensorClass;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 /// Renders the plan as JSON.
 pub fn render(dry: &DryRunReport<'_>) -> String {
-    VersionedDocument::new("chakram.plan.1", PlanDocument::of(dry)).text()
+    VersionedDocument::new("chakram.plan.1", PlanDocument::from_report(dry)).text()
 }
 
 #[derive(Serialize)]
@@ -101,12 +101,12 @@ struct CommunicationDocument<'a> {
 }
 
 impl<'a> PlanDocument<'a> {
-    fn of(dry: &'a DryRunReport<'_>) -> Self {
+    fn from_report(dry: &'a DryRunReport<'_>) -> Self {
         let DryRunReport { summary, room, .. } = dry;
         let PlanSummary { groups, stages, .. } = summary;
         let placement = dry.on.as_ref().map(|(machine, all)| PlacementDocument {
             machine,
-            families: all.iter().map(FamilyDocument::of).collect(),
+            families: all.iter().map(FamilyDocument::from_location).collect(),
         });
         let groups = groups.iter().map(|groups| GroupsDocument {
             family: groups.family,
@@ -129,14 +129,14 @@ impl<'a> PlanDocument<'a> {
             groups: groups.collect(),
             placement,
             stages: stages
-                .map(|(one, capacity)| StageDocument::of(one, *capacity))
+                .map(|(one, capacity)| StageDocument::from_summary(one, *capacity))
                 .collect(),
         }
     }
 }
 
 impl<'a> FamilyDocument<'a> {
-    fn of(lies: &'a GroupLocation) -> Self {
+    fn from_location(lies: &'a GroupLocation) -> Self {
         let along = lies.extent.along.iter().map(|along| AlongDocument {
             dimension: along.dimension,
             name: &along.name,
@@ -160,12 +160,12 @@ impl<'a> FamilyDocument<'a> {
 }
 
 impl<'a> StageDocument<'a> {
-    fn of(stage: &'a StageSummary, capacity: Option<u64>) -> Self {
+    fn from_summary(stage: &'a StageSummary, capacity: Option<u64>) -> Self {
         let memory = TensorClass::ALL.iter().zip(stage.memory);
         let communication = stage.communication.iter().map(|sum| CommunicationDocument {
             kind: &sum.kind,
             group: sum.family,
-            phase: sum.phase.map(|_| phase(sum.phase)),
+            phase: sum.phase.map(|_| phase_name(sum.phase)),
             calls: sum.calls,
             bytes: sum.bytes as f64,
         });

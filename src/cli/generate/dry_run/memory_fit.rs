@@ -62,7 +62,7 @@ impl StageMemory {
         let known = stages.clone().zip(own.iter().zip(&capacities));
         let too_large = known.filter_map(|((i, stage), (own, capacity))| {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
-            (is_beyond && !fits).then(|| (i, needs(i, stage, capacity.unwrap_or(0))))
+            (is_beyond && !fits).then(|| (i, format_need(i, stage, capacity.unwrap_or(0))))
         });
         // The ratios peak / capacity are compared without division: each peak is multiplied by the other capacity.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
@@ -74,7 +74,7 @@ impl StageMemory {
         Self {
             too_large: too_large.collect(),
             fullest: fullest.map(|(i, _)| i),
-            hint: hint(plan),
+            hint: suggest_savings(plan),
             capacities,
         }
     }
@@ -98,7 +98,7 @@ impl StageMemory {
 }
 
 /// Formats the need of a stage, as in ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
-fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
+fn format_need(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);
     parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
@@ -113,7 +113,7 @@ fn needs(index: usize, stage: &StageSummary, capacity: u64) -> String {
 }
 
 /// Suggests changes to a plan that save memory.
-fn hint(plan: &ParallelismPlan) -> String {
+fn suggest_savings(plan: &ParallelismPlan) -> String {
     let mut try_: Vec<String> = Vec::new();
     if plan.trains()
         && matches!(
@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn hints_are_of_what_the_plan_has_not() {
         let mut plan = ParallelismPlan::new();
-        assert_eq!(hint(&plan), "--recompute full, more --tensor or --pipeline");
+        assert_eq!(
+            suggest_savings(&plan),
+            "--recompute full, more --tensor or --pipeline"
+        );
         plan.data = 2;
         plan.tensor = 2;
         plan.zero = ZeroStage::Optimizer;
@@ -159,8 +162,8 @@ mod tests {
         plan.micro_batch = 4;
         let expected =
             "a smaller --micro-batch, --zero 2, --sequence-parallel, more --tensor or --pipeline";
-        assert_eq!(hint(&plan), expected);
+        assert_eq!(suggest_savings(&plan), expected);
         plan.schedule = PipelineSchedule::Inference;
-        assert!(hint(&plan).contains("--zero 3"));
+        assert!(suggest_savings(&plan).contains("--zero 3"));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
-use super::{DryRunReport, phase};
+use super::{DryRunReport, phase_name};
 use chakram_base::units::{Bytes, percent};
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
@@ -19,25 +19,25 @@ const LAYERS: usize = 46;
 /// Renders the plan as text.
 pub fn render(dry: &DryRunReport<'_>, style: TextStyle) -> String {
     let mut out = String::new();
-    write(&mut out, dry, style).expect("a string grows as needed");
+    write_text(&mut out, dry, style).expect("a string grows as needed");
     out
 }
 
-fn write(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Result {
-    head(out, dry)?;
+fn write_text(out: &mut String, dry: &DryRunReport<'_>, style: TextStyle) -> Result {
+    write_head(out, dry)?;
     if let Some(stack) = dry.stack {
         writeln!(out, "stack     {}", stack.to_line())?;
     }
-    groups(out, dry.summary, style)?;
+    write_groups(out, dry.summary, style)?;
     if let Some((machine, lies)) = &dry.on {
-        placed(out, machine, lies, style)?;
+        write_placed(out, machine, lies, style)?;
     }
-    stages(out, &dry.summary.stages, style)?;
+    write_stages(out, &dry.summary.stages, style)?;
     too_large(out, &dry.room, style)?;
-    communication(out, &dry.summary.stages, style)
+    write_communication(out, &dry.summary.stages, style)
 }
 
-fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
+fn write_head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     let DryRunReport {
         name,
         summary,
@@ -98,7 +98,7 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )
 }
 
-fn groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Result {
+fn write_groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Result {
     if summary.groups.is_empty() {
         return Ok(());
     }
@@ -120,7 +120,12 @@ fn groups(out: &mut String, summary: &PlanSummary, style: TextStyle) -> Result {
     Ok(())
 }
 
-fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextStyle) -> Result {
+fn write_placed(
+    out: &mut String,
+    machine: &str,
+    lies: &[GroupLocation],
+    style: TextStyle,
+) -> Result {
     if lies.is_empty() {
         return Ok(());
     }
@@ -132,7 +137,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextSt
     ]);
     table.heading(out, style)?;
     for lies in lies {
-        let along: Vec<_> = lies.extent.along.iter().map(along).collect();
+        let along: Vec<_> = lies.extent.along.iter().map(format_dimension).collect();
         let uneven = if lies.extent.regular {
             ""
         } else {
@@ -163,7 +168,7 @@ fn placed(out: &mut String, machine: &str, lies: &[GroupLocation], style: TextSt
 }
 
 /// Formats the members along a dimension, as in `2 of 8 nvlink, stride 4`.
-fn along(along: &DimensionMembers) -> String {
+fn format_dimension(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
         Some(apart) => format!(", stride {apart}"),
@@ -172,7 +177,7 @@ fn along(along: &DimensionMembers) -> String {
     format!("{} of {} {}{apart}", along.members, along.size, along.name)
 }
 
-fn stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
+fn write_stages(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
     let table = TextTable::new([
         left("STAGES", 9),
         right("PARAMETERS", 17),
@@ -237,7 +242,7 @@ fn too_large(out: &mut String, room: &StageMemory, style: TextStyle) -> Result {
     )
 }
 
-fn communication(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
+fn write_communication(out: &mut String, stages: &[StageSummary], style: TextStyle) -> Result {
     if stages.iter().all(|stage| stage.communication.is_empty()) {
         return Ok(());
     }
@@ -265,11 +270,11 @@ fn communication(out: &mut String, stages: &[StageSummary], style: TextStyle) ->
             let cells: [&dyn Display; 7] = [
                 &which,
                 &sum.kind,
-                &phase(sum.phase),
+                &phase_name(sum.phase),
                 &sum.family,
                 &thousands(sum.calls),
-                &size(sum.bytes),
-                &size(sum.bytes / u128::from(sum.calls.max(1))),
+                &saturating_bytes(sum.bytes),
+                &saturating_bytes(sum.bytes / u128::from(sum.calls.max(1))),
             ];
             table.row(out, &cells)?;
         }
@@ -277,6 +282,6 @@ fn communication(out: &mut String, stages: &[StageSummary], style: TextStyle) ->
     writeln!(out, "  per rank; bytes of whole buffers")
 }
 
-fn size(bytes: u128) -> Bytes {
+fn saturating_bytes(bytes: u128) -> Bytes {
     Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }

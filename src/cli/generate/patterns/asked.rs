@@ -11,7 +11,7 @@ use clap::ValueEnum;
 
 impl PatternArgs {
     /// Returns the requested pattern, its name, and the destination of its traces.
-    pub(in crate::generate) fn pattern(
+    pub(in crate::generate) fn requested_pattern(
         &self,
     ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {
         Ok(match self {

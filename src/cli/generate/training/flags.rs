@@ -14,7 +14,7 @@ pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
     /// Returns `plan` with its values replaced by the options on the command line, except the option `left_out`.
-    pub(super) fn over(
+    pub(super) fn apply_to_plan(
         &self,
         plan: ParallelismPlan,
         left_out: Option<&str>,
@@ -29,18 +29,18 @@ impl PlanFlags {
     }
 
     /// Returns the key and the values of each option on the command line.
-    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, String)> {
+    pub(super) fn given_values(&self) -> impl Iterator<Item = (&'static str, String)> {
         let given = self.0.iter();
         given.map(|(option, words)| (option.key, words.join(",")))
     }
 }
 
 /// Returns the options that have flags.
-fn options() -> impl Iterator<Item = &'static PlanOption> {
+fn flag_options() -> impl Iterator<Item = &'static PlanOption> {
     OPTIONS.iter().filter(|option| !option.value.is_empty())
 }
 
-fn arg(option: &'static PlanOption) -> Arg {
+fn option_arg(option: &'static PlanOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ValueSyntax::Number => value_parser!(u32).map(|n: u32| n.to_string()).into(),
         ValueSyntax::LongNumber => value_parser!(u64).map(|n: u64| n.to_string()).into(),
@@ -74,7 +74,7 @@ fn arg(option: &'static PlanOption) -> Arg {
 
 impl Args for PlanFlags {
     fn augment_args(command: Command) -> Command {
-        command.args(options().map(arg))
+        command.args(flag_options().map(option_arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -84,7 +84,7 @@ impl Args for PlanFlags {
 
 impl FromArgMatches for PlanFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = options().filter_map(|option| {
+        let given = flag_options().filter_map(|option| {
             let words = matches.get_many::<String>(option.key)?;
             Some((option, words.cloned().collect()))
         });

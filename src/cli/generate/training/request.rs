@@ -51,11 +51,11 @@ impl TrainingArgs {
         machine: Option<&Machine>,
         patterns: &[String],
     ) -> Result<TrainingRequest, Box<dyn Error>> {
-        self.asked_without(None, machine, patterns)
+        self.resolve_request_without(None, machine, patterns)
     }
 
     /// Resolves the model and the plan without the option `left_out`, which is `tokens` or an option of the plan.
-    pub(super) fn asked_without(
+    pub(super) fn resolve_request_without(
         &self,
         left_out: Option<&str>,
         machine: Option<&Machine>,
@@ -76,12 +76,12 @@ impl TrainingArgs {
                 _ => error.into(),
             }
         })?;
-        let (mut plan, origin) = self.plan.plan(left_out)?;
+        let (mut plan, origin) = self.plan.resolve_plan(left_out)?;
         let stack = self.stack.as_deref().filter(|_| left_out != Some(STACK));
         let stack = stack.map(SoftwareStack::load).transpose()?;
         let stack = stack.map(|stack| {
             let mut report = stack.begin_report();
-            let is_given = |key: &str| self.plan.states(&origin, key, left_out);
+            let is_given = |key: &str| self.plan.states_option(&origin, key, left_out);
             stack.decide_options(&mut plan, is_given, &mut report);
             report
         });

@@ -18,7 +18,7 @@ impl TrainingArgs {
         workload: &'a Workload,
     ) -> Vec<GivenSetting<'a>> {
         let tokens = self.tokens.map(|tokens| (TOKENS, tokens.to_string()));
-        let options = self.plan.flags.given().chain(tokens);
+        let options = self.plan.flags.given_values().chain(tokens);
         let settings = options.map(|(option, value)| GivenSetting {
             key: match option {
                 TOKENS => TOKENS.to_owned(),
@@ -27,12 +27,14 @@ impl TrainingArgs {
             value,
             option: None,
             without: Box::new(move || {
-                let other = self.asked_without(Some(option), Some(machine), &[]).ok()?;
+                let other = self
+                    .resolve_request_without(Some(option), Some(machine), &[])
+                    .ok()?;
                 let other = other.training;
                 if other.plan == training.plan && other.model == training.model {
                     return Some(RunWithout::default());
                 }
-                self.job(other, workload)
+                self.job_without(other, workload)
             }),
         });
         settings.collect()
@@ -52,11 +54,13 @@ impl TrainingArgs {
             value: stack.clone(),
             option: None,
             without: Box::new(move || {
-                let other = self.asked_without(Some(STACK), Some(machine), &[]).ok()?;
+                let other = self
+                    .resolve_request_without(Some(STACK), Some(machine), &[])
+                    .ok()?;
                 let other = other.training;
                 let run = match other.plan == training.plan && other.model == training.model {
                     true => RunWithout::default(),
-                    false => self.job(other, workload)?,
+                    false => self.job_without(other, workload)?,
                 };
                 Some(RunWithout {
                     machine: Some(Cow::Borrowed(machine)),
@@ -74,7 +78,7 @@ impl TrainingArgs {
 
     /// For settings with a machine of their own, replaces the job by the one for that machine, if the plan takes
     /// other facts from it than from `machine`.
-    pub fn rebind<'a>(
+    pub fn rebind_settings<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
         machine: &'a Machine,
@@ -91,14 +95,14 @@ impl TrainingArgs {
                     return Some(found);
                 };
                 let taken = |machine: &Machine| {
-                    let (mut plan, _) = self.plan.plan(None).ok()?;
+                    let (mut plan, _) = self.plan.resolve_plan(None).ok()?;
                     plan.bind(&machine_facts(machine)).ok()
                 };
                 if taken(other) == taken(machine) {
                     return Some(found);
                 }
                 let asked = self.asked(Some(other), &[]).ok()?;
-                let job = self.job(asked.training, workload)?;
+                let job = self.job_without(asked.training, workload)?;
                 Some(RunWithout {
                     machine: found.machine,
                     ..job
@@ -109,7 +113,11 @@ impl TrainingArgs {
 
     /// Returns the job of `training` if it has the ranks and nodes of `workload`; `None` otherwise, because otherwise
     /// the results clearly differ.
-    fn job(&self, training: TrainingPattern, workload: &Workload) -> Option<RunWithout<'static>> {
+    fn job_without(
+        &self,
+        training: TrainingPattern,
+        workload: &Workload,
+    ) -> Option<RunWithout<'static>> {
         let job = match self.extrapolate {
             Some(simulated) => ShortenedStep::new(training, simulated).ok()?.job(0),
             None => GeneratedJob::new(WorkloadPattern::Training(Box::new(training))),

@@ -1,6 +1,6 @@
 //! A report as an HTML page: one file that works offline.
 
-use super::text::{gigabytes, rate};
+use super::text::{format_gigabytes, format_rate};
 use super::{LlmReport, TimeSummary};
 use crate::statistics::LevelSummary;
 use chakram_base::units::{Span, percent, thousands};
@@ -23,16 +23,16 @@ pub fn render(report: &LlmReport) -> String {
     for warning in &report.warnings {
         body += &format!("<p><strong>{}</strong></p>", text(warning));
     }
-    body += &section("Answer", "answer", &answer(report));
-    body += &section("Times of requests", "times", &times(report));
+    body += &section("Answer", "answer", &render_answer(report));
+    body += &section("Times of requests", "times", &render_times(report));
     body += &section("Over time", "over-time", &over_time(report));
-    body += &section("Steps", "steps", &steps(report));
-    body += &section("Engines", "engines", &engines(report));
+    body += &section("Steps", "steps", &render_steps(report));
+    body += &section("Engines", "engines", &render_engines(report));
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     page(&title, &body)
 }
 
-fn answer(report: &LlmReport) -> String {
+fn render_answer(report: &LlmReport) -> String {
     let speed = &report.throughput;
     let mut rows = vec![
         vec![
@@ -40,7 +40,7 @@ fn answer(report: &LlmReport) -> String {
             number(
                 "/throughput/output_tokens_per_s",
                 speed.output_tokens_per_s,
-                &rate(speed.output_tokens_per_s),
+                &format_rate(speed.output_tokens_per_s),
             ),
         ],
         vec![
@@ -48,7 +48,7 @@ fn answer(report: &LlmReport) -> String {
             number(
                 "/throughput/requests_per_s",
                 speed.requests_per_s,
-                &rate(speed.requests_per_s),
+                &format_rate(speed.requests_per_s),
             ),
         ],
     ];
@@ -56,7 +56,7 @@ fn answer(report: &LlmReport) -> String {
         let path = "/throughput/output_tokens_per_s_per_npu";
         rows.push(vec![
             text("output tokens/s and NPU"),
-            number(path, each, &rate(each)),
+            number(path, each, &format_rate(each)),
         ]);
     }
     if let Some(rho) = report.rho {
@@ -76,7 +76,7 @@ fn answer(report: &LlmReport) -> String {
         let path = format!("/rows/{last}/goodput_per_s");
         rows.push(vec![
             text("goodput, requests/s"),
-            number(&path, goodput, &rate(goodput)),
+            number(&path, goodput, &format_rate(goodput)),
         ]);
     }
     if let Some(hits) = report.cache.hit_rate {
@@ -96,11 +96,11 @@ fn answer(report: &LlmReport) -> String {
     table(&["", ""], &rows)
 }
 
-fn span(path: &str, value: Span) -> String {
+fn render_span(path: &str, value: Span) -> String {
     number(path, value.0, &value.to_string())
 }
 
-fn times(report: &LlmReport) -> String {
+fn render_times(report: &LlmReport) -> String {
     let mut rows = Vec::new();
     for (at, row) in report.rows.iter().enumerate() {
         let kinds: [(&str, &str, &TimeSummary); 4] = [
@@ -114,12 +114,12 @@ fn times(report: &LlmReport) -> String {
             let mut cells = vec![text(&format!("{} {name}", row.name))];
             let mean = times
                 .mean
-                .map(|mean| span(&path("mean/value_ps"), mean.value));
+                .map(|mean| render_span(&path("mean/value_ps"), mean.value));
             cells.push(mean.unwrap_or_default());
             for k in 0..super::PERCENTS.len() {
                 let value = times.percentiles.get(k);
-                let value =
-                    value.map(|one| span(&path(&format!("percentiles/{k}/value_ps")), one.value));
+                let value = value
+                    .map(|one| render_span(&path(&format!("percentiles/{k}/value_ps")), one.value));
                 cells.push(value.unwrap_or_default());
             }
             rows.push(cells);
@@ -129,27 +129,27 @@ fn times(report: &LlmReport) -> String {
     let mut cells = vec![text("ITL, all gaps")];
     cells.push(
         gaps.mean
-            .map(|mean| span("/itl/mean_ps", mean))
+            .map(|mean| render_span("/itl/mean_ps", mean))
             .unwrap_or_default(),
     );
     for k in 0..super::PERCENTS.len() {
         let value = gaps
             .percentiles
             .get(k)
-            .map(|value| span(&format!("/itl/percentiles_ps/{k}"), *value));
+            .map(|value| render_span(&format!("/itl/percentiles_ps/{k}"), *value));
         cells.push(value.unwrap_or_default());
     }
     rows.push(cells);
     let mut body = table(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
     if let Some(all) = report.all() {
-        body += &distribution("Distribution of times to first token", &all.ttft);
-        body += &distribution("Distribution of the time of each further token", &all.tpot);
+        body += &draw_percentiles("Distribution of times to first token", &all.ttft);
+        body += &draw_percentiles("Distribution of the time of each further token", &all.tpot);
     }
     body
 }
 
 /// Draws percentiles as bars.
-fn distribution(name: &str, times: &TimeSummary) -> String {
+fn draw_percentiles(name: &str, times: &TimeSummary) -> String {
     let all = super::PERCENTS.iter().zip(&times.percentiles);
     let bars: Vec<BarRow> = all
         .map(|(percent, one)| BarRow {
@@ -169,7 +169,7 @@ fn distribution(name: &str, times: &TimeSummary) -> String {
     figure(&chart, &[], name)
 }
 
-fn level(label: &str, of: &LevelSummary) -> LineSeries {
+fn level_series(label: &str, of: &LevelSummary) -> LineSeries {
     let means = (0_u64..).zip(&of.means);
     LineSeries {
         label: label.to_owned(),
@@ -184,8 +184,8 @@ fn over_time(report: &LlmReport) -> String {
     let time = |ps: f64| Span(ps as u64).to_string();
     let thousandths = |value: f64| format!("{}", value / 1000.0);
     let all = [
-        level("running", &report.running),
-        level("waiting", &report.waiting),
+        level_series("running", &report.running),
+        level_series("waiting", &report.waiting),
     ];
     let chart = lines::chart(
         "Requests over time",
@@ -198,7 +198,7 @@ fn over_time(report: &LlmReport) -> String {
         report.running.interval_ps
     );
     let mut body = figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
-    let blocks = [level("held", &report.held_blocks)];
+    let blocks = [level_series("held", &report.held_blocks)];
     let all = u64::from(report.blocks) * u64::from(report.replicas);
     let chart = lines::chart(
         "Blocks of keys and values over time",
@@ -236,15 +236,15 @@ fn over_time(report: &LlmReport) -> String {
     body + &figure(&chart, &[(0, "tokens/s")], "Prompts and answers together.")
 }
 
-fn steps(report: &LlmReport) -> String {
+fn render_steps(report: &LlmReport) -> String {
     let steps = &report.steps;
     let mut rows = vec![
         vec![
             text("steps"),
             number("/steps/count", steps.count, &thousands(steps.count)),
         ],
-        vec![text("mean time"), span("/steps/mean_ps", steps.mean)],
-        vec![text("longest"), span("/steps/most_ps", steps.most)],
+        vec![text("mean time"), render_span("/steps/mean_ps", steps.mean)],
+        vec![text("longest"), render_span("/steps/most_ps", steps.most)],
         vec![
             text("tokens, mean"),
             number(
@@ -269,7 +269,7 @@ fn steps(report: &LlmReport) -> String {
     table(&["", ""], &rows)
 }
 
-fn engines(report: &LlmReport) -> String {
+fn render_engines(report: &LlmReport) -> String {
     let mut body = String::new();
     if let Some(place) = &report.place {
         let memory = &place.memory;
@@ -285,7 +285,11 @@ fn engines(report: &LlmReport) -> String {
         .map(|(name, key, bytes)| {
             vec![
                 text(name),
-                number(&format!("/place/memory/{key}"), bytes, &gigabytes(*bytes)),
+                number(
+                    &format!("/place/memory/{key}"),
+                    bytes,
+                    &format_gigabytes(*bytes),
+                ),
             ]
         })
         .collect();

@@ -70,7 +70,7 @@ pub fn classes(report: &LlmReport) -> String {
             number(row.goodput_per_s),
         ];
         for times in [&row.ttft, &row.tpot, &row.e2e, &row.queue] {
-            let values = values(times).into_iter();
+            let values = summary_values(times).into_iter();
             cells
                 .extend(values.map(|value| value.map_or(String::new(), |span| span.0.to_string())));
         }
@@ -79,7 +79,7 @@ pub fn classes(report: &LlmReport) -> String {
     rows.text()
 }
 
-fn values(times: &TimeSummary) -> [Option<Span>; 5] {
+fn summary_values(times: &TimeSummary) -> [Option<Span>; 5] {
     let at = |at: usize| times.percentiles.get(at).map(|one| one.value);
     [
         times.mean.map(|mean| mean.value),

@@ -14,7 +14,7 @@ pub fn render(report: &LlmReport, style: TextStyle) -> String {
 }
 
 /// Formats a rate with three digits.
-pub(in super::super) fn rate(per_second: f64) -> String {
+pub(in super::super) fn format_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1000.0 => thousands(rate.round() as u64),
         rate if rate >= 100.0 => format!("{rate:.0}"),
@@ -24,7 +24,7 @@ pub(in super::super) fn rate(per_second: f64) -> String {
 }
 
 /// Formats bytes in GB.
-pub(in super::super) fn gigabytes(bytes: u64) -> String {
+pub(in super::super) fn format_gigabytes(bytes: u64) -> String {
     format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
@@ -54,26 +54,26 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     for class in &report.classes {
         line(out, "requests", class)?;
     }
-    line(out, "rules", &rules(report))?;
+    line(out, "rules", &describe_rules(report))?;
     if let Some(place) = &report.place {
         let memory = &place.memory;
         let text = format!(
             "of {} an engine may take {} of each NPU: weights {} ({}), activations {}, context and graphs {}; {} are left for \
              keys and values of {} bytes a token ({})",
-            gigabytes(memory.memory),
-            gigabytes(memory.usable),
-            gigabytes(memory.weights),
+            format_gigabytes(memory.memory),
+            format_gigabytes(memory.usable),
+            format_gigabytes(memory.weights),
             place.weights,
-            gigabytes(memory.activations),
-            gigabytes(memory.context),
-            gigabytes(memory.left),
+            format_gigabytes(memory.activations),
+            format_gigabytes(memory.context),
+            format_gigabytes(memory.left),
             thousands(memory.kv_of_token),
             place.kv,
         );
         line(out, "memory", &text)?;
         let text = format!(
             "{}{}",
-            blocks(report),
+            describe_blocks(report),
             if memory.is_stated {
                 ", as the scenario states"
             } else {
@@ -81,9 +81,9 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
             }
         );
         line(out, "blocks", &text)?;
-        line(out, "tensor", &tensor(report))?;
+        line(out, "tensor", &describe_tensor(report))?;
     } else {
-        line(out, "blocks", &blocks(report))?;
+        line(out, "blocks", &describe_blocks(report))?;
     }
     for basis in &report.basis {
         line(out, "steps", basis)?;
@@ -108,12 +108,12 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     for warning in &report.warnings {
         paragraph(out, warning, "  ! ", 4, style.warning)?;
     }
-    times(out, report, style)?;
-    speeds(out, report, style)?;
-    steps(out, report, style)
+    write_times(out, report, style)?;
+    write_speeds(out, report, style)?;
+    write_steps(out, report, style)
 }
 
-fn rules(report: &LlmReport) -> String {
+fn describe_rules(report: &LlmReport) -> String {
     let value = |key: &str| {
         let found = report.rule_values.iter().find(|rule| rule.key == key);
         found.map_or("", |rule| rule.value.as_str())
@@ -137,7 +137,7 @@ fn rules(report: &LlmReport) -> String {
     text
 }
 
-fn blocks(report: &LlmReport) -> String {
+fn describe_blocks(report: &LlmReport) -> String {
     let size = report
         .rule_values
         .iter()
@@ -151,7 +151,7 @@ fn blocks(report: &LlmReport) -> String {
 }
 
 /// Describes the number of NPUs of an engine, and the alternatives.
-fn tensor(report: &LlmReport) -> String {
+fn describe_tensor(report: &LlmReport) -> String {
     let Some(place) = &report.place else {
         return String::new();
     };
@@ -189,7 +189,7 @@ fn tensor(report: &LlmReport) -> String {
     }
 }
 
-fn times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let table = TextTable::new([
         left("TIME", 24),
         right("mean", 12),
@@ -239,25 +239,25 @@ fn times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     paragraph(out, text, "  ", 2, anstyle::Style::new())
 }
 
-fn speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let table = TextTable::new([left("THROUGHPUT", 52), right("", 20)]);
     table.heading(out, style)?;
     let speed = &report.throughput;
     let mut row = |name: &str, value: String| table.row(out, &[&name, &value]);
-    row("output tokens/s", rate(speed.output_tokens_per_s))?;
+    row("output tokens/s", format_rate(speed.output_tokens_per_s))?;
     if let Some(steady) = speed.steady_output_tokens_per_s {
-        row("output tokens/s between ramps", rate(steady))?;
+        row("output tokens/s between ramps", format_rate(steady))?;
     }
     if let Some(each) = speed.output_tokens_per_s_per_npu {
-        row("output tokens/s and NPU", rate(each))?;
+        row("output tokens/s and NPU", format_rate(each))?;
     }
-    row("prompt tokens/s", rate(speed.prompt_tokens_per_s))?;
-    row("requests/s", rate(speed.requests_per_s))?;
+    row("prompt tokens/s", format_rate(speed.prompt_tokens_per_s))?;
+    row("requests/s", format_rate(speed.requests_per_s))?;
     if let Some(dollars) = speed.dollars_per_million_output_tokens {
         row("dollars a million output tokens", format!("{dollars:.3}"))?;
     }
     for of in &report.rows {
-        limits(&mut row, report, of)?;
+        write_limits(&mut row, report, of)?;
     }
     if let Some(rate) = report.cache.hit_rate {
         row(
@@ -280,7 +280,11 @@ fn speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     row("time in which engines run a step", percent(busy))
 }
 
-fn limits(row: &mut impl FnMut(&str, String) -> Result, report: &LlmReport, of: &LlmRow) -> Result {
+fn write_limits(
+    row: &mut impl FnMut(&str, String) -> Result,
+    report: &LlmReport,
+    of: &LlmRow,
+) -> Result {
     let (Some(attained), Some(goodput)) = (of.attained, of.goodput_per_s) else {
         return Ok(());
     };
@@ -302,11 +306,11 @@ fn limits(row: &mut impl FnMut(&str, String) -> Result, report: &LlmReport, of: 
     }
     row(
         &format!("{name}goodput, requests/s within all limits"),
-        rate(goodput),
+        format_rate(goodput),
     )
 }
 
-fn steps(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+fn write_steps(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
     let steps = &report.steps;
     let table = TextTable::new([left("STEPS", 52), right("", 20)]);
     table.heading(out, style)?;

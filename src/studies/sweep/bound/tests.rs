@@ -18,7 +18,10 @@ fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefus
     let WorkSource::Plan(pattern) = &resolved.work else {
         panic!("it is a plan")
     };
-    Ok([quick(&resolved, pattern)?.0, whole(&resolved, pattern)?.0])
+    Ok([
+        bound_quickly(&resolved, pattern)?.0,
+        whole(&resolved, pattern)?.0,
+    ])
 }
 
 /// No replay is faster than the whole bound, and the whole bound is at least the quick one; tested over plans,

@@ -8,8 +8,8 @@
 //! of threads. A shard answers every point of its part that a single run over all points would
 //! answer, because its own best point is never better than the overall best.
 
-use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, knows};
-use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score};
+use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
+use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
 use crate::sweep::bound::PointBound;
 use crate::sweep::objective::PointMeasures;
 use crate::sweep::setting::{self, Settings};
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 type QueueEntry = (u64, bool, usize);
 
 /// Maps a number to an integer such that the order is preserved.
-fn ordered(score: f64) -> u64 {
+fn to_ordered_bits(score: f64) -> u64 {
     let bits = score.to_bits();
     if score.is_sign_negative() {
         !bits
@@ -50,13 +50,13 @@ struct BestFirstSearch<'s> {
 
 impl BestFirstSearch<'_> {
     /// Processes the head of the queue while its questions are answered; returns true at the end of the search.
-    fn advance(&mut self, known: &KnownPoints) -> bool {
+    fn advance_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
-            if head >= self.limit() {
+            if head >= self.score_limit() {
                 return true;
             }
             let queued = &self.points[index];
-            if !knows(known, &queued.key, question(is_whole)) {
+            if !is_answered(known, &queued.key, open_question(is_whole)) {
                 return false;
             }
             self.queue.pop_first();
@@ -66,8 +66,9 @@ impl BestFirstSearch<'_> {
                 // The point was rejected while its bound was computed, or answered.
                 _ => {
                     let answer = knowledge.answer.as_ref();
-                    let score = answer.and_then(|answer| score(self.study, &queued.point, answer));
-                    self.best = super::least([self.best, score]);
+                    let score = answer
+                        .and_then(|answer| score_of_answer(self.study, &queued.point, answer));
+                    self.best = super::least_score([self.best, score]);
                     self.taken.push(index);
                 }
             }
@@ -76,21 +77,21 @@ impl BestFirstSearch<'_> {
     }
 
     /// Returns the score below which a bound must be.
-    fn limit(&self) -> u64 {
-        self.best.map_or(u64::MAX, ordered)
+    fn score_limit(&self) -> u64 {
+        self.best.map_or(u64::MAX, to_ordered_bits)
     }
 
     /// Returns the first question of the queue that is neither answered nor in progress.
     fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
-        if self.advance(known) {
+        if self.advance_head(known) {
             return None;
         }
-        let limit = self.limit();
+        let limit = self.score_limit();
         let needed = self.queue.iter().take_while(|entry| entry.0 < limit);
         needed
-            .map(|(_, is_whole, index)| (question(*is_whole), &self.points[*index]))
+            .map(|(_, is_whole, index)| (open_question(*is_whole), &self.points[*index]))
             .find(|(question, queued)| {
-                !in_flight.contains(&queued.key) && !knows(known, &queued.key, *question)
+                !in_flight.contains(&queued.key) && !is_answered(known, &queued.key, *question)
             })
             .map(|(question, queued)| (queued.key.clone(), question, queued.point.clone()))
     }
@@ -104,13 +105,13 @@ impl BestFirstSearch<'_> {
         };
         let score = self.study.objectives[0].score(&measures, &self.study.whole(&queued.point));
         // A point without a score comes first, because no bound excludes it.
-        let score = ordered(score.unwrap_or(f64::NEG_INFINITY));
+        let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }
 }
 
 /// Returns the open question for a point in the queue.
-fn question(is_whole: bool) -> PointQuestion {
+fn open_question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
     } else {
@@ -125,9 +126,9 @@ impl StudyExplorer<'_> {
         depth: usize,
         fixed: &Settings,
     ) -> Result<Option<f64>, SweepError> {
-        let list = self.listing(depth, fixed);
+        let list = self.list_points(depth, fixed);
         let numbered = self.study.layers.len() == 1;
-        self.ask(
+        self.answer_questions(
             list.iter()
                 .map(|(_, point)| (PointQuestion::Quick, point.clone()))
                 .collect(),
@@ -144,7 +145,7 @@ impl StudyExplorer<'_> {
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
                 // The point was rejected, or its answer is missing.
-                let _ = self.visit(numbered.then_some(number), &point);
+                let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;
             };
             let amounts = self.evaluator.bounded_measures(&point, 0);
@@ -157,7 +158,7 @@ impl StudyExplorer<'_> {
             search.insert(search.points.len() - 1, bound);
         }
         self.ask_while(|known, in_flight| search.next(known, in_flight))?;
-        while !search.advance(&self.known) {
+        while !search.advance_head(&self.known) {
             // New answers are not allowed, and the answer at the head is missing.
             if let Some((_, _, index)) = search.queue.pop_first() {
                 search.taken.push(index);
@@ -165,7 +166,7 @@ impl StudyExplorer<'_> {
         }
         for index in &search.taken {
             let queued = &search.points[*index];
-            let _ = self.visit(numbered.then_some(queued.number), &queued.point);
+            let _ = self.visit_point(numbered.then_some(queued.number), &queued.point);
         }
         for (_, is_whole, index) in &search.queue {
             let queued = &search.points[*index];
@@ -192,7 +193,7 @@ impl StudyExplorer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::ordered;
+    use super::to_ordered_bits;
 
     #[test]
     fn integers_keep_the_order_of_numbers() {
@@ -208,7 +209,7 @@ mod tests {
         ];
         assert!(
             all.windows(2)
-                .all(|pair| ordered(pair[0]) < ordered(pair[1]))
+                .all(|pair| to_ordered_bits(pair[0]) < to_ordered_bits(pair[1]))
         );
     }
 }

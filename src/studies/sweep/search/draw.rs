@@ -5,7 +5,7 @@ use chakram_base::random::split_mix;
 use std::collections::BTreeMap;
 
 /// Draws `draws` of `size` indices, each at most once, in random order.
-pub(super) fn draw(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
+pub(super) fn draw_indices(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
     // Draws inside other layers differ from point to point, but not from run to run.
     let mut state = setting::line(fixed).bytes().fold(seed, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -32,14 +32,14 @@ mod tests {
     #[test]
     fn draws_are_different_and_repeatable() {
         let none = Settings::new();
-        let drawn = draw(7, &none, 1000, 200);
-        assert_eq!(drawn, draw(7, &none, 1000, 200));
-        assert_ne!(drawn, draw(8, &none, 1000, 200));
+        let drawn = draw_indices(7, &none, 1000, 200);
+        assert_eq!(drawn, draw_indices(7, &none, 1000, 200));
+        assert_ne!(drawn, draw_indices(8, &none, 1000, 200));
         let unique: BTreeSet<u64> = drawn.iter().copied().collect();
         assert_eq!(unique.len(), 200);
         assert!(unique.iter().all(|index| *index < 1000));
         // Drawing all indices gives a permutation.
-        let mut all = draw(7, &none, 50, 80);
+        let mut all = draw_indices(7, &none, 50, 80);
         assert_ne!(all, (0..50).collect::<Vec<_>>());
         all.sort_unstable();
         assert_eq!(all, (0..50).collect::<Vec<_>>());

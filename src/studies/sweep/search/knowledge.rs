@@ -49,7 +49,7 @@ impl PointKnowledge {
     }
 
     /// Returns the journal entry with these results.
-    fn entry(&self, key: &str) -> JournalEntry {
+    fn to_journal_entry(&self, key: &str) -> JournalEntry {
         JournalEntry {
             point: key.to_owned(),
             bound: self.whole.or(self.quick),
@@ -59,7 +59,7 @@ impl PointKnowledge {
 }
 
 /// Returns true if a question about the point with this key is answered.
-pub(super) fn knows(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
+pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestion) -> bool {
     known.get(key).is_some_and(|known| known.has(question))
 }
 
@@ -82,14 +82,14 @@ struct SharedKnowledge<N> {
 
 impl StudyExplorer<'_> {
     /// Answers all unanswered `questions`.
-    pub(super) fn ask(
+    pub(super) fn answer_questions(
         &mut self,
         questions: Vec<(PointQuestion, Settings)>,
     ) -> Result<(), SweepError> {
         let mut open: BTreeMap<String, (PointQuestion, Settings)> = BTreeMap::new();
         for (question, point) in questions {
             let key = setting::line(&point);
-            if !knows(&self.known, &key, question) {
+            if !is_answered(&self.known, &key, question) {
                 open.insert(key, (question, point));
             }
         }
@@ -117,7 +117,7 @@ impl StudyExplorer<'_> {
             known: std::mem::take(&mut self.known),
             in_flight: BTreeSet::new(),
             next,
-            best: self.best(),
+            best: self.best_row(),
             failed: None,
             done: WorkDone::default(),
         });
@@ -125,7 +125,7 @@ impl StudyExplorer<'_> {
         let this = &*self;
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
-                scope.spawn(inherited(|| this.work(&shared, &answered)));
+                scope.spawn(inherited(|| this.answer_until_done(&shared, &answered)));
             }
         });
         let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +138,7 @@ impl StudyExplorer<'_> {
     }
 
     /// Answers questions until no question is left.
-    fn work<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
+    fn answer_until_done<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
     {
@@ -166,14 +166,14 @@ impl StudyExplorer<'_> {
                 resume_unwind(panic)
             });
             let seconds = start.elapsed().as_secs_f64();
-            let entry = found.entry(&key);
+            let entry = found.to_journal_entry(&key);
             // An interrupted point has no answer.
             let written = interrupt::check().map_err(SweepError::from).and_then(|()| {
                 let journal = self.journal.as_ref();
                 Ok(journal.map_or(Ok(()), |journal| journal.add(&entry))?)
             });
             let answer = found.answer.as_ref();
-            let score = answer.and_then(|answer| self.score(&point, answer));
+            let score = answer.and_then(|answer| self.score_answer(&point, answer));
 
             state = shared.lock().unwrap_or_else(PoisonError::into_inner);
             let now = &mut *state;
@@ -200,11 +200,12 @@ impl StudyExplorer<'_> {
     }
 
     /// Returns the best of the rows.
-    fn best(&self) -> Option<(String, f64)> {
+    fn best_row(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
-            RowOutcome::Answered(answer) => {
-                Some((setting::line(&row.point), self.score(&row.point, answer)?))
-            }
+            RowOutcome::Answered(answer) => Some((
+                setting::line(&row.point),
+                self.score_answer(&row.point, answer)?,
+            )),
             RowOutcome::Dominated(_) => None,
         });
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))

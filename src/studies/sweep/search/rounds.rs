@@ -46,7 +46,7 @@ impl StudyExplorer<'_> {
                     fixed.retain(|key, _| !keys.contains(key));
                 }
                 let known = self.rows.len();
-                self.explore(index, &fixed)?;
+                self.explore_layers(index, &fixed)?;
                 let scores = self.rows[known..].iter().enumerate();
                 let scores = scores.filter_map(|(i, row)| Some((self.row_score(row)?, known + i)));
                 let least = scores.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

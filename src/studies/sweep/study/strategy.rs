@@ -24,7 +24,7 @@ pub enum SearchStrategy {
 impl SearchStrategy {
     const NAMES: [&'static str; 4] = ["grid", "random", "coordinate", "branch-and-bound"];
 
-    fn read(table: &ConfigTable<'_>) -> Result<Self, ConfigError> {
+    fn parse_strategy(table: &ConfigTable<'_>) -> Result<Self, ConfigError> {
         let draws = table.get("draws");
         let name = table.or("strategy", "grid", |field| {
             field.choice(&Self::NAMES.map(|name| (name, name)))
@@ -62,14 +62,14 @@ pub struct StudyLayer {
 }
 
 /// Parses all layers; if there are none, one layer has all axes.
-pub(super) fn layers(
+pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[StudyAxis],
 ) -> Result<Vec<StudyLayer>, ConfigError> {
     let Some(field) = root.get("layer") else {
         return Ok(vec![StudyLayer {
             axes: (0..axes.len()).collect(),
-            strategy: SearchStrategy::read(root)?,
+            strategy: SearchStrategy::parse_strategy(root)?,
         }]);
     };
     if let Some(strategy) = root.get("strategy") {
@@ -100,7 +100,7 @@ pub(super) fn layers(
         }
         layers.push(StudyLayer {
             axes: of,
-            strategy: SearchStrategy::read(&table)?,
+            strategy: SearchStrategy::parse_strategy(&table)?,
         });
     }
     if let Some(left) = taken.iter().position(|taken| !taken) {
