@@ -1,8 +1,8 @@
 //! Converts reports of Nsight Systems, exported to SQLite, to one trace per process that uses devices.
 //!
-//! An export has one table per kind of event; the reader reads one row at a time. Each process becomes a set of host
-//! and device events in the same form as a Kineto trace. From there, PyTorch's conversion does the rest: launches by
-//! correlation, streams, matching of communication across ranks, clocks, waits and unknown values.
+//! An export has one table per kind of event; the reader reads one row at a time. Each process in an export becomes
+//! a set of host and device events in the same form as a Kineto trace. From there, PyTorch's conversion does the
+//! rest: launches by correlation, streams, matching of communication across ranks, clocks, waits and unknown values.
 //!
 //! - `sqlite`: pages, rows and values of a file;
 //! - `report`: events of processes;

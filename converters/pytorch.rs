@@ -1,12 +1,12 @@
 //! Converts captures of PyTorch: the host trace of `ExecutionTraceObserver`, the device trace of Kineto, or both.
 //!
-//! Both files are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)), one element
-//! at a time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and only arguments
-//! that a conversion needs are kept. Readers check which keys are present and ignore the stated version, because
-//! versions do not determine the keys.
+//! Host and device traces are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)),
+//! one element at a time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and
+//! only arguments that a conversion needs are kept. Readers check which keys are present and ignore the stated
+//! version, because versions do not determine the keys.
 //!
 //! Damage is an error with its byte offset. Damage that profilers and scripts are known to write is repaired if it has
-//! only one possible meaning ([`JsonRepairKind`]). Each repair is reported.
+//! only one possible meaning ([`JsonRepairKind`]). Each repair of JSON is reported.
 
 mod activities;
 mod alike_kernels;
@@ -87,7 +87,7 @@ pub enum JsonRepairKind {
     Comma,
 }
 
-/// One repair.
+/// One repair of damaged JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonRepair {
     /// Offset of the repair in the decompressed text, bytes.

@@ -3,8 +3,8 @@
 //!
 //! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates; the next layer
 //! starts afterwards. In the backward pass, from the last layer to the first, the input gradient computes and
-//! communicates in the same way. Then the weight gradient computes and starts its collective; only the same layer of
-//! the next pass waits for that collective. Times are nanoseconds.
+//! communicates in the same way. After the input gradient, the weight gradient computes and starts its collective;
+//! only the same layer of the next pass waits for that collective. Times are nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ pub struct SimaiWorkload {
     recomputing: BTreeSet<usize>,
 }
 
-/// One layer.
+/// One layer of a SimAI workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiLayer {
     /// Name, a single word.
@@ -52,7 +52,7 @@ pub struct SimaiLayer {
     pub weight_gradient: SimaiStage,
 }
 
-/// One stage of a layer.
+/// One stage of a layer: its compute time and its collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimaiStage {
     /// Compute time, ns.

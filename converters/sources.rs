@@ -206,7 +206,8 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes read for detection. This head is large because metadata may precede the events.
+/// Number of bytes read for detection. The head of the file that is read for detection is large
+/// because metadata may precede the events.
 const HEAD: u64 = 1 << 20;
 
 /// Returns the source of a file, or a description of what it is instead.

@@ -2,9 +2,9 @@
 //!
 //! The kind of parallelism defines how the stages of the layers depend on one another. [`TextWorkload::write`] produces
 //! the same traces as Chakra's public converter, byte for byte: the same names, the same ids (which continue from rank
-//! to rank), and dependencies in the same order. So a `NONE` outside DLRM becomes an all-reduce of its stated bytes,
-//! which are zero. Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. Input that the public converter
-//! would silently misread, or crash on, is rejected with its line.
+//! to rank), and dependencies in the same order. A `NONE` outside DLRM becomes an all-reduce of its stated bytes, which
+//! are zero. Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. Input that the public converter would
+//! silently misread, or crash on, is rejected with its line.
 
 mod emit;
 mod parse;
@@ -18,9 +18,9 @@ pub enum TextParallelism {
     Data,
     /// Model parallelism: activations and their gradients are exchanged layer by layer.
     Model,
-    /// Both, with nodes named as in `HYBRID_DATA_MODEL`.
+    /// Data and model parallelism, with nodes named as in `HYBRID_DATA_MODEL`.
     DataModel,
-    /// Both, with nodes named as in `HYBRID_MODEL_DATA`.
+    /// Data and model parallelism, with nodes named as in `HYBRID_MODEL_DATA`.
     ModelData,
     /// DLRM: layer 0 is an embedding whose all-to-all joins after the bottom MLP.
     Dlrm {
@@ -74,7 +74,7 @@ pub struct LayerStage {
     pub bytes: u64,
 }
 
-/// One layer.
+/// One layer of a text workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextLayer {
     /// Name, a single word.

@@ -2,8 +2,8 @@
 //!
 //! A file is an `XSpace` of planes: one per device, with a line per stream; one plane for the
 //! host's threads; and one with the compiled programs (`HloProto`). Fields follow the public
-//! `xplane.proto` and `hlo.proto`. Each file is kept in memory once, and events borrow from its
-//! contents.
+//! `xplane.proto` and `hlo.proto`. Each profile file is kept in memory once, and events borrow from
+//! its contents.
 //!
 //! - `space`: planes, lines, events and stats;
 //! - `timeline`: time slices of a device's streams, and the calls that launched them;

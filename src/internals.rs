@@ -1,5 +1,5 @@
-//! Internals for tests, benches and fuzz targets. They are not part of the public interface and change without notice.
-//! A test that needs more internals belongs in the crate that it tests.
+//! Internals for tests, benches and fuzz targets. These internals are not part of the public interface and change
+//! without notice. A test that needs more internals belongs in the crate that it tests.
 
 /// Networks that are driven event by event: tests compare a replay's transfers with each network alone.
 pub use chakram_hardware::network::{

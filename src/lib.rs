@@ -12,7 +12,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It can also be generated ([`Job::generate`]), or read from ASTRA-sim's inputs ([`AstraSimJob`]).
+//! A job can also be generated ([`Job::generate`]), or read from ASTRA-sim's inputs
+//! ([`AstraSimJob`]).
 //!
 //! - [`job`]: jobs from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
@@ -195,7 +196,8 @@ pub mod engine {
 }
 
 pub mod generate {
-    //! Generated microbenchmarks and training steps. The same nodes can go to a file or directly to a graph.
+    //! Generated microbenchmarks and training steps. The generated nodes can go to a file or directly to a
+    //! graph.
     //!
     //! ```
     //! use chakram::generate::{CollectivePattern, WorkloadPattern};
@@ -390,7 +392,7 @@ pub mod report {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
     //!
-    //! One row per node, in the column layout of Apache Arrow:
+    //! The node table has one row per node, in the column layout of Apache Arrow:
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, ReplayOptions};
@@ -555,7 +557,7 @@ pub mod trace {
 }
 
 pub mod units {
-    //! Quantities with their units. All rounding happens here.
+    //! Quantities with their units. All rounding of quantities happens in this module.
     //!
     //! ```
     //! use chakram::units::{Bandwidth, Bytes, Span};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Connection between GPUs: sender, receiver and channel.
 pub(super) type Connection = (u32, u32, u32);
 
-/// One end of a connection: the thread block, and its sending or receiving steps in order.
+/// Thread block of one end of a connection, and its sending or receiving steps in order.
 #[derive(Clone, Debug, Default)]
 struct ConnectionEnd {
     block: Option<u32>,

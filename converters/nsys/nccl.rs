@@ -319,8 +319,8 @@ mod tests {
         assert_eq!(NcclRange::read("forward", Some(payload)), None);
     }
 
-    /// Two calls of a group and one kernel: 100 + 28 bytes. Two calls and two kernels: each kernel has one call. Two
-    /// calls and three kernels: no assignment.
+    /// The group has two calls and one kernel, which moves 100 + 28 bytes. With two calls and two kernels, each
+    /// kernel has one call. Two calls cannot be assigned to three kernels.
     #[test]
     fn kernels_have_the_calls_before_their_launches() {
         let of = |moments: &[ThreadMoment]| {

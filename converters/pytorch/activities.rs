@@ -1,9 +1,9 @@
 //! Activities of a rank, with the dependencies that determine when each can start.
 //!
 //! Every operator becomes one activity, placed in the gap between its child calls in which it does its own work
-//! ([`own_places`]). The rest of the operator's own time, and the time between operators, becomes host time before
-//! the next activity. So no time is lost, and every activity keeps its recorded time. An annotation becomes a mark of
-//! zero length, because the time between its child calls is Python's.
+//! ([`own_places`]). The time of an operator outside its own activity, and the time between operators, becomes host
+//! time before the next activity. The conversion loses no time, and every activity keeps its recorded time. An
+//! annotation becomes a mark of zero length, because the time between its child calls is Python's.
 //!
 //! An activity depends on the following activities, each of which had ended when it started:
 //!
@@ -99,7 +99,7 @@ pub struct DependencyStats {
 /// Activities of a rank.
 #[derive(Debug, Default)]
 pub struct Activities {
-    /// All activities; the fields below refer to them by index.
+    /// All activities; the other fields refer to activities by index in this list.
     pub list: Vec<Activity>,
     /// Pairs of dependency and dependent, sorted by dependent, without duplicates.
     pub dependencies: Vec<(u32, u32)>,

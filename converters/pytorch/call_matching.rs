@@ -36,7 +36,7 @@ pub struct MatchedMessage {
     pub receive: CommRef,
 }
 
-/// All matches of a job.
+/// All matched collectives and messages of a job.
 #[derive(Debug, Default)]
 pub struct CallMatches {
     /// Collectives, sorted by group and sequence.

@@ -6,13 +6,13 @@ use chakram_trace::format::CollectiveKind;
 /// Kind of communication, as named by the library that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CarrierKind {
-    /// All-reduce.
+    /// The name means an all-reduce.
     AllReduce,
     /// Reduce-scatter; gloo carries out a reduce-scatter as an all-reduce.
     ReduceScatter,
-    /// All-gather.
+    /// The name means an all-gather.
     AllGather,
-    /// All-to-all.
+    /// The name means an all-to-all.
     AllToAll,
     /// Broadcast.
     Broadcast,

@@ -44,7 +44,8 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
             return Some(0);
         }
     }
-    // Most of the shorter list must overlap the longer one, otherwise almost any shift would fit.
+    // Most of the shorter list of calls must overlap the longer one, otherwise almost any shift
+    // would fit.
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
     let shifts = (low..=high).filter(|&shift| overlap_count(n, m, shift) >= least.max(1));

@@ -1,9 +1,10 @@
 //! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all of them at about the same moment. So the difference between its end
-//! times on two ranks is the difference between their clocks, plus the delay in noticing the end. The *estimate* is the
-//! median difference of end times over all collectives that two ranks share. Causality bounds the estimate: no member
-//! can end before the last has started, and no message arrives before it was sent.
+//! A collective that needs every member ends on all of them at about the same moment. The difference between the end
+//! times of a collective that needs every member on two ranks is the difference between their clocks, plus the delay in
+//! noticing the end. The *estimate* is the median difference of end times over all collectives that two ranks share.
+//! Causality bounds the estimate: no member can end before the last has started, and no message arrives before it was
+//! sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
 //! explains, the rank's times are corrected by a line:
@@ -12,10 +13,11 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on one host share a clock, so their estimate is noise. So a clock on the same host is
-//! corrected only if zero is outside the bounds, and then only to the nearer bound. The same rule
-//! applies if only messages were observed, because messages give bounds but no estimate. If the
-//! captures do not name their hosts, estimates within the scatter are not applied.
+//! Ranks on one host share a clock, so their estimate is noise. A clock on the same host is
+//! corrected only if zero is outside the bounds, and then only to the nearer bound. The estimated
+//! clock difference is also ignored unless zero is outside the bounds if only messages were
+//! observed, because messages give bounds but no estimate. If the captures do not name their hosts,
+//! estimates within the scatter are not applied.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -191,7 +193,8 @@ fn estimate_offset(
         seen.spans[0] = (time(start), time(end));
     }
     let (drift, drift_from) = match hosts {
-        // Same host, same clock: the drift continues from the first rank's origin.
+        // Ranks on the same host have the same clock, so the drift continues from the first rank's
+        // origin.
         HostRelation::Same => (base.drift, base.drift_from),
         HostRelation::Different | HostRelation::Unknown => fit_drift(&seen),
     };
@@ -205,8 +208,8 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Errors in the two clocks can make the bounds contradict each other. Then the estimate, or the
-    // middle of the bounds, is used unchanged.
+    // Errors in the two clocks can make the bounds contradict each other. If the bounds contradict
+    // each other, the estimate, or the middle of the bounds, is used unchanged.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -341,8 +344,8 @@ fn collect_observations(
         if matched.kind.has_root() {
             continue;
         }
-        // Each member is compared with the first member and with its neighbour. All pairs would be quadratic in
-        // large groups, and a chain of neighbours reaches every member.
+        // Each member of a collective is compared with the first member and with its neighbour. Comparing all
+        // pairs of members would be quadratic in large groups, and a chain of neighbours reaches every member.
         let first = matched.members[0];
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));

@@ -61,7 +61,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     );
     let stride = match front[..] {
         [.., one, next] => next.checked_sub(one)?,
-        // One member does not determine the stride, but together with the size it does.
+        // One member does not determine the stride, but one member and the group's size do.
         [first] => match (&back, size) {
             (Some(back), Some(size)) => {
                 let [last] = back[..] else { return None };

@@ -1,7 +1,7 @@
 //! Builds host nodes for a capture without a host trace, from the operators in the Kineto trace.
 //!
-//! Kineto has names, shapes, types and scalar values, but no outputs and no storages. So output shapes are derived from
-//! input shapes, and uses of results are inferred from times alone.
+//! Kineto has names, shapes, types and scalar values, but no outputs and no storages. In a conversion from Kineto
+//! alone, output shapes are derived from input shapes, and uses of results are inferred from times alone.
 
 use super::call_names::{carrier_kind, operator_kind};
 use super::elements::{element_bytes, elements_of};

@@ -1,6 +1,6 @@
 //! FLOPs and bytes of operators, from the shapes of their arguments.
 //!
-//! A multiplication and an addition count as two operations. So C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
+//! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
 //! convolution is such a matrix multiplication for every position of its output: 2 · elements of the output ·
 //! elements of the weight ÷ output channels. The backward pass of a convolution has a multiplication of the same size
 //! for each gradient that it computes. Attention has two multiplications (Q·Kᵀ and P·V) in the forward pass, and five

@@ -1,8 +1,8 @@
 //! Derives output shapes for operators with recorded inputs but no recorded outputs.
 //!
 //! For matrix multiplications and convolutions, the output shapes follow exactly from the inputs. Outputs of
-//! reductions are negligible. All other operators are assumed to produce a tensor of the shape of their largest
-//! input, as element-wise operators, normalizations and copies do.
+//! reductions are negligible. All operators without a rule of their own are assumed to produce a tensor of the
+//! shape of their largest input, as element-wise operators, normalizations and copies do.
 
 use serde_json::Value;
 

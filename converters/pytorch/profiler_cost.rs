@@ -12,9 +12,9 @@
 //!   between operators;
 //! - else, in captures with few views, from measurements of fourteen other jobs, all on one machine.
 //!
-//! Half of a record's time is inside its operator and half outside. So each node's time is reduced by the cost of its
-//! own record, at most by its duration and the delay before it. The rest of the cost is subtracted from the next
-//! node.
+//! Half of a record's time is inside its operator and half outside. Each node's time is reduced by the cost of its
+//! own record, at most by its duration and the delay before it. The part of a record's cost that exceeds this bound
+//! is subtracted from the next node.
 
 use super::activities::{Activity, ActivityKind};
 use super::event_links::LinkMethod;

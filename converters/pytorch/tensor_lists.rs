@@ -1,7 +1,8 @@
 //! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
 //! For a list, Kineto states the shapes but no element type; the kernel's name states the type as a template
-//! argument. Such a kernel reads all its input lists and writes a list of the length of the longest one.
+//! argument. A kernel on tensor lists reads all its input lists and writes a list of the length of the
+//! longest one.
 
 use super::elements::elements_of;
 use serde_json::Value;
@@ -67,7 +68,7 @@ mod tests {
         // 2 · 3 + 4 elements of two bytes, each read and written.
         assert_eq!(bytes_moved("[[[2, 3], [4]], []]", cat), Some(40));
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
-        // Two lists of 10 elements are read and one is written: 30 floats.
+        // The operator reads two lists of 10 elements and writes one: 30 floats.
         assert_eq!(bytes_moved("[[[10]], [[6], [4]], []]", add), Some(120));
         // A single tensor is not a list, and a name without a template shows no type.
         assert_eq!(bytes_moved("[[10], []]", add), None);

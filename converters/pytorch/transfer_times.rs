@@ -11,12 +11,12 @@
 //! ```
 //!
 //! In rooted collectives and in messages, a member may end before the last needed member has
-//! started. Such a member did not wait and is called *eager*. In a collective without a root this
-//! is impossible, so the cause must be inaccurate clocks or late thread scheduling; then the
-//! transfer is zero and the whole time is waiting.
+//! started. A member that ends early did not wait and is called *eager*. In a collective without a
+//! root this is impossible, so the cause must be inaccurate clocks or late thread scheduling; then
+//! the transfer is zero and the whole time is waiting.
 //!
-//! One kernel carries out all messages of a batch and ends with the last of them. So a message has
-//! ended when the kernel of its sender or of its receiver has ended.
+//! One kernel carries out all messages of a batch, and the kernel ends with the last message. A
+//! message of a batch has ended when the kernel of its sender or of its receiver has ended.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!

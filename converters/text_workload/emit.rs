@@ -345,8 +345,8 @@ mod tests {
     #[test]
     fn data_parallelism_reduces_behind_the_backward_pass() {
         // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce: forward 0 1 2; backward c: WG
-        // 3, AR 4, IG 5; b: WG 6, AR 7, IG 8; a: WG 9, AR 10. The second pass begins at 11, and each forward stage
-        // there also waits for its layer's all-reduce: 10, 7 and 4.
+        // 3, AR 4, IG 5; b: WG 6, AR 7, IG 8; a: WG 9, AR 10. The second pass begins at 11, and each forward stage of
+        // that pass also waits for its layer's all-reduce: 10, 7 and 4.
         let told = told(&layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],

@@ -154,7 +154,7 @@ fn find_collective<'m>(
             ("program_id", StatValue::Number(number)) => program = Some(number),
             _ => {}
         });
-    // This cannot fail: the stats were parsed before.
+    // Reading the stats cannot fail, because the stats were parsed before.
     stats.ok()?;
     // TPU operators have the names of their instructions.
     let op = op.as_deref().unwrap_or(name);

@@ -511,7 +511,8 @@ mod tests {
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));
         assert_eq!(of(&[&[3], &[4], &[9]], 2, true), Some(9));
-        // Two replicas of two partitions: global number 2 is replica 1 of partition 0.
+        // The job has two replicas of two partitions, so global number 2 is replica 1 of
+        // partition 0.
         assert_eq!(of(&[&[0, 2], &[1, 3]], 2, true), Some(2));
         assert_eq!(of(&[&[0, 2], &[1, 3]], 1, false), None);
         assert_eq!(of(&[&[0]], 1, false), None);

@@ -1,14 +1,14 @@
 //! Validation of traces before a replay.
 //!
-//! Each trace is checked on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles, durations. The
-//! check collects the parts that must agree with other ranks, in program order: collectives, messages, loads that
-//! switches gather, and the declared groups. [`job`] compares these across ranks: ranks and their traces, groups and
-//! their members, the same collectives on all members of a group, a receive for each send, and no deadlock (cycle of
-//! waits) across ranks.
+//! The validator checks each trace on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles,
+//! durations. The check collects the parts that must agree with other ranks, in program order: collectives,
+//! messages, loads that switches gather, and the declared groups. [`job`] compares these across ranks: ranks and
+//! their traces, groups and their members, the same collectives on all members of a group, a receive for each send,
+//! and no deadlock (cycle of waits) across ranks.
 //!
 //! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
-//! reject is an error, a defect that a replay repairs is a warning, and any other is a note. All defects are counted,
-//! and the first few of each kind are kept.
+//! reject is an error, a defect that a replay repairs is a warning, and any other is a note. The validator counts all
+//! defects and keeps the first few of each kind.
 //!
 //! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks: the
 //! missing parts would look like faults of the other ranks.
@@ -87,7 +87,7 @@ pub struct ReportedTrace<'a> {
 pub struct ValidationReport<'a> {
     /// Traces in ascending order of their ranks.
     pub sources: Vec<ReportedTrace<'a>>,
-    /// All defects, of traces and of the job.
+    /// All defects of traces and of the job.
     pub findings: DefectLog,
     /// Whether warnings count as errors.
     pub strict: bool,

@@ -40,7 +40,7 @@ pub enum ChunkCoding {
 }
 
 impl ChunkCoding {
-    /// All codings, indexed by their numbers in archives.
+    /// All codings of chunks, indexed by their numbers in archives.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Bytes, Self::Columns, Self::Lines];
 }
 

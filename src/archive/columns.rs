@@ -293,7 +293,7 @@ impl TraceColumns {
             return Err(shape::TOO_MANY);
         }
         let mut values = buffers.values.pop().unwrap_or_default();
-        // All old values are overwritten, because every column is decoded.
+        // Every column is decoded, so all old values are overwritten.
         resize(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);

@@ -226,7 +226,8 @@ pub fn replace(
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
     manifest.write(path)?;
-    // All other packs, including packs of interrupted commands, are unused now.
+    // All packs that the catalogue does not list, including packs of interrupted commands, are
+    // unused now.
     for entry in fs::read_dir(path.join(PACKS))
         .into_iter()
         .flatten()

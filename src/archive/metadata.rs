@@ -163,7 +163,7 @@ fn version(text: &str) -> Vec<(usize, &str)> {
 pub enum MetadataQuery {
     /// Compares a key's value with a text.
     Compare(String, Comparison, String),
-    /// Both queries are true.
+    /// The query is true if both of its queries are true.
     And(Box<Self>, Box<Self>),
     /// At least one query is true.
     Or(Box<Self>, Box<Self>),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 /// State of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailState {
-    /// Another process has the writers' lock, so that process is writing the tail.
+    /// Another process has the writers' lock and is writing the tail.
     Growing,
     /// The tail stops before the segment's end is complete, because a command was interrupted or a copy is truncated.
     Unfinished,

@@ -14,8 +14,8 @@ pub enum AstraAlgorithm {
     },
     /// `halvingDoubling`: members exchange with partners at distances of 1, 2, 4, …
     HalvingDoubling,
-    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. This is for
-    /// all-reduce only.
+    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. ASTRA-sim uses the
+    /// double binary tree for all-reduce only.
     DoubleBinaryTree,
 }
 

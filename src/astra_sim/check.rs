@@ -154,7 +154,7 @@ impl AstraCollectives {
         let one = self.list(kind).iter().position(|entry| entry.one);
         match one {
             Some(0) => (None, mask & 1 == 1),
-            // All earlier entries are masked out, so all NPUs take part.
+            // All earlier entries of the list of groups are masked out, so all NPUs take part.
             Some(place) if place < 31 && mask.trailing_ones() as usize > place => (None, true),
             _ => (Some(mask), true),
         }

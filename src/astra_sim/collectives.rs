@@ -322,7 +322,7 @@ impl AstraCollectives {
             let Some(&CollectiveImplementation { algorithm, one }) = said else {
                 break;
             };
-            // All members as one line are the last phase.
+            // An all-reduce of all members as one line is the last phase.
             let number = if one { extent.phases.len() - 1 } else { number };
             let size = extent.phases[number].size;
             let several = along.len() > 1 && !one;

@@ -8,14 +8,15 @@
 //!
 //! If all NPUs run a collective together and each link has one user at a time, no message waits: a
 //! message takes the sum of its hops, and the collective has the same closed form as without
-//! congestion. This applies to all algorithms except trees under full connection, and to ring and
-//! halving-doubling, whose members send one message at a time, on rings and switches. With direct
-//! on a switch, only a member's own messages wait for one another. With direct on a ring, messages
-//! of several senders queue for a link, and the order of events determines their order if they
-//! reach the link at one instant.
+//! congestion. The closed form applies to all algorithms except trees under full connection, and to
+//! ring and halving-doubling, whose members send one message at a time, on rings and switches. With
+//! direct on a switch, only a member's own messages wait for one another. With direct on a ring,
+//! messages of several senders queue for a link, and the order of events determines their order if
+//! they reach the link at one instant.
 //!
-//! This behaviour is [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it,
-//! messages use [`CutThroughLinks`](super::CutThroughLinks).
+//! Waiting for whole messages at every hop is
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages use
+//! [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};

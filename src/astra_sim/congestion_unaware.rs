@@ -17,7 +17,7 @@ use chakram_hardware::network::{
 };
 use chakram_hardware::topology::{DimensionShape, LinePattern};
 
-/// One dimension with derived values.
+/// One dimension of the congestion-unaware network, with derived values.
 #[derive(Clone, Copy, Debug)]
 struct UnawareDimension {
     shape: DimensionShape,

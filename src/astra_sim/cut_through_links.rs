@@ -1,10 +1,11 @@
-//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. This
-//! corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
+//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. The
+//! cut-through network corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
 //!
 //! Dimensions are crossed in order, innermost first. Along a ring a message takes the shorter
-//! direction, or the upward direction if both are equally short, through each NPU in between. Two
-//! fully connected NPUs have a link in each direction. Each NPU has one link to a switch and one
-//! link from the switch. Latencies add up, and the slowest link sets the rate.
+//! direction, or the upward direction if both are equally short, through each NPU in between. In
+//! this network, two fully connected NPUs have a link in each direction. In a dimension with a
+//! switch, each NPU has one link to the switch and one link from the switch. Latencies add up, and
+//! the slowest link sets the rate.
 
 use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -15,7 +16,7 @@ use chakram_hardware::topology::DimensionShape;
 /// The cut-through network of links.
 pub type CutThroughLinks = AstraCutThrough<LinkRouting>;
 
-/// One dimension with derived values.
+/// One dimension of the cut-through network, with derived values.
 #[derive(Clone, Copy, Debug)]
 struct LinkDimension {
     shape: DimensionShape,

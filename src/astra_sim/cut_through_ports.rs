@@ -1,5 +1,5 @@
 //! The congestion-unaware network with ports: an NPU sends into a dimension through one port and receives from it
-//! through another, message by message. This corrects [`Quirk::FreePorts`].
+//! through another, message by message. The network of ports corrects [`Quirk::FreePorts`].
 //!
 //! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With
 //! [`Quirk::FirstDimension`] a message goes from its sender's port in the lowest dimension in which
@@ -17,7 +17,7 @@ use chakram_hardware::topology::DimensionShape;
 /// The network of ports.
 pub type CutThroughPorts = AstraCutThrough<PortRouting>;
 
-/// One dimension with derived values.
+/// One dimension of the network of ports, with derived values.
 #[derive(Clone, Copy, Debug)]
 struct PortDimension {
     shape: DimensionShape,

@@ -14,11 +14,11 @@
 //! Chunks in different stages at the same time each have their own order. A chunk begins a stage in
 //! the order in which members end the stage that admits it: its own previous stage, or the stage of
 //! a chunk whose place it takes. If delays of two chunks end at one instant, the delays registered
-//! later take the places of the earlier delays, so one order becomes the other. All members handle
-//! an event of a chunk before the next event of the list, so [`order_of_ends`] processes the list
-//! with one event for all of them. Only messages of two chunks that one event sends and that arrive
-//! at one instant interleave; the order of such messages is not proved, unless both are the same
-//! step of the same stage.
+//! later take the places of the earlier delays, so one order becomes the other. All members of a
+//! collective handle an event of a chunk before the next event of the list, so [`order_of_ends`]
+//! processes the list with one event for all of them. Only messages of two chunks that one event
+//! sends and that arrive at one instant interleave; the order of such messages is not proved,
+//! unless both are the same step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};

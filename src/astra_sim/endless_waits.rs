@@ -2,8 +2,8 @@
 //! is certain.
 //!
 //! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, along any dimensions,
-//!   by the number of chunks that an NPU has issued before, including chunks of named groups. So
-//!   members that have issued different numbers of chunks wait for different messages. The chunk
+//!   by the number of chunks that an NPU has issued before, including chunks of named groups.
+//!   Members that have issued different numbers of chunks wait for different messages. The chunk
 //!   with the lowest number never gets a partner, because numbers grow and an NPU has one
 //!   collective in flight at a time.
 //! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and therefore no last

@@ -30,7 +30,7 @@ impl AstraInputKind {
         if let Some(document) = json(&system::KEYS) {
             let known = system::KEYS.read.iter();
             let count = known.filter(|key| document.get(key).is_some()).count();
-            // Another tool might also use a single one of these keys.
+            // Another tool might also use a single one of the keys of ASTRA-sim's system file.
             return (count >= 2).then_some(Self::System);
         }
         let document = InputDocument::yaml(text, "", &network_file::KEYS, true).ok()?;

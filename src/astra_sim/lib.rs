@@ -1,12 +1,12 @@
 //! The input files and flags of ASTRA-sim 2's analytical networks, unchanged: values in their units, under their names,
 //! with an [`InputNote`] for everything with a surprising meaning.
 //!
-//! One type per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`]
-//! (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML),
-//! which is checked and ignored. The arguments of each parser are the text, its name for errors,
-//! and a flag that is true if unknown keys are notes. A parser returns the value with its notes, or
-//! an [`InputError`] that names file, line and key. Every text leads to one of the two results, in
-//! time and memory proportional to its length.
+//! The crate has one type per input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`]
+//! (YAML), [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the
+//! logging configuration (TOML), which is checked and ignored. The arguments of each parser are the
+//! text, its name for errors, and a flag that is true if unknown keys are notes. A parser returns
+//! the value with its notes, or an [`InputError`] that names file, line and key. Every text leads
+//! to one of the two results, in time and memory proportional to its length.
 //!
 //! [`AstraInputs`] contains all inputs of one run of the original, checked for consistency.
 //!

@@ -1,7 +1,7 @@
 //! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about untranslated keys.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives.
-//! Here bandwidths are chosen such that chakram's models give the same times:
+//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. In
+//! this file, bandwidths are chosen such that chakram's models give the same times:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|

@@ -6,7 +6,7 @@ use super::error::{InputError, InputNote};
 /// Sharing of the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerSharing {
-    /// Each NPU has its own servers.
+    /// Each NPU has its own memory servers.
     PerNpu,
     /// The NPUs of a node, which have consecutive numbers, share servers.
     PerNode {
@@ -15,7 +15,7 @@ pub enum ServerSharing {
         /// NPUs of each node, at least 1.
         npus_per_node: u32,
     },
-    /// All NPUs share the servers.
+    /// All NPUs share the memory servers.
     Pool,
 }
 

@@ -6,7 +6,7 @@ use super::input_entry::InputValue;
 use chakram_base::ids::MAX_NPUS;
 use chakram_hardware::topology::DimensionShape;
 
-/// One dimension of the network.
+/// One dimension of ASTRA-sim's network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AstraDimension {
     /// Topology.

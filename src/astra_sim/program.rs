@@ -3,13 +3,13 @@
 //! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*; a
 //! packet is one message with its size and its two partners, and each received message adds a
 //! packet. The endpoint processes the packet and possibly reduces it; then the packet is a credit
-//! to send. So packet p, counted from 0, is the message of step p. With n steps, only the first n
+//! to send. Packet p, counted from 0, is the message of step p. With n steps, only the first n
 //! packets are ever sent. With a window of W, packet W + r is added by reception r, counted from 0.
 //!
 //! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced.
-//! All Z packets are reduced in a reduce-scatter, and the Z packets of every second round in an
-//! all-reduce ([`PacketRounds`]). With Z = n - 1 and W = 1 this gives the expected reductions; for
-//! larger windows and for groups the original's results are surprising.
+//! All Z packets of a round are reduced in a reduce-scatter, and the Z packets of every second
+//! round in an all-reduce ([`PacketRounds`]). With Z = n - 1 and W = 1 this gives the expected
+//! reductions; for larger windows and for groups the original's results are surprising.
 //!
 //! If quirks are corrected, `direct` starts to gather when all packets are reduced and reduces in
 //! named groups as in all other groups, halving-doubling reduces all L messages of its first half
@@ -37,7 +37,7 @@ pub(super) enum PhaseOperation {
     AllToAll,
 }
 
-/// One phase of a chunk.
+/// One phase of a chunk of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AstraPhase {
     /// Index of the phase in the extent.
@@ -67,11 +67,11 @@ pub struct AstraPhase {
 /// Queues of a level that a phase uses in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRotation {
-    /// All queues; the second half runs in the opposite direction.
+    /// All queues of a dimension are used; the second half of them runs in the opposite direction.
     All,
     /// The first half of the queues.
     First,
-    /// The second half of the queues, which runs in the opposite direction.
+    /// Only the second half of the queues is used, which runs in the opposite direction.
     Second,
     /// Always the first queue.
     None,
@@ -361,8 +361,8 @@ impl AstraPhase {
     }
 
     /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
-    /// never receive from each other. All members of `direct` exchange in every round, each at a distance along its own
-    /// direction. Members in different trees receive only from their own neighbours.
+    /// never receive from each other. The members of `direct` all exchange in every round, each at a distance along its
+    /// own direction. Members in different trees receive only from their own neighbours.
     pub(super) fn steps_before_receive(
         &self,
         slot: QueueSlot,
@@ -381,8 +381,8 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // Each source is (steps taken, index): two children at the start, the parent after
-                // the message up.
+                // The sources of a tree node's packets are (steps taken, index): two children at
+                // the start, and the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.source(slot, position, taken, k)?;
@@ -444,7 +444,7 @@ impl AstraPhase {
     }
 
     /// Returns the bus transfer of a packet: packets that are not reduced leave the NPU, and all
-    /// other packets enter it. All packets except the last window of a round return.
+    /// other packets enter it. All packets of a round except the last window return.
     pub(super) fn load(
         &self,
         slot: QueueSlot,

@@ -217,7 +217,7 @@ impl fmt::Display for Quirk {
 pub struct QuirkSet(u32);
 
 impl QuirkSet {
-    /// All quirks: models behave like ASTRA-sim.
+    /// All quirks are set: models behave like ASTRA-sim.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
     /// No quirks: all of them are corrected.
     pub const NONE: Self = Self(0);

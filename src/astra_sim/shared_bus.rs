@@ -51,7 +51,8 @@ enum BusContinuation {
     Reduce,
 }
 
-/// A transfer. Its continuation on the outer bus is kept while it crosses the inner bus.
+/// A transfer. The transfer's continuation on the outer bus is kept while the transfer crosses the
+/// inner bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,

@@ -1,11 +1,12 @@
 //! Closed form of a phase that all members begin together on idle links.
 //!
-//! All members then do the same at the same time, if the time of a message depends only on its step
-//! and not on its sender: a member receives its partner's message exactly when its own message
-//! arrives. So one member, with its own messages, represents all members. In a ring every step
-//! follows the previous step: with K messages of time c, endpoint delay e, and reductions of r
-//! after ρ of the messages, the time is K(c + e) + e + ρr. If all messages of a member leave over
-//! one link, a message waits there for earlier messages; this is the same at every member.
+//! In a symmetric collective, all members do the same at the same time if the time of a message
+//! depends only on its step and not on its sender: a member receives its partner's message exactly
+//! when its own message arrives. In a symmetric collective, one member, with its own messages,
+//! represents all members. In a ring every step follows the previous step: with K messages of time
+//! c, endpoint delay e, and reductions of r after ρ of the messages, the time is K(c + e) + e + ρr.
+//! If all messages of a member leave over one link, a message waits there for earlier messages;
+//! this is the same at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};

@@ -28,7 +28,7 @@ impl Dtype {
     /// Number of formats.
     pub const COUNT: usize = 8;
 
-    /// All formats with their names in files.
+    /// All number formats with their names in files.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Fp64, "fp64"),
         (Self::Fp32, "fp32"),
@@ -47,7 +47,7 @@ impl Dtype {
             Self::Fp32 | Self::Tf32 => 4.0,
             Self::Fp16 | Self::Bf16 => 2.0,
             Self::Fp8 | Self::Int8 => 1.0,
-            // Each block of 16 numbers has a scale of one byte: 0.5 + 1/16.
+            // In the format, each block of 16 numbers has a scale of one byte: 0.5 + 1/16.
             Self::Fp4 => 0.5625,
         }
     }

@@ -30,7 +30,7 @@ pub enum MovingKernel {
 }
 
 impl MovingKernel {
-    /// All classes with their names in files.
+    /// All classes of kernels with their names in files.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::ElementWise, "element-wise"),
         (Self::Normalization, "normalization"),

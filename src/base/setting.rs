@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Function that writes the name of a setting. It must not allocate, because messages about a lack
-/// of memory also contain names.
+/// Function that writes the name of a setting. The function must not allocate, because messages
+/// about a lack of memory also contain names.
 pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 static NAMES: OnceLock<NameWriter> = OnceLock::new();

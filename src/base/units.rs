@@ -1,4 +1,4 @@
-//! Quantities with their units. All rounding happens here.
+//! Quantities with their units. All rounding of quantities happens in this module.
 //!
 //! Instants and durations are whole picoseconds in 64 bits (213 days); one byte at 400 GB/s takes
 //! 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn several_shares_are_one_fraction() {
         let amount = |bytes, parts| BufferShare { bytes, parts };
-        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All 5 of 5 parts are the whole.
+        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All 5 parts of 5 are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
         // 3 x (2^64 - 1) does not fit; a quarter of it is 3 x 2^62 - 3/4.

@@ -112,7 +112,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             );
         }
     };
-    // This checks that the new text is a valid machine file.
+    // Parsing checks that the new text is a valid machine file.
     Machine::parse(&text, &path)?;
     ReportDestination::claim(&mut *out, &args.output, outputs)?
         .fill(|out| out.write_all(text.as_bytes()))?;

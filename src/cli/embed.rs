@@ -1,7 +1,7 @@
 //! Commands inside another program: they return their output and their errors as data, and print nothing.
 //!
 //! A command line may end the process if memory runs out or a signal arrives, because no other work follows. An
-//! embedding program continues to run. So this module runs each command as the task of a
+//! embedding program continues to run. This module runs each command as the task of a
 //! [`StopToken`](chakram_base::interrupt::StopToken), and an interruption or a memory limit is an ordinary error.
 
 use super::{

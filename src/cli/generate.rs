@@ -135,7 +135,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            // This check is after the resolution of the model, so that an error about a misspelled model comes first.
+            // The output is checked after the model is resolved, so that an error about a misspelled model comes
+            // first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
                     "{}: no action is given\n  try: --dry-run, --machine MACHINE to replay it, \

@@ -236,7 +236,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    // This call must come first, because a signal may arrive at any time and temporary files must be removed.
+    // The call that starts watching signals must come first, because a signal may arrive at any time and
+    // temporary files must be removed.
     signals::watch();
     progress::started();
     setting::name_as(flags::write_flag);

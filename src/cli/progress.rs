@@ -1,8 +1,8 @@
 //! Progress of runs that take more than a second, on standard error if that is a terminal.
 //!
 //! The work stores its position in an atomic number, and a separate thread draws that position, so the work's loops
-//! read no clock. The second is counted from the start of the program, so if several short pieces of work together
-//! take longer, the later ones are shown.
+//! read no clock. The displayed second is counted from the start of the program, so if several short pieces of work
+//! together take longer, the later pieces are shown.
 
 use super::terminal;
 use chakram_base::ids::NodeIndex;

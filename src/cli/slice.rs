@@ -124,7 +124,7 @@ pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )
         .into());
     }
-    // All ranks use the same start, so that their times stay aligned.
+    // All ranks of a slice use the same start, so that their times stay aligned.
     let start = parts
         .iter()
         .map(RankSelection::first)

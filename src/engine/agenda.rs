@@ -1,11 +1,11 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
 //! Time never runs backward, so an event is in the bucket of the highest bit in which its instant differs from the last
-//! instant taken. Each event moves down at most 64 buckets, in practice two or three, for any number of pending events.
-//! Events of one instant keep the order in which they were scheduled.
+//! instant taken. Each pending event moves down at most 64 buckets, in practice two or three, for any number of pending
+//! events. Events of one instant keep the order in which they were scheduled.
 //!
 //! Delays of one NPU can be batched ([`Agenda::delay`]): delays that end at one instant are then delivered together, in
-//! order, at the position of the first one scheduled. This is ASTRA-sim's order.
+//! order, at the position of the first one scheduled. ASTRA-sim has the same order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;

@@ -1,8 +1,8 @@
 //! Collectives in flight: from the arrival of their first member to the completion of their last.
 //!
 //! Members arrive when they get their lanes ([`Collectives::arrive`]). After that, this module
-//! handles the agenda's events of collectives and the network's notices about their messages. It
-//! returns ends of members' nodes and notifications of observers as [`Effects`].
+//! handles the agenda's events of collectives and the network's notices about their messages. The
+//! module returns ends of members' nodes and notifications of observers as [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -71,7 +71,8 @@ pub(super) struct MemberCall<'x, 'a> {
     pub named: bool,
 }
 
-/// Two members of a group that issued different collectives as their n-th collective of the group.
+/// A mismatch: two members of a group issued different collectives as their n-th collective of the
+/// group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueMismatch {
     pub group: GroupIndex,

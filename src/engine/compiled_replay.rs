@@ -40,11 +40,11 @@ pub struct GroupView<'a> {
     pub members: &'a [Rank],
     /// Number of members that have a trace.
     pub present: u32,
-    /// Their placement on the machine.
+    /// Placement of the collective's members on the machine.
     pub extent: &'a GroupExtent,
 }
 
-/// All decisions made before the run, as input of runs and reports.
+/// All decisions made before a replay, as input of runs and reports.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
     /// The workload without added launches.

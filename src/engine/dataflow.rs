@@ -55,7 +55,7 @@ pub(super) struct RunningInstance<'a> {
     pub left: u32,
     /// Number of collectives that occupy a lane.
     pub collectives: u32,
-    /// Its id for observers.
+    /// Id of the instance for observers.
     pub id: InstanceId,
     pub npu: Npu,
     /// Index of the run state of the instance's launch.

@@ -35,13 +35,13 @@ pub(super) struct Effects {
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
-    /// Freed lanes, as instance and lane. Each freed lane takes the next node in its queue. Lanes are served in the
+    /// Freed lanes, as instance and lane. A freed lane takes the next node in its queue. Lanes are served in the
     /// order of rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready, as instance and node in one word. The loop posts them in the order
     /// of rank and id.
     pub ready: Vec<u64>,
-    /// Ended instances. Their feeds are notified and may launch programs.
+    /// Ended instances. The feeds of these instances are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
@@ -53,7 +53,7 @@ pub(super) struct Effects {
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopProgress,
-    /// True if `ends`, `work`, `began` or `records` may have entries. One flag saves three checks
+    /// True if `ends`, `work`, `began` or `records` may have entries. This flag saves three checks
     /// after each event.
     is_stirred: bool,
 }
@@ -123,7 +123,7 @@ pub(super) enum FollowUp {
     Admit(Npu, ChunkQueueSpec),
     /// The message of a channel has arrived for its receive.
     Deliver(u32),
-    /// All members of a run have been notified of its end.
+    /// All members of a collective run have been notified of its end.
     Record(RunIndex),
 }
 

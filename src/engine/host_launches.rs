@@ -10,9 +10,9 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
 /// Fills in the defaults for a replay's durations: the launch mode, whether collectives take
-/// measured times, and whether the machine's corrections apply. All three defaults depend on
-/// whether measured curves give the kernel times. They do for [`ComputeModel::Curves`], and for
-/// generated models on a machine with curves.
+/// measured times, and whether the machine's corrections apply. The defaults of all three settings
+/// depend on whether measured curves give the kernel times. Measured curves give the times for
+/// [`ComputeModel::Curves`], and for generated models on a machine with curves.
 pub(super) fn by_default(
     workload: &Workload,
     machine: &Machine,

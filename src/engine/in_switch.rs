@@ -2,8 +2,8 @@
 //! reduce, for all NPUs of the machine.
 //!
 //! Members do not wait for each other: the time of each access includes its share of the link load,
-//! under the assumption that all NPUs do the same access. So the k-th in-switch access, in the
-//! order of ids, must be equal on all ranks, and every NPU must have a rank. Other jobs are
+//! under the assumption that all NPUs do the same access. Therefore, the k-th in-switch access, in
+//! the order of ids, must be equal on all ranks, and every NPU must have a rank. Other jobs are
 //! rejected.
 
 use super::error::ReplayRefusal;

@@ -219,7 +219,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
-            // One of its nodes occupies a lane or is a posted receive, and will therefore complete.
+            // A node of the instance occupies a lane or is a posted receive, and will complete.
             let is_under_way = running
                 .lanes()
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)

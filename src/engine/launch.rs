@@ -47,10 +47,10 @@ pub enum LaunchPrices {
 /// Start of the ranks of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchRelease {
-    /// All ranks start now, each after its release time in the workload.
+    /// All ranks of the launch start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank starts when the feed releases the rank ([`LaunchQueue::release`]).
+    /// Each rank of the launch starts when the feed releases the rank ([`LaunchQueue::release`]).
     ByRank,
 }
 

@@ -2,16 +2,17 @@
 //!
 //! # The ordering contract
 //!
-//! All pending events are in one queue. The loop takes all events of an instant together as a
-//! *round* and handles them in content order (class, rank, node or op), independent of the order in
-//! which they were scheduled. Handled events free lanes and make nodes ready. After the round,
-//! freed lanes take the nodes that queue for them, and then newly ready nodes are posted, by rank
-//! and id. If this schedules events at the same instant, another round follows. When no event is
-//! left at the instant, it is *settled*. Collectives whose members arrived proceed: analytically if
-//! all members arrived together and a closed form is proved, otherwise message by message. Loads
-//! and stores that contend on the way to a memory pool share its links again, after their chunks
-//! have reached the network's ports and after all messages of the instant. So an unrelated event,
-//! or an analytical answer in place of messages, never changes the order of other events.
+//! All pending events of a replay are in one queue. The loop takes all events of an instant
+//! together as a *round* and handles them in content order (class, rank, node or op), independent
+//! of the order in which they were scheduled. Handled events free lanes and make nodes ready. After
+//! the round, freed lanes take the nodes that queue for them, and then newly ready nodes are
+//! posted, by rank and id. If this schedules events at the same instant, another round follows.
+//! When no event is left at the instant, it is *settled*. Collectives whose members arrived
+//! proceed: analytically if all members arrived together and a closed form is proved, otherwise
+//! message by message. Loads and stores that contend on the way to a memory pool share its links
+//! again, after their chunks have reached the network's ports and after all messages of the
+//! instant. Because of this order, an unrelated event, or an analytical answer in place of
+//! messages, never changes the order of other events.
 //!
 //! # The life of a node
 //!
@@ -19,10 +20,11 @@
 //! (host time before it is ready). The end of a delay is a normal event, ordered by rank and node;
 //! a node without a delay is ready in the round that completes its last dependency. A collective
 //! then waits for its place in the launch order of its group, a receive is posted, and nodes
-//! without an operation complete immediately. All other nodes queue for their lane, first ready,
-//! first served. When the lane is free the node is *issued*. The node occupies the lane until the
-//! node is *complete*: a kernel or a load after its duration, a send when its last byte has left
-//! (or has arrived, if the machine requires this), a collective when this member's part is done.
+//! without an operation complete immediately. All other ready nodes queue for their lane, first
+//! ready, first served. When the lane is free the node is *issued*. The node occupies the lane
+//! until the node is *complete*: a kernel or a load after its duration, a send when its last byte
+//! has left (or has arrived, if the machine requires this), a collective when this member's part is
+//! done.
 //!
 //! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated: a
 //! member's part begins when all ranks that it waits for have started, and completes after its own
@@ -34,9 +36,9 @@
 //!
 //! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a
 //! job is a feed with one launch at 0. With several launches, "by rank" above means by NPU and then
-//! by launch number. After a round, feeds are first notified of ended launches. Then feeds that
-//! asked to be woken are woken. Their new launches begin in the next round. [`ProcessorModel`]s
-//! settle when no event is left at the instant, before collectives.
+//! by launch number. After a round, feeds are first notified of ended launches. After the
+//! notifications, feeds that asked to be woken are woken. New launches of woken feeds begin in the
+//! next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
@@ -181,7 +183,8 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers return no errors. They store an error in the effects, which the loop checks before the next round.
+    /// Handlers return no errors. Event handlers store an error in the effects, which the loop checks before the
+    /// next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();

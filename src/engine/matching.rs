@@ -1,6 +1,6 @@
 //! Matching within a workload: collectives by their order in a group, and sends with receives.
 //!
-//! Matches are computed once, from program order, before the run. So mismatches between ranks are reported before the
+//! Matches are computed once, from program order, before the run. Mismatches between ranks are reported before the
 //! run, and the run never searches.
 
 use super::error::ReplayRefusal;

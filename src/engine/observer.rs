@@ -39,7 +39,7 @@ impl TimeCategory {
     /// Definition of a bubble, for legends.
     pub const BUBBLE: &'static str = "bubble: waiting for another stage";
 
-    /// All categories with their names, in order of precedence.
+    /// All categories of an NPU's time with their names, in order of precedence.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Compute, "compute"),
         (Self::Communication, "exposed communication"),
@@ -131,7 +131,7 @@ pub trait Observer {
     /// the node that it waits for have begun. A receive waits for its send. A send waits for its
     /// receive only if it needs the receiver's request or takes its recorded duration.
     fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// All members of a collective have completed it.
+    /// All members of a collective have completed the collective.
     fn collective(&mut self, record: &CollectiveRecord);
     /// The dependencies of `node` are complete and its delay begins. Not called for nodes without a delay.
     fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}

@@ -54,13 +54,13 @@ pub struct ReplayOptions {
     /// Replay communication of unknown size and duration as if it took no time, so that the makespan is a lower bound.
     /// Otherwise such communication is an error.
     pub lower_bound: bool,
-    /// Count the bytes over every link. This simulates every collective message by message.
+    /// Count the bytes over every link. Counting simulates every collective message by message.
     pub links: bool,
-    /// Custom algorithms. Each replaces the machine's algorithm in collectives of its kind whose group has one member
-    /// per script. Has an effect only with [`CommTiming::Model`] and native collectives.
+    /// Custom algorithms. Each custom algorithm replaces the machine's algorithm in collectives of its kind whose
+    /// group has one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<CustomCollective>,
-    /// Allow sends and receives without a matching half. Such a send completes when its message has arrived; such a
-    /// receive never completes. Has an effect only in insertion order
+    /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived;
+    /// an unmatched receive never completes. Has an effect only in insertion order
     /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
     /// Answer a collective analytically only if the order in which its members end at an instant is also proved. Has an

@@ -62,7 +62,7 @@ pub(super) struct GroupPlan {
     /// Number of ports of a member along a phase: two if the member may be wired to neighbours on
     /// both sides. A member of a group that is not a sub-grid has two ports for every dimension.
     pub sides: u32,
-    /// Its collectives, in order. Groups with equal collectives share the list.
+    /// Collectives of the group, in order. Groups with equal collectives share the list.
     pub calls: Arc<[CallPlan]>,
     /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of its bytes
     /// between pairs of members.

@@ -214,7 +214,7 @@ pub struct PriceChanges {
 pub struct PriceChangeCount {
     /// The change, as `KEY TEXT`.
     pub change: String,
-    /// True if the change concerns collectives. Each collective counts once, not once per member.
+    /// True if the change concerns collectives. A collective counts once, not once per member.
     pub of_collectives: bool,
     /// Number of matching nodes of all ranks.
     pub matched: u64,

@@ -54,8 +54,8 @@ impl<'a> LaunchSource<'a> {
 /// NPUs that `processors` serves use no lanes.
 ///
 /// A *program* is a job with durations, placement and matches; the first program has index 0. All
-/// programs must be for one machine and use the same models. Observers get instances and groups in
-/// a numbering over all programs.
+/// programs of a call must be for one machine and use the same models. Observers get instances and
+/// groups in a numbering over all programs.
 ///
 /// # Errors
 ///

@@ -52,8 +52,8 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns true if NPUs share a channel to memory. Then the order in which members complete a collective may affect
-/// other operations.
+/// Returns true if NPUs share a channel to memory. With a shared channel, the order in which members complete a
+/// collective may affect other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.remote();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)

@@ -4,8 +4,8 @@
 //! states are equal. So the engine simulates dependencies, lanes and kernels only for one instance,
 //! the *leader*, on behalf of all *members*. Messages, collectives, loads and stores are carried
 //! out for each member, over its own links. The leader's node for such work ends when the work has
-//! ended for all members. This is the virtual tile of Fang et al., "PALM: A Efficient Performance
-//! Simulator for Tiled Accelerators with Large-scale Model Training".
+//! ended for all members. A leader with its members is the virtual tile of Fang et al., "PALM: A
+//! Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training".
 //!
 //! The result equals the simulation of every rank, to the picosecond. Proof by induction over
 //! rounds: while all members end their nodes in the same rounds, each would do what the leader
@@ -113,7 +113,7 @@ struct GroupOrigin {
     shared_lanes: Vec<bool>,
 }
 
-/// All groups.
+/// All groups of tiles.
 #[derive(Debug, Default)]
 pub(super) struct TileGroups {
     groups: Vec<TileGroup>,
@@ -304,8 +304,8 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
-        // One event is enough if all members end at the same instant; `whole` records that the
-        // event ends the node for all members.
+        // One event is enough if all members of a tile group end at the same instant; `whole`
+        // records that the event ends the node for all members.
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
             group.whole.push(node);

@@ -1,5 +1,6 @@
-//! Kernels without a known duration. Either the machine lacks a rate (no peak for the kernel's
-//! number format, or no description of the NPU), or the trace states no work for the kernel.
+//! Kernels without a known duration. A kernel's duration is unknown if either the machine lacks a
+//! rate (no peak for the kernel's number format, or no description of the NPU), or the trace states
+//! no work for the kernel.
 //!
 //! The duration of a kernel with known bytes but unknown FLOPs follows from its bytes in any
 //! format, and a recorded kernel keeps its duration. Arithmetic without a known duration would take

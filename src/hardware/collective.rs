@@ -3,8 +3,8 @@
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
 //! that the group spans. [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
-//! and the number of receptions that the message depends on. The same programs run step by step in the event loop, and
-//! have closed forms for members that start together on identical paths.
+//! and the number of receptions that the message depends on. The same programs of collectives run step by step in the
+//! event loop, and have closed forms for members that start together on identical paths.
 //!
 //! Reductions take no time of their own: NPU memory is many times faster than the network, so they keep up with
 //! arriving bytes.
@@ -156,7 +156,8 @@ pub fn decompose(
         whole.part(extent.size() / (phase.stride * phase.size))
     };
     let identity = outward(extent);
-    // These kinds ignore `order`: a line has data according to the order of indices.
+    // All-gathers, broadcasts and scatters ignore `order`: a line has data according to the order
+    // of indices.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -217,11 +218,11 @@ pub fn decompose(
 pub struct LinePosition {
     /// Number of members of the line; at least 2.
     pub size: u32,
-    /// This member's index in the line.
+    /// Index of this member in the line.
     pub index: u32,
     /// The root's index in the line; 0 without a root.
     pub root: u32,
-    /// This member's position in the extent; used only by algorithms that differ between lines.
+    /// Position of this member in the extent; used only by algorithms that differ between lines.
     pub position: u32,
 }
 

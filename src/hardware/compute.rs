@@ -155,8 +155,8 @@ pub struct KernelProfile<'a> {
     pub captured: bool,
     /// Operations; zero when unknown.
     pub flops: u64,
-    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. Then
-    /// the kernel's bytes give only a lower bound of its duration.
+    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. In
+    /// this case, the kernel's bytes give only a lower bound of its duration.
     pub flops_unknown: bool,
     /// Bytes read and written; zero when unknown.
     pub bytes: u64,

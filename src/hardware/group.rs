@@ -146,8 +146,9 @@ impl GroupExtent {
         self.npus.len() as u32
     }
 
-    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each then has one
-    /// neighbour on either side, and the route from the last to the first continues around the ring.
+    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member of
+    /// such a line has one neighbour on either side, and the route from the last to the first continues around the
+    /// ring.
     pub fn closes_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
         if !self.regular || dimension.shape != DimensionShape::Ring || phase.size <= 2 {

@@ -1,7 +1,8 @@
 //! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
 //!
-//! A machine is described in a TOML file, or is a preset, or is built by an importer. Its NPUs
-//! belong to classes; its network is a stack of dimensions; it may have memory beyond the NPUs' own.
+//! A machine is described in a TOML file, or is a preset, or is built by an importer. A machine's
+//! NPUs belong to classes; a machine's network is a stack of dimensions; it may have memory beyond
+//! the NPUs' own.
 
 use crate::collective::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
@@ -259,7 +260,7 @@ impl Machine {
         &self.name
     }
 
-    /// One-line description; may be empty.
+    /// One-line description of the machine; may be empty.
     pub fn description(&self) -> &str {
         &self.description
     }

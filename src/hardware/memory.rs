@@ -96,9 +96,9 @@ pub struct LocalMemory {
 pub enum MemoryAttachment {
     /// Every NPU has its own channel.
     PerNpu,
-    /// One channel for all NPUs, first come, first served.
+    /// All NPUs share one channel, first come, first served.
     Pool,
-    /// One channel for each group of that many consecutive NPUs; at least 1.
+    /// Each group of that many consecutive NPUs shares one channel; at least 1.
     PerNode(u32),
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(HierarchicalPool),
@@ -124,8 +124,8 @@ impl MemoryAttachment {
         "ports",
     ];
 
-    /// Returns the name in machine files. One more variant exists only for importers; machine files
-    /// cannot name it.
+    /// Returns the name in machine files. A further variant of pools exists only for importers, and
+    /// machine files cannot name it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -239,8 +239,8 @@ pub struct RemoteMemory {
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
-    /// The network ports through which the memory's bytes pass, if any. Their bandwidth must equal
-    /// the bandwidth of the NPUs' ports in the design.
+    /// The network ports through which the memory's bytes pass, if any. The bandwidth of these
+    /// ports must equal the bandwidth of the NPUs' ports in the design.
     pub through: Option<NetworkAttachment>,
 }
 

@@ -346,8 +346,8 @@ pub trait NetworkBackend {
     }
 
     /// Returns true if messages among `members` members of one line along `dimension`, sent in this
-    /// pattern, delay one another only by [`Self::link_time`]. Each member sends at most one and
-    /// receives at most one message at a time, unless the pattern is staggered.
+    /// pattern, delay one another only by [`Self::link_time`]. In such a pattern, each member sends
+    /// at most one and receives at most one message at a time, unless the pattern is staggered.
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
     /// Returns the model's links or ports if they can be reserved. If messages contend and links

@@ -45,8 +45,8 @@ pub enum DimensionShape {
     /// A line: a ring without the link from its last NPU to its first. Messages go directly towards
     /// the receiver.
     Mesh,
-    /// Each NPU is wired to every other. The wires are not modelled separately: a message may use
-    /// the NPU's whole bandwidth.
+    /// Each NPU is wired to every other NPU. The wires are not modelled separately: a message may
+    /// use the NPU's whole bandwidth.
     FullyConnected,
     /// All NPUs attach to one switch: a message between two NPUs crosses two links.
     Switch,
@@ -117,7 +117,7 @@ impl fmt::Display for DimensionShape {
     }
 }
 
-/// One level of the network.
+/// One level of the network: a dimension of the topology.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopologyDimension {
     /// Name in reports, for example `nvlink`.
@@ -191,7 +191,7 @@ pub struct Topology {
     graph: Option<Arc<LinkGraph>>,
     /// Dies and cores, if the machine is a tiled accelerator with two dimensions.
     tiles: Option<Box<TileGrid>>,
-    /// Memories attached to the network. Their endpoints are numbered after the NPUs.
+    /// Memories attached to the network. The endpoints of memories are numbered after the NPUs.
     memories: Vec<MemoryEndpoint>,
 }
 

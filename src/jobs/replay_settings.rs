@@ -1,7 +1,7 @@
 //! Declares the options of a replay of traces, each once: key, words, help and effect.
 //!
 //! The command line turns [`REPLAY_OPTIONS`] into flags, archives store their words, and studies use their keys.
-//! Therefore all three accept the same options and parse them the same way.
+//! Therefore the command line, archives and studies accept the same options and parse them the same way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -55,7 +55,7 @@ pub enum ReplayOptionSyntax {
     Switch,
     /// A text.
     Word,
-    /// One of a few words, each with its meaning.
+    /// The value is one of a few words, each with its meaning.
     Choice(fn() -> Vec<(&'static str, &'static str)>),
     /// Several texts.
     List,
@@ -436,7 +436,7 @@ pub enum ReplaySettingsError {
         /// Description of the expected words.
         why: String,
     },
-    /// Two options contradict each other.
+    /// Two options of the replay contradict each other.
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),

@@ -1,15 +1,15 @@
 //! Breakdown of each NPU's time by category.
 //!
-//! Each instant is attributed to the first applicable category of compute, transfer, waiting, memory, host and idle,
-//! so the parts sum exactly to the makespan. A node's delay is host time. A communication (collective or message)
-//! waits until all of its partners have begun, and transfers from then on. Transfer and waiting are *exposed
-//! communication*, because nothing is computed at the same time; waiting for another pipeline stage
+//! Each instant of an NPU is attributed to the first applicable category of compute, transfer, waiting, memory, host
+//! and idle, so the parts sum exactly to the makespan. A node's delay is host time. A communication (collective or
+//! message) waits until all of its partners have begun, and transfers from then on. Transfer and waiting are
+//! *exposed communication*, because nothing is computed at the same time; waiting for another pipeline stage
 //! ([`PipelineStages`]) is a *bubble* instead.
 //!
-//! Each instant, hidden or exposed, is also charged to one communication, by group and kind. If several are in
-//! progress, the instant is charged to the transfer that started first or, if no communication transfers, to the wait
-//! that started first. All messages together count as one communication. So does all communication with unknown
-//! partners, which counts as transferring from its start.
+//! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
+//! several are in progress, the instant is charged to the transfer that started first or, if no communication
+//! transfers, to the wait that started first. All messages of an NPU together count as one communication. All
+//! communication with unknown partners also counts as one communication, which transfers from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};

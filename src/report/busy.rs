@@ -1,7 +1,7 @@
 //! Busy time of each rank by sort of work: the union of the intervals from issue to completion.
 //!
 //! Intervals are not stored. For each rank and sort, the observer stores only the number of nodes in progress and the
-//! start of the current busy period. So a node costs a few additions and no memory.
+//! start of the current busy period. A node costs the observer a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn intervals_that_overlap_or_touch_are_counted_once() {
         // Kernels run in [0, 10] and [15, 18], receives in [4, 12] and [6, 20], and host work in [20, 25] and
-        // directly afterwards in [25, 30]. So communication takes [4, 20] = 16, and both overlap in [4, 10] and [15,
-        // 18].
+        // directly afterwards in [25, 30]. The sends and receives take [4, 20] = 16, and both overlap in [4, 10] and
+        // [15, 18].
         let mut busy = BusyObserver {
             ranks: vec![RankTracker {
                 left: 6,

@@ -142,8 +142,8 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
-        // Two names of one kind of device count as one. If devices differ or have no name, the user must specify the
-        // device.
+        // Two names of one kind of device count as one kind. If devices differ or have no name, the user must
+        // specify the device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

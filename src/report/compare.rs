@@ -1,8 +1,9 @@
 //! Compares one job on several machines: the result on each machine, and the parts of the time that changed.
 //!
-//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. So the changes of the parts
-//! between two machines add up to the change of the makespan; [`MakespanExplanation`] sorts them by size. Each
-//! communication is identified on both machines by its group's name and its kind.
+//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. Because of these sums, the
+//! changes of the parts between two machines add up to the change of the makespan; [`MakespanExplanation`]
+//! sorts them by size. In a comparison, each communication is identified on both machines by its group's name
+//! and its kind.
 
 use super::Report;
 use super::TimeCategory;
@@ -43,7 +44,7 @@ pub struct MachineColumn<'a> {
     pub result: Result<Report, ReplayError>,
 }
 
-/// One job on several machines.
+/// Results of one job on several machines.
 #[derive(Debug)]
 pub struct MachineComparison<'a> {
     /// The job that is compared.
@@ -97,8 +98,8 @@ pub struct CommChange {
     pub after: Option<CommOnMachine>,
 }
 
-/// Explains why a job takes longer or shorter on another machine. Each list is sorted by the size of the change,
-/// largest first.
+/// Explains why a job takes longer or shorter on another machine. Each list of the explanation is sorted by the
+/// size of the change, largest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MakespanExplanation {
     /// Makespans on the two machines.
@@ -191,7 +192,7 @@ impl<'a> MachineComparison<'a> {
                 };
                 explain_nothing_moved(&differs, &run)
             }
-            // This cannot fail, because the same replay compiled before.
+            // Compiling cannot fail, because the same replay compiled before.
             Err(_) => "nothing changed".to_owned(),
         }
     }

@@ -1,5 +1,5 @@
 //! The critical path of the replayed run: the chain of nodes that ends with the last node, in which each node
-//! released the next. This module also computes the slack of nodes outside the path.
+//! released the next. The module also computes the slack of nodes outside the path.
 //!
 //! The path is followed backwards from the last completion. A node was released by the dependency that completed
 //! last, or by the previous node on its lane. A collective began when its last member arrived, and a receive ended

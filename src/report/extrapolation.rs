@@ -7,12 +7,12 @@
 //!
 //! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
 //! if chunks interleave. If turns do not yet take equal times, and the turn before the last added e, the stated error
-//! is (M - N) / u |d - e|. This error occurs if each remaining turn takes the time of the turn before the last. For
-//! comparison, PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states
-//! no error.
+//! is (M - N) / u |d - e|. The stated error occurs if each remaining turn takes the time of the turn before the last.
+//! For comparison, PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and
+//! states no error.
 //!
-//! A full pipeline outputs the samples of u micro-batches every d. This output rate is the rate of inference with
-//! continuous input, which excludes filling and draining.
+//! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d is the rate of inference
+//! with continuous input, which excludes filling and draining.
 
 use super::summary::counted;
 use chakram_base::units::Span;
@@ -101,8 +101,8 @@ impl StepExtrapolation {
 mod tests {
     use super::*;
 
-    /// The makespans are 100, 130 and 158: the last turn of two micro-batches adds 28, the turn before it 30. So
-    /// three more turns give 158 + 3 x 28, with an error of 3 x 2.
+    /// The makespans are 100, 130 and 158: the last turn of two micro-batches adds 28, the turn before it 30.
+    /// Three more turns give 158 + 3 x 28, with an error of 3 x 2.
     #[test]
     fn the_last_turn_is_repeated() {
         let shorter = ShorterReplays {

@@ -14,9 +14,9 @@
 //!
 //! Collectives that were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates)
 //! have the error `hypot(0.10, 0.30 (1 - q))`, where q is the ratio of the smaller to the larger bandwidth times the
-//! same ratio of latencies. So the error equals the error of measured collectives if the links are equal, and is
-//! slightly above the error of other transfers if the links have nothing in common. The class uses the mean error,
-//! weighted by time.
+//! same ratio of latencies. With this formula, the error equals the error of measured collectives if the links are
+//! equal, and is slightly above the error of other transfers if the links have nothing in common. The class uses the
+//! mean error, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times, with a standard deviation `J` that the machine states.
 //! The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal

@@ -1,7 +1,7 @@
 //! Reports of launches: repeated steps, and jobs that share a machine.
 //!
-//! Each program has its own report and its own set of observers, which receive only the events of the program's
-//! ranks. A rank runs one launch of its program at a time, as feeds such as
+//! In a replay with launches, each program has its own report and its own set of observers, which receive only
+//! the events of the program's ranks. A rank runs one launch of its program at a time, as feeds such as
 //! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure, so state stored per node remains valid.
 
 use super::memory::MemoryObserver;
@@ -19,7 +19,7 @@ use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
 
-/// Replays the launches of each of `programs` with the additional observer `extra`, and returns the reports. Each
+/// Replays the launches of each of `programs` with the additional observer `extra`, and returns the reports. A
 /// program is paired with the feed that launches it.
 ///
 /// # Errors

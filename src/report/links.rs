@@ -1,6 +1,6 @@
 //! Bytes on links, and how long the links were busy: shows the dimension and the link that limit a job.
 //!
-//! Bytes are counted on request, from messages, loads and stores, with any network model. Each transfer is counted on
+//! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on
 //! all links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores are also
 //! counted on the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a
 //! fraction of the makespan. If jobs share a machine, their bytes are counted together in the report of the first, as

@@ -2,9 +2,9 @@
 //!
 //! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers
 //! over the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
-//! compute, host time and recorded exposed transfers are *fixed*. The rest (waiting for other ranks, and idle time)
-//! *follows* from the other two shares. If kernels of both kinds ran (by roofline and with recorded times), compute
-//! is divided in proportion to their total durations.
+//! compute, host time and recorded exposed transfers are *fixed*. All other time (waiting for other ranks, and idle
+//! time) *follows* from the other two shares. If kernels of both kinds ran (by roofline and with recorded times),
+//! compute is divided in proportion to their total durations.
 
 use super::Report;
 use super::TimeCategory;

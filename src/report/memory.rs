@@ -3,8 +3,8 @@
 //!
 //! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant,
 //! independent of the order in which the event loop handles them. A node that is issued and completes at the same
-//! instant frees after it allocates, before the next such node allocates. So in a chain of nodes that take no time,
-//! no two nodes have memory allocated together.
+//! instant frees after it allocates, before the next such node allocates. Therefore, in a chain of nodes that take
+//! no time, no two nodes have memory allocated together.
 //!
 //! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
 //! bit per node.

@@ -1,8 +1,8 @@
 //! Time by module of a captured program, for nodes that ran under calls of `nn.Module`, by module path.
 //!
 //! A kernel belongs to the module that launched it. The times of a row cover the module and all its submodules; the
-//! *own* times cover only nodes that are in no submodule. So own times, plus nodes outside all modules, sum exactly
-//! to the times of operators.
+//! *own* times cover only nodes that are in no submodule. Own times of modules, plus nodes outside all modules, sum
+//! exactly to the times of operators.
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
@@ -152,7 +152,8 @@ struct OwnTimes {
     delays: u64,
 }
 
-/// Maximum depth of a path; deeper modules count for the last level. This limits the total length of all paths.
+/// Maximum depth of a path; deeper modules count for the last level. A limited depth limits the total length of
+/// all paths.
 const LEVELS: u32 = 100;
 
 /// Row for nodes outside all modules.

@@ -99,7 +99,7 @@ impl RecordBatch {
 enum RelayTarget<'t> {
     /// Observers on this thread.
     Here(&'t mut dyn FnMut(&mut RecordBatch)),
-    /// Another thread, which returns empty batches.
+    /// Another thread renders the events and returns empty batches.
     Beside {
         full: SyncSender<RecordBatch>,
         empty: Receiver<RecordBatch>,

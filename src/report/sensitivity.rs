@@ -2,7 +2,7 @@
 //!
 //! The run is recorded once and recomputed with scaled durations ([`ScaledRun`]): T(x) for a factor x on all
 //! durations of a class. The derivative T'(1), towards lower factors, is the time of the class on the critical path.
-//! This derivative is valid as long as T is straight; the range of validity is found by intersecting tangents
+//! The derivative T'(1) is valid as long as T is straight; the range of validity is found by intersecting tangents
 //! (Newton's method on a convex function). If affordable, replays with changed durations confirm derivative and
 //! range, because the order of nodes on lanes may change too.
 

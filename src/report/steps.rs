@@ -1,9 +1,9 @@
 //! Profiled steps of a captured job: when each step ran, and how its time divides into categories.
 //!
 //! A step lasts from the issue of its first node to the completion of its last, over all ranks; kernels belong to the
-//! step that launched them. Each instant of a rank is attributed to the first applicable category of compute,
-//! communication, memory and host *among the step's own nodes*, and otherwise to idle. So the parts of a step sum to
-//! its time, even if steps overlap.
+//! step that launched them. Within a step, each instant of a rank is attributed to the first applicable category of
+//! compute, communication, memory and host *among the step's own nodes*, and otherwise to idle. The parts of a step
+//! sum to its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};

@@ -1,8 +1,8 @@
 //! Text tables: headings, and rows of cells in columns below the headings, arranged by `comfy_table` without lines.
 //!
-//! Each column has a minimum width. If rows are [added](TextTable::add) first, a column is as wide as its widest cell;
-//! if rows are written one by one, a longer cell shifts the rest of its row. No line is wider than the style's width:
-//! names (cells of left-aligned columns) are shortened in the middle.
+//! Each column of a table has a minimum width. If rows are [added](TextTable::add) first, a column is as wide as its
+//! widest cell; if rows are written one by one, a longer cell shifts the rest of its row. No line is wider than the
+//! style's width: names (cells of left-aligned columns) are shortened in the middle.
 
 use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
@@ -355,8 +355,8 @@ mod tests {
         );
     }
 
-    /// The widest cell of the first column has 13 letters, after an indentation of 2. The second column is 6
-    /// characters wide, including one space on each side of its cells.
+    /// The widest cell of the first column has 13 letters, after an indentation of 2. The second column of
+    /// the table is 6 characters wide, including one space on each side of its cells.
     #[test]
     fn added_rows_widen_their_columns() {
         let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("most", 0)]);

@@ -4,7 +4,7 @@
 //! NPUs could execute at their peak during the makespan (Chowdhery et al. 2022, PaLM, appendix B). *Hardware FLOPs
 //! utilization* counts the FLOPs that the kernels execute, including recomputation (Korthikanti et al. 2022, section
 //! 6). Producers of jobs count attention in the same way for both. The peak of a kernel is the dense peak for its
-//! number format. So if a job mixes formats, hardware FLOPs utilization is the time of its kernels at their peaks
+//! number format. If a job mixes formats, hardware FLOPs utilization is the time of its kernels at their peaks
 //! divided by the makespan, and model FLOPs utilization is this value times the model's share of all FLOPs.
 
 use super::Report;

@@ -9,8 +9,8 @@ use super::scenario::Scenario;
 use super::{ServeOptions, serve};
 use chakram_base::setting::SettingKey;
 
-/// Number of bisection steps. They narrow a range whose ends differ by a factor of two to one part
-/// in a thousand.
+/// Number of bisection steps. Ten bisection steps narrow a range whose ends differ by a factor of
+/// two to one part in a thousand.
 const STEPS: u32 = 10;
 /// Maximum number of doublings or halvings to find a range.
 const DOUBLINGS: u32 = 40;

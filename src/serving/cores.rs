@@ -1,10 +1,10 @@
 //! A processor of equal cores that answers a job of equal tasks in closed form.
 //!
 //! Tasks are assigned to cores in turn, starting from a pointer that continues where the previous
-//! job left it, even across requests. Each core runs its tasks in the order of assignment. A task
-//! starts at the latest of three instants: the end of the previous task on its core, the end of the
-//! jobs on which it depends, and its own generation. Jobs are generated when their dependencies are
-//! complete, so the second instant is never later than the third.
+//! job left it, even across requests. Each core of the array runs its tasks in the order of
+//! assignment. A task starts at the latest of three instants: the end of the previous task on its
+//! core, the end of the jobs on which it depends, and its own generation. Jobs are generated when
+//! their dependencies are complete, so the second instant is never later than the third.
 //!
 //! With n tasks on C cores from pointer p, all cores get floor(n / C) tasks, and the n mod C cores
 //! from p on get one more task. A core that is free at b and gets m tasks of length d at t is free
@@ -138,7 +138,8 @@ mod tests {
 
     #[test]
     fn tasks_start_at_the_latest_of_three_instants() {
-        // Three cores. 4 tasks of 5 at 10: cores 0 to 2 are busy until 15, core 0 until 20.
+        // The array has three cores. 4 tasks of 5 at 10: cores 0 to 2 are busy until 15, core 0
+        // until 20.
         let mut cores = CoreArray::new(3);
         let deal = |cores: &mut CoreArray, now, tasks, each| {
             let dealt = cores.deal(Time(now), tasks, Span(each));

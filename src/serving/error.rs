@@ -90,7 +90,7 @@ pub enum ServeError {
         /// The found and the expected content.
         why: String,
     },
-    /// This platform or policy cannot serve the scenario.
+    /// The platform or policy cannot serve the scenario.
     #[error("{0}")]
     Unfit(String),
     /// The event loop rejected the run or could not complete it.

@@ -1,11 +1,12 @@
 //! Converts measurements of a server to a platform file. The file states datapath, queueing and compute times
 //! separately, for each model, batch size and concurrency.
 //!
-//! Two formats are supported. Triton's performance analyzer writes microseconds in the columns `Concurrency`,
-//! `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output`
-//! and others, one row per concurrency; its datapath latency is the time of the client, the network, and the copies in
-//! and out. Any other table has columns `compute_us` (or another unit) and `total_us`, and optionally `queue_us`,
-//! `model`, `platform`, `batch` and `concurrency`; its datapath latency is the total minus queue and compute.
+//! Two formats of request logs are supported. Triton's performance analyzer writes microseconds in the columns
+//! `Concurrency`, `Network+Server Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server
+//! Compute Output` and others, one row per concurrency; its datapath latency is the time of the client, the network,
+//! and the copies in and out. Any other table has columns `compute_us` (or another unit) and `total_us`, and
+//! optionally `queue_us`, `model`, `platform`, `batch` and `concurrency`; its datapath latency is the total minus
+//! queue and compute.
 //!
 //! Rows with equal model, batch and concurrency are averaged.
 

@@ -13,9 +13,9 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All other operators (norms, activations, sums, pools) take no time, as in the thesis. If tables
-//! count, the products of an interaction do not count, because the publication that counts the
-//! tables of DLRM counts no products of vectors (2,505,926,848).
+//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis.
+//! If tables count, the products of an interaction do not count, because the publication that
+//! counts the tables of DLRM counts no products of vectors (2,505,926,848).
 
 use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
 
@@ -38,11 +38,12 @@ impl VectorJob {
 /// Convention for the vector products of a convolution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConvolutionTasks {
-    /// One product per output, with the length of the kernel times its channels (Williams, 2023).
+    /// A convolution has one product per output, with the length of the kernel times its channels
+    /// (Williams, 2023).
     #[default]
     Outputs,
-    /// One product per output and channel of the kernel, with the length of the kernel (Zhong et
-    /// al., 2023).
+    /// A convolution has one product per output and channel of the kernel, with the length of the
+    /// kernel (Zhong et al., 2023).
     Kernels,
 }
 
@@ -61,7 +62,7 @@ pub enum JobBranches {
     Tables,
     /// Tables and convolutions on the skip path around a block run in parallel with the chain.
     Parallel,
-    /// All operators run in order.
+    /// All operators of a request run in order.
     InOrder,
 }
 

@@ -31,7 +31,7 @@ const MOST_CORES: u32 = 1 << 27;
 pub struct Platform {
     /// Name in reports.
     pub name: String,
-    /// One-line description; may be empty.
+    /// One-line description of the platform; may be empty.
     pub description: String,
     /// Publication or measurement from which the numbers are taken.
     pub source: String,

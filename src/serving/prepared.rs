@@ -88,9 +88,9 @@ impl<'s> PreparedScenario<'s> {
     }
 
     /// Returns the seconds of a processor that a request occupies, in the largest batches if there
-    /// are batches. This is the larger of two times: its work on all cores, and its time alone
-    /// divided among the slots. With one slot the result is the time alone; if all requests are
-    /// served at once, it is the work.
+    /// are batches. The result is the larger of two times: the request's work on all cores, and the
+    /// request's time alone divided among the slots. With one slot the result is the time alone; if
+    /// all requests are served at once, it is the work.
     pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
         let work = model.core_seconds(self, together);

@@ -3,7 +3,8 @@
 
 use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
-/// Purposes of random numbers. Each has its own sequence, so that more draws for one purpose do not change the others.
+/// Purposes of random numbers. Each purpose has its own sequence, so that more draws for one purpose do not change the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RandomPurpose {

@@ -12,7 +12,7 @@ pub mod html;
 pub mod rows;
 pub mod text;
 
-/// All results of a run.
+/// All results of a run of serving.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ServeReport {
@@ -126,7 +126,7 @@ pub enum ServeRowKind {
     Model,
     /// A class of models.
     Class,
-    /// All requests.
+    /// All requests of the run.
     All,
 }
 

@@ -32,7 +32,7 @@
 //!   tokens are in the file of arrivals, or in `prompt` and `output`;
 //! - `measured = true`: the platform file's measurements for the model's name;
 //! - `trace`, a job in any form that `chakram replay` accepts: a folder of traces, the prefix of files, or the job's
-//!   file. Each request launches it on the platform's machine.
+//!   file. Each request launches the job on the platform's machine.
 
 use super::error::ServeError;
 use super::jobs::JobGraph;

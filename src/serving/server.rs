@@ -165,7 +165,7 @@ impl<'s> Server<'s> {
         self.first_left == Some(0) || self.failure.is_some()
     }
 
-    /// Returns the batches that begin now. Each batch is returned only once.
+    /// Returns the batches that begin now. A batch is returned only once.
     pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
         self.launches.drain(..)
     }

@@ -126,7 +126,7 @@ pub struct IntervalEstimate {
 /// Durations of one kind, such as serve times of a model, in the order in which they ended.
 #[derive(Clone, Debug, Default)]
 pub struct DurationSamples {
-    /// All samples, while their number is at most [`EXACT`].
+    /// All samples of a statistic, while their number is at most [`EXACT`].
     exact: Vec<Span>,
     all: SampleBatch,
     batches: Vec<SampleBatch>,

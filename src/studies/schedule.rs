@@ -1,10 +1,10 @@
 //! Sub-layers on chips: the sub-layer of each chip in each step, the location of its data, and the time of a step.
 //!
-//! This follows Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A model is a
-//! list of sub-layers with dependencies ([`TaskGraph`]), and a schedule gives each chip one sub-layer in each step
-//! ([`ChipSchedule`]). [`ChipMachine::steps`] tracks the data on each chip to find the sources of each step's data, and
-//! computes time and energy of steps with a barrier around each stage. For chips without barriers, replay the traces
-//! that [`ScheduledJob`] writes.
+//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A
+//! model is a list of sub-layers with dependencies ([`TaskGraph`]), and a schedule gives each chip one sub-layer in
+//! each step ([`ChipSchedule`]). [`ChipMachine::steps`] tracks the data on each chip to find the sources of each step's
+//! data, and computes time and energy of steps with a barrier around each stage. For chips without barriers, replay the
+//! traces that [`ScheduledJob`] writes.
 
 mod cycles;
 mod family;

@@ -139,7 +139,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     }
     let mut level = pack_level(13, cells, page, gap, pages);
     while level.len() > 1 {
-        // Each child except the last becomes a cell with the child's number and largest row id.
+        // Each child node except the last becomes a cell with the child's number and largest row
+        // id.
         let cells = level
             .iter()
             .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));

@@ -23,7 +23,7 @@ pub(super) fn place_in_flight(
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
     // Calls of one worker queue for that worker, and messages to one peer queue for their connection. No other calls
-    // queue, even if the recorded times suggest it. So each worker and each connection has a lane of its own, or
+    // queue, even if the recorded times suggest it. Each worker and each connection has a lane of its own, or
     // several lanes if calls were in flight concurrently.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();
     let mut count = 0;

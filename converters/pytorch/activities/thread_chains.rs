@@ -162,7 +162,8 @@ pub(super) fn build_chains(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order = own_places::order_items(rank, own.items.clone(), &places);
-        // Most items are in order already. Only items that overlap without nesting, or contain waits, move.
+        // Most activities are in order already. Only items that overlap without nesting, or contain waits,
+        // move.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {

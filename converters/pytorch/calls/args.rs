@@ -240,7 +240,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
             .and_then(Value::as_u64)
             .and_then(|n| u32::try_from(n).ok())
     };
-    // Both `send` and `recv_` have the tag after the peer.
+    // Calls of `send` and of `recv_` have the tag after the peer.
     let tag = values.get(3).and_then(Value::as_i64);
     let uneven = layout.splits.is_some_and(|(a, b)| {
         [a, b]
@@ -316,7 +316,7 @@ pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     let rows = sizes
         .iter()
         .try_fold(0_u64, |sum, &rows| sum.checked_add(rows))?;
-    // All rows have the same size, so a remainder means damage.
+    // All rows of the tensor have the same size, so a remainder means damage.
     let row = match rows {
         0 => 0,
         rows => bytes.is_multiple_of(rows).then_some(bytes / rows)?,
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn lists_of_tensors_are_summed_and_uneven_splits_noticed() {
-        // Two outputs of 10 B and 30 B from one input of 40 B.
+        // The call has two outputs of 10 B and 30 B from one input of 40 B.
         let lists = r#"[[[1,2,0,10,1,"cpu"],[3,4,0,30,1,"cpu"]], [[5,6,0,20,1,"cpu"],[7,9,0,20,1,"cpu"]], "<Object>", true, -1]"#;
         let (_, found) = parse_call("c10d::alltoall_", lists, "[]").unwrap();
         assert_eq!((found.bytes_in, found.bytes_out), (40, 40));
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(by_splits(&[0, 0], 0), Some(vec![0, 0]));
         assert_eq!(by_splits(&[2, 1], 40), None);
         assert_eq!(by_splits(&[], 40), Some(vec![]));
-        // Two splits and two tensors mean two members.
+        // Two splits and two tensors mean two members of the group.
         assert_eq!((based.members, found.members), (Some(2), Some(2)));
     }
 

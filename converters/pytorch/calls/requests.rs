@@ -2,7 +2,7 @@
 //!
 //! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
 //! coalescing manager record every request separately, and when the group ends, after the requests' ranges, one
-//! launch carries out all of them. So on each thread a launch outside all requests belongs to the requests since the
+//! launch carries out all of them. On each thread, a launch outside all requests belongs to the requests since the
 //! previous launch. A group that is too large for one kernel launches several in succession.
 
 use super::super::kineto::{EventCategory, is_launch};

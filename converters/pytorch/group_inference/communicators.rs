@@ -3,8 +3,8 @@
 //! Records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members. Each NCCL process group
 //! has its own stream on every rank, so the collectives of one stream with one number of members belong to one
 //! communicator. Members of a communicator request the same collectives in the same order and finish them together.
-//! So the other members are the ranks whose collectives end at the nearest times; if groups are declared, the
-//! declared group with the nearest end times is taken.
+//! The other members of a communicator are the ranks whose collectives end at the nearest times; if groups are
+//! declared, the declared group with the nearest end times is taken.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;

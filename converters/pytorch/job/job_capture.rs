@@ -380,8 +380,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures without stated ranks do not overlap in time. Such captures are successive windows of
-/// one process, not two ranks.
+/// Returns whether two captures without stated ranks do not overlap in time. Captures that state no rank and do not
+/// overlap are successive windows of one process, not two ranks.
 fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.span(), other.activities.span());

@@ -194,7 +194,8 @@ impl RankCapture {
             kineto.host_name = process.and_then(|process| host_in_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
-        // This table is no longer needed, because the items already refer to their nodes.
+        // The table `host_of` is no longer needed, because the activities already refer to their
+        // nodes.
         link.host_of = Vec::new();
         rank.shrink();
         if rank.items.is_empty() && rank.devices.is_empty() {

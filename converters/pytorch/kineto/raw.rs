@@ -253,7 +253,7 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     }
 }
 
-/// All arguments of an event as texts: strings unchanged, other values as JSON.
+/// All arguments of an event as texts, with strings unchanged and other values as JSON.
 #[derive(Default)]
 pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
@@ -266,7 +266,7 @@ impl AllEventArgs {
             args: AllEventArgs,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
-        // This cannot fail: the same text was parsed before.
+        // Parsing cannot fail: the same text was parsed before.
         ArgsOfEvent::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
     }
 }

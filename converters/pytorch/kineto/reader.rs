@@ -38,9 +38,10 @@ pub(super) struct KinetoReader {
 /// Selects the arguments of events with a given name that the conversion uses.
 #[derive(Clone, Copy, Debug)]
 struct UsedArgs {
-    /// All arguments, because the event communicates.
+    /// All arguments are read, because the event communicates.
     of_call: bool,
-    /// All arguments of operators, because a convolution's output depends on its padding and stride.
+    /// All arguments of the operator are read, because a convolution's output depends on its padding
+    /// and stride.
     of_convolution: bool,
     /// Values of scalar arguments.
     values: bool,
@@ -50,7 +51,8 @@ const DAMAGED: &str =
     "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// A stream id. Some versions write it as a pointer, or write −1 as an unsigned 64-bit number.
+/// A stream id. Some versions of Kineto write a stream id as a pointer, or write −1 as an unsigned
+/// 64-bit number.
 struct StreamId(i64);
 
 impl TryFrom<i128> for StreamId {

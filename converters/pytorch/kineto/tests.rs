@@ -12,7 +12,8 @@ fn refused(text: &str) -> String {
     error.expect_err("it is damaged").to_string()
 }
 
-/// Two events in the form of PyTorch 2.15, including blank lines, with metadata before and after the events.
+/// A trace with two events in the form of PyTorch 2.15, including blank lines, with metadata before and
+/// after the events.
 const RECENT: &str = r#"
  {
     "schemaVersion": 1,
@@ -211,7 +212,7 @@ fn commas_within_values_are_skipped_beside_the_events_and_among_them() {
     let (one, other) = (read(RECENT), read(&text));
     assert_eq!(one.device_names, other.device_names);
     assert_eq!(one.events.len(), other.events.len());
-    // Each of the two values needs one repair.
+    // Each of the two damaged values needs one repair.
     assert_eq!(other.repairs.count(), 2);
     let listed = other.repairs.listed.iter().map(|repair| {
         assert_eq!(repair.what, JsonRepairKind::Comma);

@@ -256,7 +256,8 @@ impl AttentionSignature {
             (elements(batch)?, pairs(*queries, *keys)?)
         };
         let product = pairs.checked_mul(heads)?.checked_mul(2)?;
-        // The second product of the forward pass has the width of the values, which may differ.
+        // The second matrix multiplication of the forward pass has the width of the values, which
+        // may differ.
         let value_width = v.last().filter(|_| self.products == 2).copied();
         let widths = width
             .checked_mul(self.products - 1)?

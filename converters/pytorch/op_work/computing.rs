@@ -49,7 +49,8 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Name parts of kernels that move data. These parts count only if no part of [`PRODUCTS`] occurs.
+/// Name parts of kernels that move data. The name parts in this list count only if no part of
+/// [`PRODUCTS`] occurs.
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",

@@ -14,13 +14,13 @@ use super::arguments::{OperatorArgument, OperatorArguments};
 /// Kind of an operator's access to rows. Numbers are argument positions.
 #[derive(Clone, Copy)]
 enum RowAccess {
-    /// One row of the table per index.
+    /// Reads one row of the table per index.
     Embedding,
-    /// One row per index, summed per bag.
+    /// Reads one row of the table per index and sums the rows of each bag.
     Bag,
     /// Slices along a dimension, copied to another tensor.
     Select,
-    /// One element per index, into a tensor with the shape of the indices.
+    /// Reads one element per index, into a tensor with the shape of the indices.
     Gather { index: usize },
     /// Elements selected by index lists; the shape of the result gives the number of elements.
     Index,
@@ -31,7 +31,7 @@ enum RowAccess {
         rows: usize,
         times: u64,
     },
-    /// One element of a table of log-probabilities per target.
+    /// Reads one element of a table of log-probabilities per target.
     Target { table: usize, target: usize },
     /// FBGEMM's tables, stored in one tensor.
     Batched,

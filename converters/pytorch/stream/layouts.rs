@@ -1,8 +1,9 @@
 //! Layouts of elements: the text between their values, learned from earlier elements.
 //!
-//! A program prints its elements in a few formats. So the text between two values of an element, such as `, "tid": `,
-//! usually occurred in an earlier element. If the text matches byte for byte, the keys are known without parsing. If
-//! no layout fits an element, the scanner reads the element, and the element's layout is added.
+//! A program prints its elements in a few formats. The text between two values of an element, such as `, "tid": `,
+//! has usually occurred in an earlier element, because programs print elements in a few formats. If the text matches
+//! byte for byte, the keys are known without parsing. If no layout fits an element, the scanner reads the element,
+//! and the element's layout is added.
 
 use super::scanner::JsonScanner;
 

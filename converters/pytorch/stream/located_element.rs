@@ -26,7 +26,8 @@ impl<'a> LocatedElement<'a> {
         let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
-        // Both values were parsed from this text, so the boundaries are valid UTF-8.
+        // The values before and after the cut were parsed from this text, so the boundaries are
+        // valid UTF-8.
         std::str::from_utf8(text).unwrap_or_default()
     }
 

@@ -1,7 +1,7 @@
 //! A fast scanner for JSON of the expected form.
 //!
 //! The scanner accepts only legal values that it reads exactly as the general parser would. Any other value ends the
-//! scan. Then the general parser reads the element again and reports the damage and its offset.
+//! scan. If the fast scan stops, the general parser reads the element again and reports the damage and its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

@@ -1,20 +1,21 @@
 //! Transfer times of collectives in which some members have no capture.
 //!
 //! The last member to start may be an absent member, so the time after the last known start is only an upper bound of
-//! the transfer. Collectives form *size classes*: the same kind, group size, and power of two of bytes. Each such
-//! collective is assigned the smallest transfer of its class and of the classes with more bytes (more bytes cannot be
-//! faster); the rest of the collective's time is waiting.
+//! the transfer. Collectives form *size classes*: the same kind, group size, and power of two of bytes. A collective
+//! with an absent rank is assigned the smallest transfer of its class and of the classes with more bytes (more bytes
+//! cannot be faster); the rest of the collective's time is waiting.
 //!
-//! If an absent rank is always the last to start, even the smallest time contains waiting. So a smallest transfer
-//! longer than 95 % of NCCL's undisturbed kernels ([`NcclTime`]) is assumed to contain waiting and is replaced by
-//! NCCL's typical time. NCCL's distribution is known for groups within one host over NVLink; for other groups the
-//! smallest time is used even if it may be too long.
+//! If an absent rank is always the last to start, even the smallest time contains waiting. A smallest transfer
+//! time longer than 95 % of NCCL's undisturbed kernels ([`NcclTime`]) is assumed to contain waiting and is
+//! replaced by NCCL's typical time. NCCL's distribution is known for groups within one host over NVLink; for
+//! other groups the smallest time is used even if it may be too long.
 //!
 //! Host threads that carry out a collective usually start late, so the smallest time is an outlier. Assume that each
-//! of `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a
-//! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
-//! times, which is the quantile `k / 2n` of all times. With all members captured, the estimate is the median of the
-//! whole class; with few captured members, it is the smallest time.
+//! of `n` members is equally likely to be last, and that `k` of them are captured. If each of `n` members is equally
+//! likely to be last and `k` of the members are captured, the fraction `k / n` of a class's times are true
+//! transfers, and the true transfers are the lowest times. The estimate is the median of these lowest times, which
+//! is the quantile `k / 2n` of all times. With all members captured, the estimate is the median of the whole class;
+//! with few captured members, it is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to an inferred rank: the first
 //! inferred member of the group starts that much later than its model did.

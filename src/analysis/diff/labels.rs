@@ -59,8 +59,8 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // Loose nodes (on cycles or blocked by cycles) have only loose successors. Therefore this direction processes
-        // loose nodes first, and the other direction processes loose nodes last.
+        // Loose nodes (on cycles or blocked by cycles) have only loose successors. The direction to successors
+        // processes loose nodes first, and the other direction processes loose nodes last.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order

@@ -1,8 +1,8 @@
 //! Differences between two replay reports: the change of the makespan, and the parts of the time that explain it.
 //!
 //! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part
-//! lists the operators or groups that changed it. Because work overlaps, they do not explain the whole change; the
-//! remainder is listed as the rest.
+//! of an NPU's time lists the operators or groups that changed it. Because work overlaps, they do not explain the
+//! whole change; the remainder is listed as the rest.
 
 mod html;
 mod json;

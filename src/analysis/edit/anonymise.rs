@@ -1,7 +1,7 @@
 //! Removal of private information from traces.
 //!
-//! All content that a replay reads is kept: structure, times, bytes, FLOPs, lanes, groups, peers. All other content
-//! is removed unless a list allows it, so unknown content cannot leak:
+//! The anonymiser keeps all content that a replay reads: structure, times, bytes, FLOPs, lanes, groups, peers.
+//! Content that no replay reads is removed unless a list allows it, so unknown content cannot leak:
 //!
 //! | part | becomes |
 //! |---|---|

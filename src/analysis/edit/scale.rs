@@ -264,7 +264,7 @@ impl JobScaling {
     pub fn check(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.place(rank);
-            // All ranks along the dimension are compared with the first.
+            // All ranks along the dimension are compared with its first rank.
             let first = self.along.old(0, place);
             let expected = self.crossings.get(&first);
             if expected.is_some_and(|expected| expected != crossings) {

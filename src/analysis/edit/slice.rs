@@ -4,9 +4,9 @@
 //!
 //! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with
 //! its name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to the annotation.
-//! Therefore a node on another lane that belongs to no other node is also covered, with all nodes that belong to that
-//! node, if it began after the first covered node on the annotation's own lane and before the next uncovered node on
-//! that lane.
+//! A node on another lane that belongs to no other node is also covered, with all nodes that belong to that node, if
+//! it began after the first covered node on the annotation's own lane and before the next uncovered node on that
+//! lane.
 //!
 //! A trace without these attributes expresses calls as control dependencies, as Chakra's own converter does: there a
 //! node belongs to its first control dependency, and a device node without one to its first data dependency.
@@ -18,15 +18,15 @@
 //! A dependency on a cut node becomes dependencies on the nearest kept nodes that the cut node waits for, through any
 //! number of cut nodes: data dependencies if data passes along the whole path, and otherwise control dependencies. If
 //! a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes a *joint*: a node with the same
-//! id that does nothing and waits for those kept nodes. Then the number of dependencies grows by at most a constant
-//! factor.
+//! id that does nothing and waits for those kept nodes. With joints, the number of dependencies grows by at most a
+//! constant factor.
 //!
 //! # Times
 //!
 //! Times are computed for every rank on its own. A node starts when all its dependencies have ended, plus its delay,
-//! and lasts as recorded, including recorded waiting. This rule reproduces the capture to the nanosecond if chakram
-//! converted the trace. With `S` the earliest start of any selected node of the job, `start'(n) = max(0, start(n) -
-//! S)`, and a kept node gets the delay
+//! and lasts as recorded, including recorded waiting. Starting nodes by dependencies and delays reproduces the
+//! capture to the nanosecond if chakram converted the trace. With `S` the earliest start of any selected node of the
+//! job, `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)

@@ -107,7 +107,7 @@ pub struct EditedJob {
     pub found: FoundTraces,
     /// Groups declared outside the traces.
     pub groups: DeclaredGroups,
-    /// One row for each edit.
+    /// One row for each edit of the job.
     pub rows: Vec<EditRow>,
     /// Number of added ranks that copy captured ranks of the same role.
     pub completed: u64,

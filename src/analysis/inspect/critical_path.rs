@@ -33,7 +33,7 @@ pub struct PathSegment {
 /// The critical path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CriticalPath {
-    /// Parts of the path, in time order. Each part begins when the previous part ends.
+    /// Parts of the path, in time order. Each part of the path begins when the previous part ends.
     pub pieces: Vec<PathSegment>,
     /// Number of changes from one rank to another.
     pub changes: u32,

@@ -36,7 +36,7 @@ pub fn in_order<T: Sync, R: Send, E>(
         done: BTreeMap::new(),
         over: false,
     });
-    // One condition variable serves workers and consumer, because both wait for changes of the same state.
+    // Workers and consumer share one condition variable, because both wait for changes of the same state.
     let changed = Condvar::new();
     // A poisoned lock still guards consistent data, because `work` runs without the lock.
     let lock = || state.lock().unwrap_or_else(PoisonError::into_inner);

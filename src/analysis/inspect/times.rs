@@ -12,8 +12,8 @@ use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
 pub enum TimeBasis {
     /// The file gives start times.
     Given,
-    /// The file has durations, and delays between causes and effects. These durations and delays reproduce the
-    /// captured run.
+    /// The file has durations, and delays between causes and effects. The durations and delays of the file
+    /// reproduce the captured run.
     Kept,
     /// The file has durations but no delays. The time between nodes is unknown, so starts are too early.
     Estimated,

@@ -157,7 +157,7 @@ pub(super) fn check<'a>(
             ranks.to_mut().sort_unstable();
             ranks.to_mut().dedup();
         }
-        // Both lists are in ascending order of ranks.
+        // The list of members and the list of callers are in ascending order of ranks.
         for rank in ranks.iter() {
             let Ok(index) = members.binary_search_by_key(rank, |(rank, _)| *rank) else {
                 continue;

@@ -32,7 +32,7 @@ pub(super) struct CallDigest {
     pub kind: CollectiveKind,
 }
 
-/// One side of a message.
+/// One side of a message: its sender or its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageDigest {
     pub node: NodeDigest,

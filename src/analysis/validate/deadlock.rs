@@ -15,8 +15,8 @@ use chakram_trace::graph::Csr;
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::matching::{CommRef, MemberCalls};
 
-/// The waits of all ranks: first the vertices of each trace, then one vertex for each collective of each party. That
-/// vertex represents the moment when all required members have arrived.
+/// The waits of all ranks: first the vertices of each trace, then one vertex for each collective of each party. The
+/// vertex of a collective represents the moment when all required members have arrived.
 struct WaitGraph<'a> {
     members: &'a [(u32, &'a ValidatedTrace)],
     /// Index of the first vertex of each trace.
@@ -65,7 +65,7 @@ pub(super) fn check(
     };
     let rows = Csr::new(count, |each| world.edges(each));
     let order = rows.order();
-    // All vertices can be ordered, so there is no cycle.
+    // All vertices of the graph of waits can be ordered, so there is no cycle.
     if order.len() == count {
         return;
     }

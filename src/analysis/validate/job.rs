@@ -99,7 +99,8 @@ fn size(
     }
 }
 
-/// Returns the ranks of the job without a trace. Such a rank is a defect unless copies of other ranks are accepted.
+/// Returns the ranks of the job without a trace. A rank without a trace is a defect unless copies of other ranks
+/// are accepted.
 fn missing(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,

@@ -36,7 +36,7 @@ macro_rules! kinds {
             $(#[doc = $meaning] $kind,)*
         }
 
-        /// All kinds with severity, name and meaning.
+        /// All kinds of defects with severity, name and meaning.
         const KINDS: &[DefectRow] = &[
             $(DefectRow(DefectKind::$kind, Severity::$severity, $name, $meaning),)*
         ];

@@ -35,7 +35,7 @@ pub(super) enum ValidationRole {
     NoDuration,
     /// Collective; an index into [`NotableNodes::parts`].
     Call(u32),
-    /// One side of a message; an index into [`NotableNodes::parts`].
+    /// One side of a message, as an index into [`NotableNodes::parts`].
     Message(u32),
     /// Load that switches gather, or store that they reduce; an index into [`NotableNodes::parts`].
     Access(u32),

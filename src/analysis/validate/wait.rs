@@ -1,8 +1,8 @@
 //! Waits between the communication nodes of one trace; all other nodes are contracted.
 //!
-//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several
-//! vertices. A node that depends on only one vertex is represented by that vertex, so a chain of kernels takes no
-//! memory.
+//! Each node of a trace is represented by the last *vertex* that it depends on: a call, a message, or a join of
+//! several vertices. A node that depends on only one vertex is represented by that vertex, so a chain of kernels
+//! takes no memory.
 
 use super::NONE;
 use super::dependencies::ProgramOrder;
@@ -134,8 +134,8 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// Two receives, a kernel that waits for both, a second kernel after it, and a send that waits for the second
-    /// kernel and the first receive, with the given ids.
+    /// The trace has two receives, a kernel that waits for both receives, a second kernel after it, and a send
+    /// that waits for the second kernel and the first receive, with the given ids.
     fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
         let message = |receive, tag| Op::Message {
             receive,

@@ -101,8 +101,8 @@ proptest! {
         tail in prop::collection::vec(any::<u8>(), 0..4),
     ) {
         let mut objects = vec![framed(&records)];
-        // The other objects differ from the first only in exchanged messages; the last object has extra bytes, like a
-        // truncated record.
+        // All further objects differ from the first object only in exchanged messages; the last object has extra
+        // bytes, like a truncated record.
         for other in others {
             let mut changed = records.clone();
             for (to, from) in changed.iter_mut().step_by(2).zip(other) {

@@ -63,7 +63,7 @@ pub enum Predictor {
 }
 
 impl Predictor {
-    /// All predictors, by number.
+    /// All predictors of column values, by number.
     pub const ALL: [Self; 9] = [
         Self::Zero,
         Self::Previous,

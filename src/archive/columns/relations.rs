@@ -83,7 +83,7 @@ impl PresentValues {
     /// Returns whether most values equal the prediction.
     fn agree(&self, predicted: impl Fn(usize) -> u64) -> bool {
         let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
-        // Most pairs are rejected by the quick check.
+        // Most pairs of columns are rejected by the quick check.
         (self.few.is_empty() || self.few.iter().any(|value| same(&value)))
             && 2 * self.all.iter().filter(same).count() > self.all.len()
     }

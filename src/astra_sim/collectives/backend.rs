@@ -62,7 +62,7 @@ impl CollectiveBackend for AstraCollectives {
         if self.quirks.has(Quirk::OneAtATime) {
             return script;
         }
-        // Each collective has its own queues, selected by its number.
+        // Each collective has its own queues, selected by the collective's number.
         u64::from(request.number) << 32 | script
     }
 

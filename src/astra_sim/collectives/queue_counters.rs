@@ -87,7 +87,8 @@ impl QueueCounters {
             QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
         slot.queue = queue as u16;
-        // The second half of several queues runs in the opposite direction of a ring.
+        // With several queues, the second half of the queues runs in the opposite direction of a
+        // ring.
         slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             slot.mirrored = level.trees % 2 == 1;

@@ -2,10 +2,10 @@
 //! on the line.
 //!
 //! There are n-1 messages, or twice this number in an all-reduce; at most W of them are unanswered.
-//! The second half of an all-reduce begins when all n-1 messages of the first half have been
-//! *received* and any one of them has been reduced, not when all have been reduced. With
-//! [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, the second half begins
-//! when all have been reduced: with W + n-1 credits.
+//! The second half of a direct all-reduce begins when all n-1 messages of the first half have been
+//! *received* and any one of these messages has been reduced, not when all messages have been
+//! reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, the
+//! second half begins when all have been reduced: with W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;

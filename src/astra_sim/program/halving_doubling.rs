@@ -3,8 +3,8 @@
 //!
 //! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and
 //! message j of an all-gather has 2^j D bytes. The second half of an all-reduce continues with
-//! 2⌊d/2⌋ bytes, where d is the size of the last message of the first half; this is less than d if
-//! d is odd.
+//! 2⌊d/2⌋ bytes, where d is the size of the last message of the first half; the number 2⌊d/2⌋
+//! is less than d if d is odd.
 //!
 //! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it visits the distances
 //! ⌊n/2⌋, ⌊n/4⌋, … in L messages. The all-gather terminates if members form pairs at each distance,
@@ -69,7 +69,8 @@ pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> Halv
 }
 
 /// Returns the partner at `distance`: forward for even multiples of the distance, backward for odd
-/// multiples. All members form pairs at this distance, so no partner is beyond the line.
+/// multiples. All members of the line form pairs at this distance, so no partner is beyond the
+/// line.
 pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance

@@ -1,8 +1,8 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
-//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. So
-//! this allocator exits instead, with a message and code 2, as for any invalid input. The allocator
-//! also exits if the system itself has no memory left.
+//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. This
+//! allocator exits instead, with a message and code 2, as for any invalid input. The allocator also
+//! exits if the system itself has no memory left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};

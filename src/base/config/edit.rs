@@ -233,7 +233,7 @@ fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
             table.remove(key);
         }
         (PlaceStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
-        // Both lists have the same items here, so nothing needs to be restored.
+        // Both lists of keys have the same entries, so nothing needs to be restored.
         _ => {}
     }
 }

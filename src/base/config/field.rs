@@ -1,4 +1,5 @@
-//! One value of a document. It is read as the expected type; errors have its key and line.
+//! One value of a configuration document. The reader reads a value as the expected type, and its
+//! errors have the value's key and line.
 
 use super::nearest::{did_you_mean, nearest};
 use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};

@@ -5,8 +5,8 @@ use std::ops::Add;
 
 /// An estimated duration, not rounded: picoseconds in `f64`.
 ///
-/// Every operation is homogeneous: doubled latencies and halved rates double each estimate exactly. So a choice among
-/// estimates does not depend on the scale.
+/// Every operation is homogeneous: doubled latencies and halved rates double each estimate exactly. Therefore a
+/// choice among estimates does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeEstimate(f64);
 

@@ -104,7 +104,8 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     if machine.is_file() {
         files.push((job::CASE_MACHINE.to_owned(), machine));
     }
-    // This file of groups is known, because `generate` writes it next to a job for other programs.
+    // The writer knows the file of groups, because `generate` writes it next to a job for other
+    // programs.
     if let Some(path) = found.files.first().and_then(|file| prefix_of(&file.path)) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let groups = path.with_file_name(format!("{name}.groups.json"));

@@ -223,8 +223,8 @@ mod tests {
         assert!(arguments([]).kept.is_empty());
     }
 
-    /// All options in the help are known by both of their names; the general options are also known before the
-    /// command.
+    /// All options in the help are known by their long and short names; the general options are also known
+    /// before the command.
     #[test]
     fn options_that_the_help_lists_are_kept() {
         let mut cli = crate::whole_command();

@@ -97,7 +97,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     } = plan::plan_outputs(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
-    // All inputs are marked before the first output starts, so that no output replaces an input that is read later.
+    // The command marks all inputs before the first output starts, so that no output replaces an input that is read
+    // later.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
@@ -158,7 +159,7 @@ fn commit_job(
     Ok(note_others(prefix, &others(prefix, &about)?)?)
 }
 
-/// Converts one trace. All output files are committed together later.
+/// Converts one trace. Converts one trace; the caller commits all output files together later.
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,

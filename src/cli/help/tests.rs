@@ -60,8 +60,8 @@ fn short_help_is_short_and_long_help_has_every_option() {
     assert!(page("chakram replay").contains("contention-free"));
 }
 
-/// In closing texts indented lines are commands or entries. All other lines must be filled, that is, the first word
-/// of the next line would not fit. Such texts have no line breaks of the source.
+/// In closing texts indented lines are commands or entries. All other lines of a closing text must be filled, that
+/// is, the first word of the next line would not fit. The closing texts have no line breaks of the source.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::command_line();

@@ -229,8 +229,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // If a member may send to all others at once, the next message waits until the port is free. So a group of
-            // n has n messages in flight instead of n².
+            // If a member may send to all others at once, the next message waits until the port is free. Therefore, a
+            // group of n has n messages in flight instead of n².
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -307,7 +307,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let assignment = schedule.stage(chunk, number).expect("it is in one");
         let index = self.backend.phase(assignment);
         let phase = &group.extent.phases[index];
-        // The second strand runs the mirrored program, so its partner's position counts from the other end of the line.
+        // The second strand of a chunk runs the mirrored program, so its partner's position counts from the other end
+        // of the line.
         let to = match strand {
             0 => step.to,
             _ => phase.size - 1 - step.to,

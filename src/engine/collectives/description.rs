@@ -50,7 +50,7 @@ fn behind_in_queue(
     members: usize,
 ) -> String {
     let cells = progress.map_or(&[][..], |progress| &progress.cells);
-    // A member has one cell per chunk. Its cells are `members` entries apart.
+    // A member has one cell per chunk. The cells of a member are `members` entries apart.
     let own = cells
         .iter()
         .skip(position.index())

@@ -3,8 +3,8 @@
 //! If NPUs alternate between the queues or trees of a dimension, members that executed different
 //! numbers of collectives before may use opposite directions of a ring or different trees. A
 //! message then has a receiver only if the receiver, in its own direction, receives from the
-//! sender; the receiver counts the message among the messages of this source. So messages and
-//! requests are stored until the queue slot of their receiver is known.
+//! sender; the receiver counts the message among the messages of this source. Messages and requests
+//! are stored until the queue slot of their receiver is known.
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;

@@ -4,12 +4,12 @@
 //! each hold a lane that a member of the other needs. The first collective in program order is
 //! launched as soon as any member is ready for it. A later collective may overtake the first, to
 //! overlap with computation, but only when every member is ready for the later one: on an unready
-//! member, the later one may depend on the first. So a launched collective never waits for an
-//! unlaunched one, and a workload that runs in program order never deadlocks here.
+//! member, the later one may depend on the first. Therefore, a launched collective never waits for
+//! an unlaunched one, and a workload that runs in program order never deadlocks here.
 //!
 //! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
-//! every member is ready, and then all members queue for their lanes together. So all lanes get the collectives of such
-//! groups in one order, and a collective that holds a lane never waits for one that is queued after it.
+//! every member is ready, and then all members queue for their lanes together. Therefore, all lanes get the collectives
+//! of such groups in one order, and a collective that holds a lane never waits for one that is queued after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};

@@ -21,8 +21,8 @@ pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
     /// Returns true if a collective node waits neither for other members nor for its place in the
-    /// launch order. Such a node never waits while it occupies its lane, so it cannot be part of a
-    /// deadlock.
+    /// launch order. A node that waits for nobody never waits while it occupies its lane, so it
+    /// cannot be part of a deadlock.
     #[inline]
     pub fn waits_for_nobody(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {

@@ -2,17 +2,17 @@
 //!
 //! Networks that store for each link the time until which the link is busy ([`RehearsedLinks`])
 //! have no closed form for irregularly placed members. But two collectives on idle links take the
-//! same course, shifted by their starts, if their members arrive in the same *pattern* of times. So
-//! the second collective of a schedule is *rehearsed*: simulated message by message over an
-//! otherwise empty network. This gives the end of each member and the use of each link. A later
-//! collective with this pattern that finds these links idle reserves the links and is answered
-//! immediately.
+//! same course, shifted by their starts, if their members arrive in the same *pattern* of times.
+//! The second collective of a schedule is *rehearsed*: simulated message by message over an
+//! otherwise empty network. The rehearsal gives the end of each member and the use of each link. A
+//! later collective with this pattern that finds these links idle reserves the links and is
+//! answered immediately.
 //!
 //! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers no member ends before all
-//! have arrived. So the first arrival *holds* the links and sends nothing yet. The last arrival
-//! completes the pattern. The answer then starts in the past, at the first arrival. Other
-//! collectives, such as broadcasts, are answered only if nothing was sent before the last arrival,
-//! for example if the root arrives last.
+//! have arrived. In such a collective, the first arrival *holds* the links and sends nothing yet.
+//! The last arrival completes the pattern. The answer then starts in the past, at the first
+//! arrival. Other collectives, such as broadcasts, are answered only if nothing was sent before the
+//! last arrival, for example if the root arrives last.
 //!
 //! A link is reserved until the collective's last message over it has been submitted; later traffic queues after that
 //! message in any case. Before a message, load or store takes a reserved link, the collective is
@@ -52,8 +52,8 @@ pub(super) enum RehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One collective has run. The second is rehearsed; a rehearsal takes more time than it saves
-    /// if the schedule runs only once.
+    /// One collective of the schedule has run. The second collective of a schedule is rehearsed,
+    /// because a rehearsal takes more time than it saves if the schedule runs only once.
     UsedOnce,
     /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsal>>),
@@ -205,8 +205,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
-            // Two settlements at one instant: messages of the first arrivals would leave before the second arrivals,
-            // which a rehearsal does not reproduce.
+            // With two settlements at one instant, messages of the first arrivals would leave before the second
+            // arrivals, which a rehearsal does not reproduce.
             self.materialize(fabric, effects, now, id);
             return false;
         }

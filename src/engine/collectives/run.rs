@@ -1,13 +1,13 @@
 //! A collective in flight, with the progress of each chunk at each member if the collective is
 //! simulated message by message.
 //!
-//! Terms: a collective is split into *chunks*. Each passes through *stages*, every one along a
-//! phase of the group. In a stage, the members on a *line* of the phase run a program of *steps*; a
-//! step sends one message and requires *credits*, which a member earns by receiving and processing
-//! messages. A stage that uses both directions of a ring has two *strands* per chunk. A *cell* is
-//! the state of one chunk (or strand) at one position of the group. A *queue slot* is the backend's
-//! number for a chunk's passage through a stage; the number also selects the direction or tree of
-//! the passage.
+//! Terms: a collective is split into *chunks*. Each chunk passes through *stages*, every one along
+//! a phase of the group. In a stage, the members on a *line* of the phase run a program of *steps*;
+//! a step sends one message and requires *credits*, which a member earns by receiving and
+//! processing messages. A stage that uses both directions of a ring has two *strands* per chunk. A
+//! *cell* is the state of one chunk (or strand) at one position of the group. A *queue slot* is the
+//! backend's number for a chunk's passage through a stage; the number also selects the direction or
+//! tree of the passage.
 
 use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
@@ -191,7 +191,8 @@ pub(super) struct AdmissionProgress {
 #[derive(Debug)]
 pub(super) struct StepwiseProgress {
     pub ports: PortRange,
-    /// By chunk, strand and position. The second strand is used only in stages with two.
+    /// By chunk, strand and position. A cell of the second strand is used only in stages with two
+    /// strands.
     pub cells: Vec<ChunkProgress>,
     /// Queue slot of each passage through a stage, by cell and stage:
     /// [`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot).
@@ -392,7 +393,7 @@ impl CollectiveRun {
     #[inline]
     pub(super) fn strand(&self, cell: CellIndex) -> u32 {
         match self.strands {
-            // One strand is the common case; it avoids the division.
+            // The common case of one strand avoids the division.
             1 => 0,
             strands => cell.0 / self.arrivals.nodes.len() as u32 % strands,
         }

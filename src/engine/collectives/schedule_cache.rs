@@ -31,7 +31,7 @@ pub(super) struct CachedSchedule<S> {
     pub rehearsal: RehearsalState,
 }
 
-/// All schedules of a replay.
+/// All schedules that a replay has used.
 #[derive(Debug)]
 pub(super) struct ScheduleCache<S> {
     cached: Vec<CachedSchedule<S>>,

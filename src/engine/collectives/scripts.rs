@@ -110,9 +110,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
     }
 
-    /// Submits a message of a script. Each member has one port per phase, or one port per direction
-    /// of a phase. The message leaves through the port of the first phase in which the ends differ,
-    /// and enters through the port of the last such phase.
+    /// Submits a message of a script. Each member of a collective has one port per phase, or one
+    /// port per direction of a phase. The message leaves through the port of the first phase in
+    /// which the ends differ, and enters through the port of the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,5 +1,5 @@
-//! Open dependencies of nodes. Each node has only one byte, because the loop reads a node's entry
-//! for every edge, and most of these accesses miss the caches.
+//! Open dependencies of nodes. The count of a node has only one byte, because the loop reads a
+//! node's entry for every edge, and most of these accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub(super) struct OpenDependencies {
 pub(super) enum NodeState {
     Waiting,
     Ready,
-    /// All dependencies are complete, and the node's delay begins.
+    /// All dependencies of the node are complete, and the node's delay begins.
     Delayed,
 }
 
@@ -129,7 +129,8 @@ impl OpenDependencies {
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
 
-    /// Returns true if all dependencies of an incomplete node are complete. Its delay may still be running.
+    /// Returns true if all dependencies of an incomplete node are complete. The node's delay may still be
+    /// running.
     pub fn is_met(&self, node: usize) -> bool {
         self.left[node] == 0
     }
@@ -171,9 +172,9 @@ fn byte(count: u32) -> u8 {
 mod tests {
     use super::*;
 
-    /// Two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62, 63, 124, 125
-    /// and 126 are at the limits of a byte. Each node becomes ready or delayed exactly with its
-    /// last dependency.
+    /// The test has two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62,
+    /// 63, 124, 125 and 126 are at the limits of a byte. Each node of the graph becomes ready or
+    /// delayed exactly with its last dependency.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
@@ -204,7 +205,7 @@ mod tests {
                 assert!(open.is_met(node) && open.left(node) == Some(0));
                 open.complete(node);
                 assert_eq!(open.left(node), None);
-                // The other instance does not change.
+                // The counts of the other instance do not change.
                 assert_eq!(open.left(degree as usize), Some(degree));
             }
             open.reset(firsts[1], &degrees);

@@ -2,9 +2,9 @@
 //!
 //! A memory on the network is one of its endpoints. Accesses that cross the network are submitted before the messages
 //! of their instant; collectives whose analytical answers reserve links on their way are materialized first. The
-//! network serves memory ports. It returns the end of an access immediately or notifies it later. For other memories,
-//! chunks arrive at the NPU's port when no other event of the instant is left. Until the last chunk has arrived the
-//! access is announced at the port, so that no collective is answered analytically over it.
+//! network serves memory ports. The network returns the end of an access immediately or notifies it later. For other
+//! memories, chunks arrive at the NPU's port when no other event of the instant is left. Until the last chunk has
+//! arrived the access is announced at the port, so that no collective is answered analytically over it.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::node_of;
@@ -191,8 +191,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
         }
-        // Each completion carries the number of its settlement; after a newer settlement the
-        // completion is ignored.
+        // Each completion of an access carries the number of its settlement, and a completion from
+        // before the newest settlement is ignored.
         if let Some((at, settlement)) = model.settle(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
@@ -226,7 +226,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 #[derive(Debug)]
 pub(super) struct RemoteState<'a> {
     service: MemoryService<'a>,
-    /// Its first endpoint, if accesses cross the network and may contend with messages there or are counted.
+    /// The access's first endpoint, if accesses cross the network and may contend with messages there or are
+    /// counted.
     first: Option<EndpointId>,
 }
 

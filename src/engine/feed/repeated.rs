@@ -6,7 +6,7 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
-/// Repeated launches of a program, such as training steps. Each rank starts its next step when it has ended the
+/// Repeated launches of a program, such as training steps. A rank starts its next step when it has ended the
 /// previous one.
 ///
 /// Step k + 1 of a rank begins when step k of this rank has ended, independent of other ranks, but
@@ -31,8 +31,8 @@ impl RepeatedLaunch {
     }
 
     /// Creates a feed that launches the program with the index `program` once for each instant in
-    /// `starts` (in any order). Each rank begins a launch at its instant, or when the rank has
-    /// ended the previous launch, if that is later.
+    /// `starts` (in any order). A rank begins a launch at its instant, or when the rank has ended
+    /// the previous launch, if that is later.
     pub fn at(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -113,7 +113,7 @@ impl Feed for RepeatedLaunch {
 
     fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
         self.steps[ended.tag as usize] = None;
-        // Each rank executes its steps in order, so steps end in order.
+        // A rank executes its steps in order, so steps end in order.
         self.times.push(StepTimes {
             begin: ended.began.since(Time::ZERO),
             end: now.since(Time::ZERO),

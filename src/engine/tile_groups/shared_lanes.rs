@@ -1,10 +1,10 @@
 //! Lanes that gathering collectives share with other nodes.
 //!
-//! Such a collective queues for its lane on all members when the last member is ready, in the
-//! middle of the round's posts: lower ranks have already posted their nodes, higher ranks have not.
-//! A leader posts a node for all members together, so the order is the same only if no other node
-//! is posted to this lane in the round. If several nodes are posted to the lane, or one node while
-//! another collective waits for its members, the group is split into single ranks first.
+//! A collective on shared lanes queues for its lane on all members when the last member is ready,
+//! in the middle of the round's posts: lower ranks have already posted their nodes, higher ranks
+//! have not. A leader posts a node for all members together, so the order is the same only if no
+//! other node is posted to this lane in the round. If several nodes are posted to the lane, or one
+//! node while another collective waits for its members, the group is split into single ranks first.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, key, node_of};

@@ -142,8 +142,8 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part have taken the step, so the part takes the step as a
-                // group.
+                // All members of this part of the tile group have taken the step, so the part takes
+                // the step as a group.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers(node) {
                         own.parked -= 1;

@@ -25,7 +25,7 @@ pub enum CollectiveAlgorithm {
     DoubleBinaryTree,
     /// Up and down a binary tree.
     Tree,
-    /// One partner after another, in rounds.
+    /// Each member exchanges with one partner after another, in rounds.
     Pairwise,
     /// An algorithm that the caller implements.
     Own(OwnAlgorithm),
@@ -33,8 +33,8 @@ pub enum CollectiveAlgorithm {
 
 /// An algorithm that the caller implements, for members of one dimension.
 ///
-/// Each member takes the steps that [`Self::step`] lists, one message after another. A step waits for the number of
-/// messages that it states. The engine handles late members, chunks and contention.
+/// Each member of a line takes the steps that [`Self::step`] lists, one message after another. A step waits for the
+/// number of messages that it states. The engine handles late members, chunks and contention.
 pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Name in reports.
     fn name(&self) -> &'static str;
@@ -56,7 +56,8 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     }
 }
 
-/// Handle of an algorithm that the caller implements. Two handles are equal if their names are.
+/// Handle of an algorithm that the caller implements. Two handles of own algorithms are equal if
+/// their names are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnAlgorithm(pub &'static dyn AlgorithmModel);
 
@@ -245,7 +246,7 @@ impl fmt::Display for CollectiveAlgorithm {
 pub enum AlgorithmChoice {
     /// The fastest algorithm by formula ([`auto`](super::auto)).
     Auto,
-    /// This algorithm, or its substitute ([`CollectiveAlgorithm::resolve`]).
+    /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve`]).
     Named(CollectiveAlgorithm),
     /// The choice of NCCL and RCCL for large buffers: rings, but direct messages between members in all-to-all, gather
     /// and scatter, which are made of sends and receives (NCCL user guide, "Point-to-point communication").

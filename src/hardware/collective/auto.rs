@@ -30,20 +30,20 @@
 //! every wire of the shorter direction carries c = min(k, n−k) messages at once. On an open line,
 //! the k messages of the last k members go in the other direction, over n−k places, so c is the
 //! same. If each member exchanges with the member whose index differs in the bit of weight k, the
-//! wire in the middle of each block of 2k carries k messages in each direction, and k ≤ n/2. So
-//! c(k) = min(k, n−k). So with halving and doubling a message over n/2 places takes n/2 times as
-//! long; a ring sends no such messages. If every two NPUs have a path of their own, fully connected
-//! or through a switch, c = 1. If a root sends or collects, its own port passes one message at a
-//! time, and in trees the routes of one level do not overlap: c = 1. The formulas are meant for
-//! networks with contention. The contention-free network does not slow messages that share a wire,
-//! so on this network the chosen algorithm may be slower than another.
+//! wire in the middle of each block of 2k carries k messages in each direction, and k ≤ n/2. For
+//! these two reasons, c(k) = min(k, n−k). With halving and doubling a message over n/2 places takes
+//! n/2 times as long; a ring sends no such messages. If every two NPUs have a path of their own,
+//! fully connected or through a switch, c = 1. If a root sends or collects, its own port passes one
+//! message at a time, and in trees the routes of one level do not overlap: c = 1. The formulas are
+//! meant for networks with contention. The contention-free network does not slow messages that
+//! share a wire, so on this network the chosen algorithm may be slower than another.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.
 //!
 //! **Ties.** Formulas are not rounded to picoseconds ([`TimeEstimate`]), so rounding never decides.
 //! Among algorithms that are equally fast to within [`TimeEstimate::MARGIN`], the first in
-//! [`CollectiveAlgorithm::ALL`] is chosen, and two stages are preferred to one. So the same
+//! [`CollectiveAlgorithm::ALL`] is chosen, and two stages are preferred to one. Therefore, the same
 //! algorithms are chosen for a machine with twice the latencies and half the bandwidths.
 
 use super::line_cost::LineCostModel;

@@ -61,7 +61,8 @@ pub struct ReceiveSource {
     pub step: u32,
 }
 
-/// Queue in which chunks wait at an NPU. It admits up to `capacity` chunks at once.
+/// Queue in which chunks wait at an NPU. The queue of chunks admits up to `capacity` chunks at
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkQueueSpec {
     /// Index of the queue among the NPU's queues.
@@ -152,8 +153,8 @@ pub struct UncontendedCost<'a> {
     /// such link.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Called with a dimension, a number of members of a line and a pattern. Returns true if the
-    /// line's messages delay one another only by `link_time`. Each member sends at most one and
-    /// receives at most one message at a time, unless the pattern is staggered.
+    /// line's messages delay one another only by `link_time`. In such a line, each member sends at
+    /// most one and receives at most one message at a time, unless the pattern is staggered.
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 

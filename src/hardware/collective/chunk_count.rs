@@ -1,9 +1,9 @@
 //! The number of chunks of a collective if the machine does not state it: the smallest number from
 //! 1 to [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
 //!
-//! Each stage of a chunk has a *life*, from its start to its end, and an *interval*, after which
-//! the next chunk may follow it into the phase. Life and interval are the inputs of a flow shop of
-//! the chunks through the phases, which gives the total time:
+//! In a pipeline of chunks, each stage of a chunk has a *life*, from its start to its end, and an
+//! *interval*, after which the next chunk may follow it into the phase. Life and interval are the
+//! inputs of a flow shop of the chunks through the phases, which gives the total time:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -12,12 +12,12 @@
 //! | otherwise, with a root | formula of [`auto`](super::auto), no loads | busiest port's time; ring both ways: life |
 //! | all others | the same | life |
 //!
-//! So along one dimension several chunks never help if a closed form exists and one chunk is active
-//! at a time: each chunk only repeats the latencies of all stages. Along several dimensions,
-//! several chunks keep all dimensions busy; in trees they keep all levels busy.
+//! Along one dimension several chunks never help if a closed form exists and one chunk is active at
+//! a time: each chunk only repeats the latencies of all stages. Along several dimensions, several
+//! chunks keep all dimensions busy; in trees they keep all levels busy.
 //!
 //! The estimate is exact for a schedule with closed forms only and one active chunk, and for a single stage in a tree.
-//! All other estimates only select the number of chunks and never enter a result.
+//! All other estimates of chunk schedules only select the number of chunks and never enter a result.
 //!
 //! A number is tried only if its lower bound is below the best time so far. The bound is the work
 //! of the busiest phase plus the least time before and after this phase. If trees are simulated
@@ -431,7 +431,7 @@ impl CountedCollective<'_> {
         }
         let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.cost(&line, stage.primitive, stage.buffer) else {
-            // This algorithm has no formula for its time.
+            // The phase's algorithm has no formula for its time.
             let link = self.topology.dimensions()[phase.dimension].link();
             let latency = self.topology.dimensions()[phase.dimension].latency;
             let (message, count) = algorithm.serial_messages(stage, n);
@@ -494,7 +494,7 @@ impl CountedCollective<'_> {
                 back.push(assignment.stage.primitive == CollectivePrimitive::AllGather);
             }
         }
-        // Each phase admits one chunk at a time; after their interval, any number of chunks may be
+        // Each phase admits one chunk at a time; after their intervals, any number of chunks may be
         // in the phase.
         let mut capacity = vec![1; phases as usize];
         capacity.push(u32::MAX);

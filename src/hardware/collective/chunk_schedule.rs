@@ -1,14 +1,14 @@
 //! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
-//! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the bytes of each stage.
-//! Routes have equal numbers of stages and differ in the order in which they visit the phases and in the size of their
-//! chunks. Chunks of one route have one size; if all chunks have one size and visit the phases in one order, there is
-//! one route.
+//! A collective is split into chunks. Each chunk of a collective takes a *route*: a list of stages, with the bytes of
+//! each stage. Routes have equal numbers of stages and differ in the order in which they visit the phases and in the
+//! size of their chunks. Chunks of one route have one size; if all chunks have one size and visit the phases in one
+//! order, there is one route.
 //!
 //! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each
 //! phase for the whole collective, identically at every member. If each member chose its own order,
 //! it could occupy a phase that another member's partners need, and the collective could deadlock.
-//! This happens in ASTRA-sim with fewer active chunks than chunks.
+//! Such a deadlock happens in ASTRA-sim with fewer active chunks than chunks.
 
 use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;

@@ -16,12 +16,12 @@
 //! t'(x) = s'(x) + v(x) B / B'
 //! ```
 //!
-//! So the last points, where bytes dominate, determine the time of a byte. Neither part falls as
-//! bytes grow, unless the curve falls: if a library takes longer at middle sizes because it uses a
-//! protocol of less bandwidth, the time above the start of larger sizes counts as transfer. A start
-//! consists of the launch of the collective, which is independent of links, and the latency of
-//! successive messages: `h α` for each of the k [steps](super::protocol) over the h links between
-//! neighbours:
+//! The last points of a curve, where bytes dominate, determine the time of a byte. Neither the
+//! start nor the transfer of a curve falls as bytes grow, unless the curve falls: if a library
+//! takes longer at middle sizes because it uses a protocol of less bandwidth, the time above the
+//! start of larger sizes counts as transfer. A start consists of the launch of the collective,
+//! which is independent of links, and the latency of successive messages: `h α` for each of the k
+//! [steps](super::protocol) over the h links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
@@ -263,8 +263,8 @@ mod tests {
         }
     }
 
-    /// All-gathers among 8 members in 7 steps over two links each: a start of 10 us, then 20 us for 1 MB, 110 us for 10
-    /// MB and 210 us for 20 MB.
+    /// The curve has all-gathers among 8 members in 7 steps over two links each: a start of 10 us, then 20 us for 1 MB,
+    /// 110 us for 10 MB and 210 us for 20 MB.
     fn curve() -> CollectiveCurve {
         CollectiveCurve {
             kind: CollectiveKind::AllGather,

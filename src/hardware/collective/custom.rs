@@ -16,7 +16,7 @@ mod matched;
 
 pub use matched::ScriptFault;
 
-/// One operation of a script.
+/// One operation of a script of a custom algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptOp {
     /// A message to another position.
@@ -52,7 +52,8 @@ pub struct MemberScript {
 }
 
 impl MemberScript {
-    /// Appends an operation with its author's `id`. It waits for `in_degree` operations, and `successors` wait for it.
+    /// Appends an operation with its author's `id`. The operation waits for `in_degree` operations, and `successors`
+    /// wait for the operation.
     pub fn push(
         &mut self,
         id: u64,

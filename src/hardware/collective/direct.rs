@@ -1,7 +1,7 @@
 //! Direct: every member sends to every other member, nearest index first.
 //!
-//! A member's port sends one message at a time and receives one at a time. So with n members, s = time of S/n, t = time
-//! of the buffer S, and α = latency, all starting together:
+//! A member's port sends one message at a time and receives one at a time. With n members, s = time of S/n, t = time of
+//! the buffer S, and α = latency, all starting together:
 //!
 //! | primitive | messages of a member | ends after |
 //! |---|---|---|
@@ -10,9 +10,10 @@
 //! | gather, scatter | all to the root, or the root to all, of S/n | α + (n−1)s |
 //!
 //! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at once,
-//! which no port can do. Here the port is the limit, so direct and ring move their bytes equally
-//! fast and differ only in latency. The table does not apply to rings and meshes: their messages
-//! have the rate of one link, leave a member one at a time, and enter on either side.
+//! which no port can do. In chakram's model the port is the limit, so direct and ring move their
+//! bytes equally fast and differ only in latency. The table does not apply to rings and meshes:
+//! their messages have the rate of one link, leave a member one at a time, and enter on either
+//! side.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

@@ -1,7 +1,7 @@
 //! A flow shop: the chunks of one member pass through the phases, and the time of every stage is
 //! known.
 //!
-//! Members that begin a collective together behave identically, so one member represents all. Each
+//! Members that begin a collective together behave identically, so one member represents all. A
 //! queue has a fixed number of places: the chunks that may be in a phase at once. A policy selects
 //! among the waiting chunks; a chunk that ends a stage joins the queue of the next stage before its
 //! place is refilled.
@@ -74,8 +74,8 @@ pub struct StagePassage {
 
 #[derive(Clone, Debug, Default)]
 struct FlowShopQueue {
-    /// Waiting chunks as (policy key, arrival number, chunk). The second heap has the returning
-    /// chunks if these alternate with outgoing chunks.
+    /// Waiting chunks as (policy key, arrival number, chunk). The second heap of the array has the
+    /// returning chunks if these alternate with outgoing chunks.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
     /// Kind of the chunk that began last: 0 outgoing, 1 returning.
     last: usize,
@@ -265,8 +265,8 @@ mod tests {
 
     #[test]
     fn policies_say_who_is_next() {
-        // Two routes over queues 0 and 1: chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1; chunk 1 takes 3 ns
-        // in queue 1, then 3 ns in queue 0.
+        // The chunks take two routes over queues 0 and 1: chunks 0 and 2 take 4 ns in queue 0, then 4 ns in queue 1;
+        // chunk 1 takes 3 ns in queue 1, then 3 ns in queue 0.
         let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
         let order = |intra| {

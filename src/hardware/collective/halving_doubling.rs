@@ -4,10 +4,10 @@
 //! half of the rest with the member whose index differs in the next bit, and so on: S/2, S/4, … S/n. Exchange i keeps
 //! the parts whose indices agree with the member's own in bit i, so each member ends with the part of its own index. An
 //! all-gather runs in reverse: distance n/2 with S/n, then n/4 with 2S/n, down to distance 1 with S/2. The largest
-//! messages thus go to the nearest partners. This is vector halving with distance doubling, and vector doubling with
-//! distance halving (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004); R. Thakur, R.
-//! Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), section 4, have
-//! the same messages in the other order of distances.
+//! messages thus go to the nearest partners. This order of messages is vector halving with distance doubling, and
+//! vector doubling with distance halving (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS
+//! 2004); R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH"
+//! (2005), section 4, have the same messages in the other order of distances.
 //!
 //! With s = time of S/n, where S is the buffer, and α = latency, all starting together:
 //!
@@ -18,7 +18,8 @@
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
 //! Partners that start at different times could send out of order, and the receiver would mistake
-//! an early message for another one. So message i counts only after its receiver has taken step i.
+//! an early message for another one. Therefore, message i counts only after its receiver has taken
+//! step i.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};

@@ -5,8 +5,9 @@
 //!
 //! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
-//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). All-gather takes the
-//! reverse order. All-to-all, whose data does not shrink on the way, is ascending, in equal chunks.
+//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). Under all policies,
+//! all-gather takes the reverse order. An all-to-all, whose data does not shrink on the way, is ascending, in equal
+//! chunks.
 
 mod themis;
 
@@ -23,7 +24,7 @@ pub enum InterDimensionPolicy {
     /// From the innermost outward.
     #[default]
     Ascending,
-    /// Each chunk begins with another dimension.
+    /// Each chunk begins with another dimension, in turn.
     RoundRobin,
     /// The least loaded dimension first.
     Themis,
@@ -85,7 +86,8 @@ pub(super) fn ways(
         CollectiveKind::AllToAll => false,
         _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
     };
-    // All chunks are equal if the buffer is too large to be divided exactly into grains.
+    // All chunks of a buffer are equal if the buffer is too large to be divided exactly into
+    // grains.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
         InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,

@@ -90,8 +90,8 @@ mod tests {
         routes(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// The first stage of a chunk has all bytes of the chunk. These add up to the bytes of the
-    /// collective, for any number of bytes.
+    /// The first stage of a chunk has all bytes of the chunk. The bytes of all chunks' first stages
+    /// add up to the bytes of the collective, for any number of bytes.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;

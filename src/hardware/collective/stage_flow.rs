@@ -2,10 +2,10 @@
 //! form.
 //!
 //! The simulation resembles a [flow shop](super::flow_shop), with the ports of a line in place of
-//! phases. All members start together, nothing else is in flight, and a port sends one message at a
-//! time and receives one at a time, first come, first served, as on the contention-free network. A
-//! member has up to `places` chunks at once, sends one message of a chunk at a time, and starts the
-//! next chunk when its part in a chunk ends.
+//! phases. In the simulation, all members start together, nothing else is in flight, and a port
+//! sends one message at a time and receives one at a time, first come, first served, as on the
+//! contention-free network. A member has up to `places` chunks at once, sends one message of a
+//! chunk at a time, and starts the next chunk when its part in a chunk ends.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
@@ -35,7 +35,7 @@ struct MemberProgram {
 /// The programs of the members of a line.
 #[derive(Clone, Debug)]
 pub(super) struct StageFlow {
-    /// One program for each kind of chunk (two kinds if trees alternate) and each member.
+    /// Programs: one for each kind of chunk (two kinds if trees alternate) and each member.
     programs: Vec<MemberProgram>,
     members: u32,
     ports: usize,
@@ -313,7 +313,7 @@ mod tests {
     fn one_chunk_takes_what_the_table_of_trees_says() {
         use CollectivePrimitive::{AllReduce, Broadcast, Reduce};
         let tree = CollectiveAlgorithm::Tree;
-        // Three levels: 3 x 100 + 5 x 1,000 ns in one direction.
+        // Three levels take 3 x 100 + 5 x 1,000 ns in one direction.
         assert_eq!(end(8, tree, Reduce, (1, 1)), 5_300);
         assert_eq!(end(8, tree, Broadcast, (1, 1)), 5_300);
         assert_eq!(end(8, tree, AllReduce, (1, 1)), 10_600);

@@ -3,9 +3,9 @@
 //! Members are numbered from the root, x = index − root. The root, 0, has one child: the top of a
 //! binary tree over 1 … n−1, whose in-order numbering is the members' numbering. If 2^b is the
 //! lowest set bit of x, the children of x are x − 2^(b−1) and x + 2^(b−1). If no member has the
-//! upper number, the upper child is x + 2^j with the largest j for which there is a member. So odd
-//! numbers are leaves, a member's subtree is a contiguous range of numbers, and the depth is h =
-//! ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
+//! upper number, the upper child is x + 2^j with the largest j for which there is a member. In this
+//! tree, odd numbers are leaves, a member's subtree is a contiguous range of numbers, and the depth
+//! is h = ⌈log2 n⌉. NCCL numbers its trees in the same way (`src/graph/trees.cc`).
 //!
 //! With t = time of the buffer S and α = latency, all starting together; exact if n = 2^h, an upper
 //! bound otherwise. At every level except the root's, two children send to, or receive from, the

@@ -76,7 +76,8 @@ impl Default for KeptRates {
 /// Curves of an NPU class. Kernels that were not measured have no curve.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
-    /// Kernels measured by name. They take precedence over the curves of their classes.
+    /// Kernels measured by name. Kernels measured by name take precedence over the curves of their
+    /// classes.
     pub measured: MeasuredKernels,
     /// By number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],

@@ -12,11 +12,11 @@
 //! t = curve(m, n, k) exp (sum w r),   (C + 0.07 I) w = c + l 1,   sum w = 1,   C = exp(-|x_i - x_j|),   c = exp(-|x - x_i|)
 //! ```
 //!
-//! over the 32 nearest points. This is ordinary kriging (N. Cressie, Statistics for Spatial Data,
-//! 1993, section 3.2), where 0.07 of the variance belongs to the part of a shape's residual that no
-//! other shape shares. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of
-//! A100s. A measured shape takes its measured time. Outside the box of all points in `(m, n, k)`,
-//! and for batches of products, the curve applies unchanged.
+//! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for
+//! Spatial Data, 1993, section 3.2), where 0.07 of the variance belongs to the part of a shape's
+//! residual that no other shape shares. The scales of `x` minimise the leave-one-out error over a
+//! thousand GEMMs of A100s. A measured shape takes its measured time. Outside the box of all points
+//! in `(m, n, k)`, and for batches of products, the curve applies unchanged.
 
 use super::gemm::GemmEstimate;
 
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn near_points_correct_a_shape_and_far_ones_do_not() {
-        // All shapes have whole tiles and waves, so their coordinates differ only in k and t. The
-        // second point is at 0.3 ln 16 = 0.83178 from the first.
+        // All shapes of the test have whole tiles and waves, so their coordinates differ only in k
+        // and t. The second shape's point is at 0.3 ln 16 = 0.83178 from the first shape's point.
         let points = [
             ([64, 128, 64], 2e-6, curve(1e-6)),
             ([64, 128, 1024], 0.5e-6, curve(1e-6)),

@@ -21,11 +21,12 @@
 //! which the tensor depends advances. The words of the new tile are then filled from the next outer level that keeps
 //! the tensor. If tiles overlap, as windows of inputs do, only the new words are filled, provided that the innermost
 //! loop on which the tensor depends advanced by one step. Filled words are read from the outer level once for all units
-//! that need them (multicast). Each multiplication reads its operands from the innermost level that keeps them. It
-//! updates an output in the innermost level that keeps outputs, after a sum over units with the same output. An output
-//! tile that leaves a level updates the next level, also summed over units; a tile that returns is filled again. The
-//! first update of an output reads nothing, and reads that drain a tile count as part of the outer updates. These rules
-//! are the conventions of Timeloop (Parashar et al., ISPASS 2019); tests compare with Timeloop's published tutorial.
+//! that need them (multicast). Each multiplication of a loop nest reads its operands from the innermost level that
+//! keeps them. Each multiplication updates an output in the innermost level that keeps outputs, after a sum over units
+//! with the same output. An output tile that leaves a level updates the next level, also summed over units; a tile that
+//! returns is filled again. The first update of an output reads nothing, and reads that drain a tile count as part of
+//! the outer updates. These rules for counting reads and updates are the conventions of Timeloop (Parashar et al.,
+//! ISPASS 2019); tests compare with Timeloop's published tutorial.
 //!
 //! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer; the
 //! excess consists of zeros, which are moved and multiplied like other numbers.

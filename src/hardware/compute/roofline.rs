@@ -2,9 +2,9 @@
 //!
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
-//! efficiency `e = 1` this is a lower bound of real kernels. One `e` for both roofs lowers the whole roofline and
-//! leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound depends on the
-//! machine, the achieved fraction on the software.
+//! efficiency `e = 1` this is a lower bound of real kernels. One efficiency `e` for both roofs lowers the whole
+//! roofline and leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound
+//! depends on the machine, the achieved fraction on the software.
 //!
 //! On a class with systolic arrays a product of known sizes takes at least the cycles of the arrays
 //! (`compute/systolic.rs`).

@@ -56,7 +56,8 @@ mod tests {
         for (count, batch, [m, n, k], cycles) in [
             // 2 x 32 + 16 + 100 - 2 = 178, once.
             ([1, 1], 1, [32, 16, 100], 178),
-            // One more row needs another fold: the edge takes the time of a whole array.
+            // One more row of the matrix needs another fold: the edge takes the time of a whole
+            // array.
             ([1, 1], 1, [33, 16, 100], 2 * 178),
             ([1, 1], 1, [64, 32, 100], 4 * 178),
             // A product of four array sizes runs on 2 x 2 arrays in parallel.

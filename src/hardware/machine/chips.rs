@@ -153,8 +153,9 @@ mod tests {
         }
     }
 
-    /// Three links per chip: Table III has 64 GB/s. Two links: 180 GB/s at one and 64 GB/s at three links, interpolated
-    /// on logarithmic scales to 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s; the next larger number has 64.
+    /// With three links per chip, DEAP's Table III has 64 GB/s. Two links: Table III has 180 GB/s at one and 64
+    /// GB/s at three links, interpolated on logarithmic scales to 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s;
+    /// the next larger number has 64.
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {

@@ -5,7 +5,7 @@
 //! memory bandwidth, so their times scale with both. Constants of a multiprocessor stay, because
 //! H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and
 //! 225 GB/s). Curves of collectives state the links of their measurement and are carried over to
-//! the new links. None of these times was measured, so errors are widened:
+//! the new links. None of the carried-over times was measured, so errors are widened:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))

@@ -2,21 +2,21 @@
 //!
 //! Bytes of an access form a stream that occupies all servers on its path at the same time. At each
 //! moment the rates of the streams are *max-min fair*: all rates rise together until a server
-//! saturates. This fixes the rates of the streams that pass the server; all other rates continue to
-//! rise. So no rate could grow without lowering another rate that is not higher. Rates change when
-//! an access begins or ends, and are constant in between.
+//! saturates. The saturated server fixes the rates of the streams that pass the server; all other
+//! rates continue to rise. With these rates, no rate could grow without lowering another rate that
+//! is not higher. Rates change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another, so the first chunk leaves the last stage later
-//! than a stream would. This delay is the *fill* of the pipeline. With `t[s]` the time of one chunk in stage `s` among
-//! the accesses in flight when the access began,
+//! than a stream would. The delay of the first chunk behind the stream is the *fill* of the pipeline. With `t[s]` the
+//! time of one chunk in stage `s` among the accesses in flight when the access began,
 //!
 //! ```text
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
 //! ```
 //!
 //! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s],
-//! where stages = chunks per access. This is the pipeline of the ASTRA-sim 2.0 paper (section IV-D,
-//! Fig. 7): sum of t[s] + (stages - 1) x max t[s]. `stages` need not be whole: the last chunk
+//! where stages = chunks per access. This time is the pipeline of the ASTRA-sim 2.0 paper (section
+//! IV-D, Fig. 7): sum of t[s] + (stages - 1) x max t[s]. `stages` need not be whole: the last chunk
 //! carries the remainder, which streams for its exact share of time; only the fill counts a whole
 //! chunk. An access smaller than one chunk is a chunk of its own size: it takes the sum of t[s].
 //!

@@ -20,9 +20,9 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/fair_sharing.rs` computes a duration from them. Here the memories are one server, each node is one server
-//! (its S links always carry equal loads) and each NPU's port is one server, so NPUs of different nodes contend only at
-//! the memories. A store takes the same path in reverse and shares it with loads.
+//! `memory/fair_sharing.rs` computes a duration from them. In this design, the memories are one server, each node is
+//! one server (its S links always carry equal loads) and each NPU's port is one server, so NPUs of different nodes
+//! contend only at the memories. A store takes the same path in reverse and shares it with loads.
 //!
 //! With in-switch collectives, W is the part that the memory stores for each NPU: all n parts reach
 //! every node and every NPU, or the switches form n sums on the way to the memory.
@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn nodes_meet_at_the_memories_only() {
-        // Two nodes of 2 NPUs, one group of 100 GB/s behind one switch, chunks of 4 kB: shares of 1 kB.
+        // Two nodes of 2 NPUs have one group of 100 GB/s behind one switch; chunks of 4 kB have shares
+        // of 1 kB.
         let memory = |group: f64| {
             let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
             let design = HierarchicalPool {
@@ -178,8 +179,8 @@ mod tests {
     fn who_comes_later_shares_what_is_left() {
         // With one NPU per node, groups of 10 GB/s in all, and ports and nodes of 100 GB/s, the
         // memories are the bottleneck. NPU 0 loads 100 kB from 0 on, and NPU 1 from 5 us on, when
-        // NPU 0 has 50 kB left. Each gets 5 GB/s until NPU 0 finishes, 10 us later; NPU 1 then has
-        // 50 kB left, which take 5 us.
+        // NPU 0 has 50 kB left. Each NPU gets 5 GB/s until NPU 0 finishes, 10 us later; NPU 1 then
+        // has 50 kB left, which take 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
             groups: 2,

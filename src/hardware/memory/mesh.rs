@@ -1,10 +1,10 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no
-//! formula; this module derives one. There are a columns and b rows of stations. Each station has
-//! one memory and n / (a b) NPUs, and links to and from its neighbours in its row and its column,
-//! of `link_bandwidth` each; opposite edges are not connected. Bytes travel along the row of the
-//! memory to the column of the NPU, and then along that column.
+//! formula; this module derives one. There are a columns and b rows of stations. Each station of
+//! the mesh has one memory and n / (a b) NPUs, and links to and from its neighbours in its row and
+//! its column, of `link_bandwidth` each; opposite edges are not connected. Bytes travel along the
+//! row of the memory to the column of the NPU, and then along that column.
 //!
 //! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from
 //! the x + 1 memories on the left go to the NPUs on the right, a fraction (a - x - 1) / a of all
@@ -70,8 +70,8 @@ impl MeshPool {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // Each station has links to the right, to the left, up and down. Links beyond the edge stay
-        // unused.
+        // Each station of the mesh has links to the right, to the left, up and down. Links beyond
+        // the edge stay unused.
         let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);

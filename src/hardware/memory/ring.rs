@@ -1,15 +1,15 @@
 //! Memories and NPUs on a ring.
 //!
 //! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no
-//! formula; this module derives one. There are k stations. Each station has one memory and n / k
-//! NPUs, and a link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth`
-//! each.
+//! formula; this module derives one. There are k stations. Each station of the ring has one memory
+//! and n / k NPUs, and a link to and from each of its two neighbours: 2 k links in all, of
+//! `link_bandwidth` each.
 //!
-//! An NPU's bytes are spread evenly over all memories. Each byte takes the shorter direction; if
-//! both directions are equally long, half of the bytes take each direction. A byte from a memory at
-//! distance d crosses d links, and the mean distance is k / 4 for even k, (k² - 1) / (4 k) for odd
-//! k. When every NPU loads W bytes, n x W bytes cross this mean number of links, and by symmetry
-//! all 2 k links carry equal loads:
+//! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter
+//! direction; if both directions are equally long, half of the bytes take each direction. A byte
+//! from a memory at distance d crosses d links, and the mean distance is k / 4 for even k, (k² - 1)
+//! / (4 k) for odd k. When every NPU loads W bytes, n x W bytes cross this mean number of links,
+//! and by symmetry all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
@@ -133,7 +133,8 @@ mod tests {
         // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A chunk's share is 8 x 40 kB / 16
         // = 20 kB: 0.025 us of 800 GB/s of memories and 0.2 us of the port.
         assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
-        // One station has no links: 10 us of the port, 0.4 us of 100 GB/s for a share of 40 kB.
+        // A single station has no links: an access takes 10 us of the port, and 0.4 us of 100 GB/s
+        // for a share of 40 kB.
         assert_eq!(alone(&ring(1, 100.0, 10.0), 1, 1_000_000), 10_400_000);
     }
 }

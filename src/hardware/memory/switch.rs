@@ -19,8 +19,8 @@
 //! port          = G x c / (n x npu_bandwidth)          in the switches: G x c / npu_bandwidth
 //! ```
 //!
-//! Each of these times is a stage of the pipeline in `memory/fair_sharing.rs`. Every upward link is
-//! a separate server.
+//! The time of each level of switches is a stage of the pipeline in `memory/fair_sharing.rs`. Every
+//! upward link is a separate server.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
@@ -112,8 +112,8 @@ mod tests {
         // level 2.
         assert_eq!(alone(&three_levels(), 16, 150_000), 16_400_000);
         // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches.
-        // Each NPU gets its port's full 10 GB/s. A share takes longer in stages that several NPUs
-        // pass: 1 us in level 2 (NPUs 0 and 4), 0.45 us in the memories.
+        // Each of the NPUs 0, 4 and 8 gets its port's full 10 GB/s. A share takes longer in stages
+        // that several NPUs pass: 1 us in level 2 (NPUs 0 and 4), 0.45 us in the memories.
         let ends = each(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);

@@ -12,8 +12,8 @@
 //! From this time on, the server never has to wait for a segment. A message that arrives more
 //! slowly than the server can forward it is gathered first, so it occupies a fast link only for its
 //! own serialization. (If a slower link follows, gathering would only move the wait to the slower
-//! link. So the message is forwarded as it arrives, in its place in the queue, and counts as
-//! passing without a gap; the slower link compensates for this.)
+//! link. Therefore, the message is forwarded as it arrives, in its place in the queue, and counts
+//! as passing without a gap; the slower link compensates for this.)
 //!
 //! # Alone
 //!
@@ -37,10 +37,11 @@
 //! # When a send completes
 //!
 //! A send completes when its last byte has left: m/B_min after its first byte began to leave, where
-//! B_min is the rate of the slowest link of the whole path. This time is T minus the time of the
-//! first byte. So the sender waits for the back-pressure of the path, and nothing accumulates after
-//! a fast port. The port itself is occupied only for m/B, so messages over other paths use the port
-//! in the meantime. Queues further along exert no back-pressure on the sender.
+//! B_min is the rate of the slowest link of the whole path. The sender's waiting time is T minus
+//! the time of the first byte. Therefore, the sender waits for the back-pressure of the path, and
+//! nothing accumulates after a fast port. The port itself is occupied only for m/B, so messages
+//! over other paths use the port in the meantime. Queues further along exert no back-pressure on
+//! the sender.
 //!
 //! # Loads and stores
 //!
@@ -52,8 +53,8 @@
 //!
 //! Messages join a server when they are ready, in the order of events, so the state of a queue is
 //! only the time until which its server is busy. A message joins its first server on submission.
-//! Each further server takes one event, and so does the arrival. Messages that are ready at one
-//! instant are ordered by their sender's number, then by the order in which they left.
+//! Each further server and the arrival take one event each. Messages that are ready at one instant
+//! are ordered by their sender's number, then by the order in which they left.
 
 use super::servers::ServerTable;
 use super::{
@@ -174,7 +175,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             _ if D::REACH == ContentionScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
-            // Two members have one link in each direction, which no other message uses.
+            // Two members have one link in each direction, and no other message uses this link.
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
             // Each member sends upwards over its own link. On a mesh the last member sends to the
             // first over downward links, which no other member uses.

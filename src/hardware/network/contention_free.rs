@@ -308,11 +308,12 @@ mod tests {
             network.submit(Time::ZERO, &message, &mut log);
         };
         send(0, 0, 1, true);
-        // This message waits for the egress of NPU 0 and leaves from 1 to 2 us; its first byte
-        // arrives at 1.3 us.
+        // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us; its first
+        // byte arrives at 1.3 us.
         send(1, 0, 2, false);
-        // This message leaves from 0 to 1 us and arrives from 0.3 to 1.3 us, although it was
-        // submitted later; then the ingress is free for the other message, from 1.3 to 2.3 us.
+        // The message from NPU 2 leaves from 0 to 1 us and arrives from 0.3 to 1.3 us, although the
+        // message was submitted later; then the ingress is free for the other message, from 1.3 to
+        // 2.3 us.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
         let first_byte = |op| FirstByte {

@@ -3,9 +3,9 @@
 //! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends one uncontended time
 //! later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
 //! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of the route carries anything else, and
-//! later transfers wait. These times are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance Simulator for Tiled
-//! Accelerators with Large-scale Model Training", whose links are exclusive resources. A send completes with its
-//! transfer, because its links are occupied until then.
+//! later transfers wait. The times of a transfer are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance
+//! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. A send
+//! completes with its transfer, because its links are occupied until then.
 //!
 //! Loads and stores of memories attached to the network also occupy the memory (Eq. 4 and 5): the
 //! memory's link is one more link of the route.

@@ -2,10 +2,10 @@
 //!
 //! A message is a stream of bytes that occupies all links of its route at the same time
 //! ([`LinkGraph::route`]), each link with the part of the message that passes it. At each moment
-//! all rates rise together until a link saturates. This fixes the rates of the messages that pass
-//! the link; all other rates continue to rise. Rates change when a message begins or has left, and
-//! are constant in between. A message is delivered one latency after its last byte has left. Alone,
-//! a message of m bytes takes
+//! all rates rise together until a link saturates. The saturated link fixes the rates of the
+//! messages that cross the link; all other rates continue to rise. Rates change when a message
+//! begins or has left, and are constant in between. A message is delivered one latency after its
+//! last byte has left. Alone, a message of m bytes takes
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
@@ -316,8 +316,8 @@ impl<'a> FairSharingNetwork<'a> {
         });
     }
 
-    /// Solves all rates by progressive filling. Each pass saturates at least one link, so there are at most as many
-    /// passes as links.
+    /// Solves all rates by progressive filling. Each pass of the filling saturates at least one link, so there are
+    /// at most as many passes as links.
     fn share(&mut self) {
         for link in self.used.drain(..) {
             self.shares[link as usize] = LinkShare::default();

@@ -4,8 +4,8 @@
 //! A port sends one message at a time and receives one at a time, first come, first served: its two
 //! directions are servers of [`ContendedNetwork`]. In each dimension that a message crosses, it
 //! passes the egress of the NPU at which it enters the dimension, and the ingress of the NPU at
-//! which it leaves the dimension. In between, messages do not contend. Each direction is as fast as
-//! a link ([`TopologyDimension::link`](crate::topology::TopologyDimension::link)).
+//! which it leaves the dimension. In between, messages do not contend. Each direction of a port is
+//! as fast as a link ([`TopologyDimension::link`](crate::topology::TopologyDimension::link)).
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 

@@ -14,7 +14,7 @@ pub enum SendCompletion {
 }
 
 impl SendCompletion {
-    /// Both variants, with their names in machine files.
+    /// Both times at which a send can complete, with names in machine files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Injected, "injected"), (Self::Delivered, "delivered")];
 }

@@ -27,7 +27,7 @@ pub struct ServerId {
     pub npu: Npu,
 }
 
-/// One server.
+/// One server of the network.
 #[derive(Clone, Copy, Debug)]
 struct ServerState {
     /// Time until which the server is busy with the messages that have arrived.
@@ -71,7 +71,8 @@ impl ServerId {
     }
 }
 
-/// All servers of a machine. State exists only up to the highest NPU used so far along a dimension.
+/// All servers of the network of a machine. State exists only up to the highest NPU used so far
+/// along a dimension.
 #[derive(Debug)]
 pub struct ServerTable {
     /// Servers by dimension and side, then by NPU; the last rows are links of memories.

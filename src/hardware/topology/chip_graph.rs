@@ -58,14 +58,14 @@ pub enum ChipGraphError {
     OneWay {
         /// A chip.
         from: u32,
-        /// The other chip.
+        /// The other chip of the link.
         to: u32,
         /// The distance that the first chip states.
         there: u32,
-        /// The other chip's entry.
+        /// The entry of the other chip.
         back: String,
     },
-    /// Some chips cannot reach one another.
+    /// Some chips of the graph cannot reach one another.
     #[error("chip {chip} cannot be reached from chip 0; expected a connected topology")]
     Disconnected {
         /// The first such chip.

@@ -42,9 +42,10 @@ pub enum RoutePolicy {
     /// The first path: at each device, the message takes the link that was added first.
     #[default]
     First,
-    /// One path for each pair of NPUs, chosen at each device by a hash of the pair and this seed.
+    /// Messages take one path for each pair of NPUs, chosen at each device by a hash of the pair
+    /// and this seed.
     Hashed(u64),
-    /// All paths: each device sends equal parts over all links on shortest paths.
+    /// Messages take all paths: each device sends equal parts over all links on shortest paths.
     Sprayed,
 }
 
@@ -69,9 +70,9 @@ pub struct DirectedLink {
 
 impl DirectedLink {
     /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: the whole
-    /// message for each unit of length. This is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN
-    /// Accelerator Parallelism" (2023): latency = technology factor × size × distance, where the factor is the inverse
-    /// of the link's rate.
+    /// message for each unit of length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for
+    /// DNN Accelerator Parallelism" (2023): latency = technology factor × size × distance, where the factor is the
+    /// inverse of the link's rate.
     pub fn stored(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }
@@ -94,7 +95,7 @@ pub struct LinkRoute {
 pub struct LinkGraph {
     npus: u32,
     legs: RouteLegs,
-    /// Names of the switches. Their vertices are numbered after the NPUs.
+    /// Names of the switches. The vertices of switches are numbered after the NPUs.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
     /// True for each link that has failed and carries nothing.

@@ -222,7 +222,7 @@ impl<'r> ScaledRun<'r> {
     }
 }
 
-/// One pass forward over a run.
+/// One pass forward over a recorded run.
 struct ForwardPass<'s> {
     scaled: &'s ScaledRun<'s>,
     factor: f64,

@@ -87,7 +87,7 @@ impl LateLimits<'_> {
         let mine = match run.waited_for(of) {
             Some(_) if comm == CommTiming::Model => own.end,
             Some(other) => earlier(own.end, left(number, run.times[other].start)),
-            // The other half did not delay this half.
+            // The other half of the message did not delay this half.
             None => own.start,
         };
         let other = known(run.relations.peer[number]).filter(|_| match comm {
@@ -127,7 +127,8 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
     };
     // The last visited node of each lane, which is the next node in run order.
     let mut following = vec![NONE; relations.lanes];
-    // All nodes that wait for a node complete after it, so the limits of the node are already known.
+    // All nodes that wait for a node complete after that node, so the limits of the node are already
+    // known.
     for &of in run.completed.iter().rev() {
         let RunNode {
             instance: place,

@@ -68,9 +68,9 @@ mod tests {
     use super::*;
 
     /// The limits of 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. The axes cover 10 to 1000 FLOPs per byte over
-    /// 824 units from 96, and 10 to 100 TFLOP/s over 314 units upward from 340. So the roof begins at (10, 10
-    /// TFLOP/s), bends in the middle, at 508, and ends at the right edge, at 920. A point at 100 FLOPs per byte and
-    /// sqrt(10) times 10 TFLOP/s is at half height.
+    /// 824 units from 96, and 10 to 100 TFLOP/s over 314 units upward from 340. With these scales, the roof begins at
+    /// (10, 10 TFLOP/s), bends in the middle, at 508, and ends at the right edge, at 920. A point at 100 FLOPs per
+    /// byte and sqrt(10) times 10 TFLOP/s is at half height.
     #[test]
     fn the_roof_bends_where_both_peaks_meet() {
         let point = |x: f64, y: f64| ScatterPoint {

@@ -282,7 +282,7 @@ mod tests {
             node: Some(NODES[0]),
         };
         assert_eq!(ledger.totals().peak, first);
-        // One byte more is a new peak.
+        // With one byte more, the ledger has a new peak.
         ledger.allocate(NODES[3], &bytes(9));
         ledger.end();
         assert_eq!(
@@ -318,7 +318,7 @@ mod tests {
         ledger.free(NODES[3], &bytes(5), false);
         ledger.end();
         assert_eq!(ledger.totals().missing, Some((1, NODES[3], bytes(3))));
-        // The rest is 8 - 6 - 2 + 7.
+        // The remaining memory is 8 - 6 - 2 + 7.
         assert_eq!(ledger.totals().settled, bytes(7));
         assert_eq!(ledger.totals().peak.bytes, 8);
     }

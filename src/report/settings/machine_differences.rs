@@ -347,8 +347,8 @@ fn along(
     }
 }
 
-/// Groups the differences by the reason why the run does not depend on them. Both machines must predict the same for
-/// the run.
+/// Groups the differences by the reason why the run does not depend on them. The two machines must predict the same
+/// for the run.
 fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {

@@ -3,10 +3,10 @@
 //! The format's unit is the microsecond, as a double-precision number. Viewers subtract the start of the trace, and
 //! some then round or truncate to nanoseconds. Sums of decimal fractions are rounded in each of these steps, so
 //! adjacent slices with durations would overlap: Perfetto's trace processor, v52, dropped one in ten to twenty such
-//! slices, and sorted slices with a duration before the path that begins with them. So slices are written as begin
-//! and end events, each with its own instant. Instants are rounded to 1/1024 us, which a double represents exactly
-//! (up to 2^43 us, 101 days), so adjacent slices share the same number. Nodes that start and end at one such instant
-//! are drawn as instants, because viewers sort slices without duration after others.
+//! slices, and sorted slices with a duration before the path that begins with them. The timeline therefore writes
+//! slices as begin and end events, each with its own instant. Instants are rounded to 1/1024 us, which a double
+//! represents exactly (up to 2^43 us, 101 days), so adjacent slices share the same number. Nodes that start and end
+//! at one such instant are drawn as instants, because viewers sort slices without duration after others.
 
 use super::events::{
     ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,

@@ -315,8 +315,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             ..TrackEvent::default()
         };
         // The viewer takes the slice that began first as the source of an arrow, but a receive may be posted before
-        // the send begins. So the arrow enters at an instant event at the receive's end. Arrow ids start at 1,
-        // because 0 means no arrow.
+        // the send begins. Therefore, the arrow enters at an instant event at the receive's end. Arrow ids start at
+        // 1, because 0 means no arrow.
         let (leaving, entering) = match slice.arrow {
             None => (vec![], vec![]),
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),

@@ -29,7 +29,7 @@ fn counts_are_those_of_the_thesis() {
             1_555_124_800,
             Some(48 * 16_025 + 50_257),
         ),
-        // The same model with 5750 blocks.
+        // The model is the same with 5750 blocks.
         (
             "chatgpt-star",
             Some(1),

@@ -121,7 +121,7 @@ impl MemoryPlan {
             .saturating_add(CONTEXT_BYTES);
         let left = usable.saturating_sub(taken);
         let kv_of_token = sizes.kv_bytes(npus, served.kv);
-        // One more block is reserved for padding rows.
+        // One more block of the cache is reserved for padding rows.
         let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
         let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
         Self {

@@ -441,7 +441,7 @@ mod tests {
         (0..1000).for_each(|i| curve.add_count(Time(i * 10_000_000), 2));
         assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
         assert!(curve.counts.len() <= MOST_INTERVALS);
-        // Two tokens every 10 us.
+        // The engine produces two tokens every 10 us.
         let rate = curve
             .rate_between(Time(1_000_000_000), Time(9_000_000_000))
             .unwrap();

@@ -176,7 +176,7 @@ impl LlmSizes {
                         experts: of,
                     });
                 }
-                // These weights are gains of norms, including norms of heads.
+                // The remaining weights are gains of norms, including norms of heads.
                 OperatorKind::Norm { .. } | OperatorKind::Attention { .. } => {}
                 _ if operator.parameters() > 0 => {
                     return Err(unfit(&format!(

@@ -18,7 +18,7 @@ pub mod text;
 /// The percentiles of reports.
 pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
-/// All results of a run.
+/// All results of a run of LLM serving.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LlmReport {
     /// Name of the scenario.
@@ -33,7 +33,7 @@ pub struct LlmReport {
     pub rules: String,
     /// The program and version that the rules follow.
     pub follows: String,
-    /// Each rule with its value.
+    /// The rules of the engine, each with its value.
     pub rule_values: Vec<RuleValue>,
     /// Number of engines.
     pub replicas: u32,

@@ -109,7 +109,7 @@ impl ServedLlm {
 /// Rule by which requests are assigned to engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterKind {
-    /// Each engine in turn.
+    /// The router chooses each engine in turn.
     RoundRobin,
     /// The engine with the fewest requests; among equals, the first.
     LeastOutstanding,

@@ -29,7 +29,8 @@ pub struct ProfileChoice {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepProfile {
     choice: ProfileChoice,
-    /// All operations by the tokens of a step; operations of blocks are summed over all blocks.
+    /// Times of all operations by the tokens of a step; operations of blocks are summed over all
+    /// blocks.
     of_tokens: Vec<LatencyCurve>,
     /// Operations by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,

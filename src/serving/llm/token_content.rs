@@ -18,8 +18,8 @@ impl BlockHash {
     }
 }
 
-/// A sequence of tokens of which requests use parts. Two tokens at the same position of the same
-/// stream are equal.
+/// A sequence of tokens of which requests use parts. Tokens at the same position of the same stream
+/// are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenStream(u64);
 

@@ -41,7 +41,7 @@ pub enum LlmArrivals {
         /// Time from an answer to the next question.
         think: Span,
     },
-    /// All requests arrive at 0.
+    /// All requests arrive at time 0.
     AtOnce,
     /// Requests are read from a file.
     File {
@@ -99,7 +99,7 @@ impl RequestClass {
 /// Distribution of numbers of tokens: `1024`, `512..1024`, or `lognormal MEAN DEVIATION` (deviation of the logarithm).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LengthDistribution {
-    /// All lengths are equal.
+    /// All lengths are equal to this number.
     Fixed(u32),
     /// Every length from the first to the last with equal probability.
     Uniform(u32, u32),

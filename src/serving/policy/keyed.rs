@@ -11,8 +11,8 @@
 //!
 //! With aging, a wait of length a counts as one level: at t, a request of level l that arrived at s
 //! has level l - (t - s) / a, and the request with the smallest level is the one with the smallest
-//! s + l a. So a request of level l is overtaken only by requests that arrived less than l a after
-//! it, which bounds its wait. Without aging there is no bound.
+//! s + l a. So a request of level l is overtaken only by requests that arrived less than l a later,
+//! which bounds the wait of the first request. Without aging there is no bound.
 
 use super::{QueuedRequest, ServicePolicy};
 use crate::scenario::PolicyKind;

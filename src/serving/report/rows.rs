@@ -53,7 +53,8 @@ pub fn levels(reports: &[ServeReport]) -> String {
     for report in reports {
         let platform = report.platform.as_ref();
         let platform = platform.map_or("", |platform| platform.name.as_str());
-        // Both curves cover the same window, with intervals of equal length.
+        // The curves of queued and active requests cover the same window, with intervals of equal
+        // length.
         let width = report.active.interval_ps.0;
         let means = report.queue.means.iter().zip(&report.active.means);
         for (i, (queued, active)) in (0..).zip(means) {

@@ -185,7 +185,8 @@ mod tests {
         time.add(Time(2), job(8, 22));
         // The job from 3 to 4 begins before the open interval.
         time.add(Time(3), job(3, 4));
-        // All intervals that ended by 40 are closed; the job from 50 to 60 is separate from them.
+        // All busy intervals that ended by 40 are closed; the job from 50 to 60 is separate from
+        // them.
         time.add(Time(40), job(50, 60));
         assert_eq!(time.first, Some(Time(3)));
         assert_eq!(time.finish(), Span(25 + 1 + 10));

@@ -1,5 +1,5 @@
-//! The HTML page of a check: one file that needs neither network nor scripts. Each prediction that moved is shown with
-//! the times of its baseline, the causes, and earlier baselines.
+//! The HTML page of a check: one file that needs neither network nor scripts. The page shows each prediction that
+//! moved with the times of its baseline, the causes, and earlier baselines.
 //!
 //! Numbers that are in the check's JSON carry its JSON pointer, as on the page of a report.
 

@@ -21,7 +21,7 @@ pub struct FailedPrediction {
     pub error: String,
 }
 
-/// All results of a check.
+/// All results of a check of an archive.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
     /// Change in percent beyond which a prediction moved.

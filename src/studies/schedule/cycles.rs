@@ -1,8 +1,8 @@
 //! Tables of cycles that other tools computed for layers, used as durations of sub-layers.
 //!
-//! A table is CSV with a header. Its columns are `cycles`, optionally `energy_pj`, and any numeric keys of a record
-//! (`K`, `C`, `P`, `Wstride`, …); keys without a column are 1. Timeloop prints cycles and energy of a layer's mapping
-//! in its `stats.txt`; a program on FireSim prints the cycles that it counts.
+//! A table is CSV with a header. The columns of a table of cycles are `cycles`, optionally `energy_pj`, and any
+//! numeric keys of a layer (`K`, `C`, `P`, `Wstride`, …); keys without a column are 1. Timeloop prints cycles and
+//! energy of a layer's mapping in its `stats.txt`; a program on FireSim prints the cycles that it counts.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;

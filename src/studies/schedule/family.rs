@@ -3,13 +3,13 @@
 //! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the
 //! projection; in a decoder the same products for cross-attention; and two products of the
 //! feed-forward part. After all layers there is one product onto the vocabulary. Layers that a
-//! forward pass does not compute (dropout, batch normalization) are left out. Each product is cut
-//! into `tensor` sub-layers, over its output columns unless another partition is selected, and
-//! sequences are cut into `micro_batches`, which pass the model one after another; sub-layers with
-//! the same columns of a product share weights. A sub-layer waits for the sub-layers of the
-//! previous product that compute its inputs: the sub-layers of the same rows, or all sub-layers for
-//! scores. Sub-layers of the first product read the input of their micro-batch; sub-layers with the
-//! same rows read the same part.
+//! forward pass does not compute (dropout, batch normalization) are left out. Each matrix
+//! multiplication is cut into `tensor` sub-layers, over its output columns unless another partition
+//! is selected, and sequences are cut into `micro_batches`, which pass the model one after another;
+//! sub-layers with the same columns of a product share weights. A sub-layer waits for the
+//! sub-layers of the previous product that compute its inputs: the sub-layers of the same rows, or
+//! all sub-layers for scores. Sub-layers of the first product read the input of their micro-batch;
+//! sub-layers with the same rows read the same part.
 
 use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
@@ -45,11 +45,12 @@ pub struct LanguageModel {
 /// Rule for cutting products into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
-    /// All products are cut over their columns, as in tensor parallelism.
+    /// All matrix multiplications are cut over their columns, as in tensor parallelism.
     Columns,
-    /// All products are cut over their rows, as in data parallelism.
+    /// All matrix multiplications are cut over their rows, as in data parallelism.
     Rows,
-    /// Each product is cut so that the model moves the fewest words ([`super::partition`]).
+    /// Each matrix multiplication is cut so that the model moves the fewest words
+    /// ([`super::partition`]).
     Hierarchical,
 }
 

@@ -14,7 +14,7 @@ use chakram_base::setting::SettingChoice;
 /// Rule for assigning sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListRule {
-    /// One sub-layer per chip in each step.
+    /// The schedule runs one sub-layer per chip in each step.
     Steps,
     /// The next sub-layer as soon as a chip is free; steps are the order on each chip, with gaps
     /// where a sub-layer waits for another chip.
@@ -212,8 +212,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of DEAP's Algorithm 1 marks sub-layers as finished. Here all sub-layers of a round count as finished
-        // from the next round on.
+        // No line of DEAP's Algorithm 1 marks sub-layers as finished. In this implementation, all sub-layers of a
+        // round count as finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();

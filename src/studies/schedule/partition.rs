@@ -1,12 +1,12 @@
 //! Layer-wise partition: decides by hierarchical dynamic programming which products are cut over rows and which over
 //! columns.
 //!
-//! This follows HyPar (Song et al., HPCA 2019), which DEAP cites: chips are halved repeatedly, and
-//! at each level every product is cut in two along its rows (each half has all weights and half the
-//! data) or along its columns (each half has half the weights and all data). HyPar counts the
-//! transfers of training; here, as in DEAP, the transfers of a forward pass are counted. Part p of
-//! every product is on chip p. With P parts of a product in a row blocks and b = P / a column
-//! blocks, in words,
+//! The partition follows HyPar (Song et al., HPCA 2019), which DEAP cites: chips are halved
+//! repeatedly, and at each level every matrix multiplication is cut in two along its rows (each
+//! half has all weights and half the data) or along its columns (each half has half the weights and
+//! all data). HyPar counts the transfers of training; here, as in DEAP, the transfers of a forward
+//! pass are counted. Part p of every product is on chip p. With P parts of a product in a row
+//! blocks and b = P / a column blocks, in words,
 //!
 //! weights = a W, once, and for each micro-batch
 //! moved = F (P / a − n / (b' max(a, a'))) from the product before, of F outputs in a' x b' blocks,

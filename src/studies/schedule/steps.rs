@@ -17,11 +17,11 @@
 //! least recently used data leave it: outputs that are still needed and are on no other chip go to memory, and all
 //! other data are dropped.
 //!
-//! A chip with several accelerators runs a sub-layer on each. They share its memory and its
-//! connections, so data that two of them need are transferred once. A host that orchestrates issues
-//! a command for each transfer and each sub-layer of a step, one after another. The host learns
-//! only at the barrier that the previous step has ended, so n commands of d seconds lengthen a step
-//! by n d.
+//! A chip with several accelerators runs a sub-layer on each. The accelerators of a chip share its
+//! memory and its connections, so data that two accelerators need are transferred once. A host that
+//! orchestrates issues a command for each transfer and each sub-layer of a step, one after another.
+//! The host learns only at the barrier that the previous step has ended, so n commands of d seconds
+//! lengthen a step by n d.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
@@ -307,7 +307,7 @@ impl ChipMachine {
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
-            // All transfers of a step see the locations at its beginning.
+            // All transfers of a step see the locations of data at the beginning of the step.
             let before: Vec<BTreeSet<DataName>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())

@@ -267,8 +267,8 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
 }
 
 /// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 receives both over one hop at 4 B/s:
-/// the longer transfer takes 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. Then chip 0 receives
-/// B from chip 1, which has B by then, over one hop instead of two.
+/// the longer transfer takes 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. In the next step,
+/// chip 0 receives B from chip 1, which has B since that step, over one hop instead of two.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -387,10 +387,10 @@ fn what_does_not_fit_leaves_and_comes_back() {
     );
 }
 
-/// Two chips with two accelerators each. A (10 B) and B are made on the first chip; both sub-layers
-/// of the second chip read A, which is transferred once, over one hop at 4 B/s in 2.5 s, and passes
-/// its memory of 8 B/s in 1.25 s. The host issues two commands of half a second, then one command
-/// for the transfer and two for the sub-layers.
+/// The machine has two chips with two accelerators each. A (10 B) and B are made on the first chip;
+/// both sub-layers of the second chip read A, which is transferred once, over one hop at 4 B/s in
+/// 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues two commands of half a second,
+/// then one command for the transfer and two for the sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = TaskGraph {

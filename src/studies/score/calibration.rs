@@ -278,7 +278,7 @@ mod tests {
             .to_vec();
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
-        // Each group keeps nearly all of its own factor.
+        // Each group of measurements keeps nearly all of its own factor.
         assert!((pooled.of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);

@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // All points take twice the curve's time, so each is predicted exactly, except the corners of the box: there
+        // All points take twice the curve's time, so each is predicted exactly except the corners of the box, where
         // the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,

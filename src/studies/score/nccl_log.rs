@@ -1,8 +1,8 @@
 //! Collectives measured by nccl-tests, from its logs.
 //!
 //! Lines of a log that begin with `#` give the test's name, a line `# Rank` for each GPU, and the
-//! headings. The other lines begin with the bytes of the whole buffer, and have times in
-//! microseconds in the columns `time`, of which the first is out of place.
+//! headings. The lines without `#` begin with the bytes of the whole buffer, and have times in
+//! microseconds in the columns `time`, of which the first column is out of place.
 
 use super::ScoreError;
 use chakram_base::config::quoted;

@@ -3,8 +3,8 @@
 //! A pair is predicted from the capture of its first side. The job is replayed unchanged and
 //! [edited](edit_job), and the prediction for the second side is the measured step of the first
 //! side times the ratio of the two replays. Without that measurement, the prediction is the edited
-//! replay itself. Two null models are scored for comparison: no change, and the step times the
-//! ratio of the samples.
+//! replay itself. The score includes two null models for comparison: no change, and the step times
+//! the ratio of the samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -84,9 +84,9 @@ pub struct PredictedPair {
     pub measured: Span,
     /// Error of the prediction relative to the measured step, in percent.
     pub error_percent: f64,
-    /// The same error for the model without change.
+    /// Error of the model that predicts no change, in percent.
     pub no_change_percent: f64,
-    /// The same error for the ratio of samples.
+    /// Error of the model that scales the step by the ratio of samples, in percent.
     pub sample_ratio_percent: f64,
     /// Predicted change of the step, in percent.
     pub change_percent: f64,

@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn order_and_choice_are_judged_within_groups() {
         // The times 1, 2, 3 are predicted as 2, 1, 3: two of three pairs are in order and one is
-        // not, so tau = (2 - 1) / 3. The second run is chosen, which takes twice the time of the
-        // first.
+        // not, so tau = (2 - 1) / 3. A choice by the predictions takes the second run, which takes
+        // twice the time of the first run.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));

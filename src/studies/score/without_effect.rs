@@ -54,7 +54,7 @@ pub fn settings_without_effect(
                         (Some(Err(own)), Err(other)) => own.to_string() == other.to_string(),
                         _ => false,
                     };
-                    // One difference is enough.
+                    // One difference between settings is enough.
                     is_kept
                         .then_some(())
                         .ok_or_else(|| io::ErrorKind::Interrupted.into())

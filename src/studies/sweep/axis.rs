@@ -274,7 +274,8 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
     }
     let mut values = Vec::new();
     for i in 0_u32.. {
-        // Each value is computed from the first, so that rounding errors do not accumulate.
+        // Each value of an axis is computed from the first value, so that rounding errors do not
+        // accumulate.
         let exact = if is_factor {
             first * by.powi(i as i32)
         } else {

@@ -5,8 +5,8 @@
 //! nodes, finer labels split it, and nodes that are still equal are paired in the order of ids; after each step,
 //! nodes with different neighbours are split, until the partition is stable. For two traces that differ only in ids
 //! and order, the algorithm finds the true pairs, except in graphs so regular that counting neighbours does not
-//! distinguish different nodes. Each step visits only the edges of the smaller part of a class, so the total time is
-//! O(edges · log nodes).
+//! distinguish different nodes. Each refinement step visits only the edges of the smaller part of a class, so the
+//! total time is O(edges · log nodes).
 
 use super::equal_labels::for_alike;
 use super::{NodeHashes, NodeMatching};
@@ -225,7 +225,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All classes except the largest become splitters; the counts for the largest follow from the others.
+        // All classes of nodes except the largest become splitters, because the counts for the largest class
+        // follow from the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {

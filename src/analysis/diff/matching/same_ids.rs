@@ -3,8 +3,8 @@
 //! Ids alone are not evidence, because tools renumber nodes freely. But if nearly all nodes have identical records,
 //! byte for byte, and the same neighbours by the same ids, no tool has renumbered the nodes. Two nodes with the same
 //! id are paired if their records and the records of their neighbours are identical, and if they have the same
-//! neighbours on both sides. This method is used only if it pairs nine of ten nodes. If a few equal nodes of such
-//! traces changed places, the reported differences are still true, as with any matching.
+//! neighbours on both sides. Matching by identical ids is used only if it pairs nine of ten nodes. If a few equal
+//! nodes of such traces changed places, the reported differences are still true, as with any matching.
 
 use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};

@@ -40,7 +40,7 @@ pub enum LeakKind {
 }
 
 impl LeakKind {
-    /// All kinds with their names.
+    /// All kinds of leaks with their names.
     pub const ALL: [(Self, &'static str); 8] = [
         (Self::Host, "host"),
         (Self::Ip, "ip"),
@@ -76,7 +76,8 @@ pub fn leaks(text: &str) -> bool {
 /// Returns the private parts of `text`, by kind of search.
 pub fn find(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
-    // These searches are fast, because each starts from a character that most operator names lack.
+    // The searches for e-mail addresses, paths and hosts are fast, because each starts from a
+    // character that most operator names lack.
     emails(text, &mut found);
     ipv4(text, &mut found);
     colons(text, &mut found);

@@ -108,7 +108,7 @@ fn dependencies_lead_on_through_what_is_cut() {
     assert_eq!(delay(&after[2]), 24_000);
     assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
     assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
-    // The other records are unchanged.
+    // All records except the edited one are unchanged.
     assert_eq!(after[..2], nodes[..2]);
 }
 

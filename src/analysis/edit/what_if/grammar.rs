@@ -112,7 +112,7 @@ pub enum LayerChange {
 /// Order of the passes of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOrder {
-    /// All forward passes run before the backward passes.
+    /// In GPipe, all forward passes run before the backward passes.
     GPipe,
     /// Each stage first runs a number of forward passes, which is the number of stages from its own to the last; then
     /// one backward pass and one forward pass in turn (1F1B).

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(kept.to_text(), "4 2:74776f");
         assert_eq!(KeptRecords::parse(&kept.to_text()), Some(kept.clone()));
         assert_eq!(kept.put_back(again).unwrap(), before);
-        // Another edit may have left another number of records.
+        // An earlier edit may have changed the number of records.
         let shorter = trace(&[b"meta", b"one"]);
         assert_eq!(kept.put_back(shorter.clone()).unwrap(), shorter);
         assert_eq!(KeptRecords::find_changed(&before, &shorter).unwrap(), None);

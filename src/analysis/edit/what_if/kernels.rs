@@ -567,7 +567,8 @@ impl KernelScaler {
     }
 
     /// Returns the part of the `bytes` that a node allocates or frees that consists of gathered parameters, or of
-    /// whole gradients before their reduction. These bytes do not grow with the tokens.
+    /// whole gradients before their reduction. Memory of parameters and of unreduced gradients does not grow with
+    /// the tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,
@@ -733,8 +734,8 @@ impl KernelScaler {
     }
 }
 
-/// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of such a
-/// multiplication have the same number of rows.
+/// Returns whether a matrix multiplication sums over samples, as the gradient of a weight does. Both inputs of a
+/// matrix multiplication that sums over samples have the same number of rows.
 fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
     let KernelShape::Gemm { m, n, k, .. } = kernel else {
         return false;

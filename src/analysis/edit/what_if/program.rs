@@ -362,8 +362,8 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Returns, per node, whether it belongs to the forward pass of a later micro-batch, which runs after the first
-    /// backward pass. Such a pass runs between functions that compute gradients, and contains an operator whose
-    /// gradient a later function computes.
+    /// backward pass. A later forward pass runs between functions that compute gradients, and contains an operator
+    /// whose gradient a later function computes.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.all() {
@@ -639,7 +639,8 @@ impl<'a> RankProgram<'a> {
     }
 
     /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job.
-    /// Therefore the function renames these attributes in place, and restores their names when no edit is left.
+    /// The function renames the attributes of the captured duration and work in place, and restores their names
+    /// when no edit is left.
     fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let moved = !self
             .order

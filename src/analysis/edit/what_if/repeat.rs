@@ -272,8 +272,8 @@ pub(super) fn cut_micro_batches(
             ..SizeScaling::NONE
         };
         scaler.scale(program, part, &|item| all.contains(&item));
-        // All passes are copied together, so that a copied backward pass depends on the copied forward pass of the
-        // same part.
+        // All passes of a micro-batch are copied together, so that a copied backward pass depends on the copied
+        // forward pass of the same part.
         let items: Vec<u32> = all.iter().copied().collect();
         let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {

@@ -1,11 +1,11 @@
 //! Creates traces for ranks without a trace from captured ranks with the same role.
 //!
 //! Ranks form a grid. One dimension is the *stages* of a pipeline; the distance of neighbours is the distance of
-//! forward messages. Another is the *replicas*; the distance of neighbours is the distance of ranks that reduce
-//! gradients together. The remaining dimension has other positions, such as shards of tensors. An absent rank m
-//! copies a captured rank t, its model: a rank of the same stage, if possible at the same other position. The model
-//! of a middle stage may be of another middle stage; then its 1F1B passes are reordered for the stage of m. The trace
-//! of t changes as follows:
+//! forward messages. Another dimension of the grid of ranks is the *replicas*; the distance of neighbours is the
+//! distance of ranks that reduce gradients together. The remaining dimension has other positions, such as shards of
+//! tensors. An absent rank m copies a captured rank t, its model: a rank of the same stage, if possible at the same
+//! other position. The model of a middle stage may be of another middle stage; then its 1F1B passes are reordered for
+//! the stage of m. The trace of t changes as follows:
 //!
 //! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
 //!   changes from stage to stage as the tags of t do;

@@ -2,7 +2,7 @@
 //!
 //! The sizes of weights in matrix multiplications are widths, except the vocabulary size, which occurs only in the
 //! embedding and the loss. A tensor of activations has a width after its samples and tokens: one size, or two sizes
-//! (heads times the width of a head). So multiplications with weights grow with the square of the hidden size, and
+//! (heads times the width of a head). Multiplications with weights grow with the square of the hidden size, and
 //! other work with the hidden size itself. Attention gets more heads of the same width if their number is whole;
 //! otherwise the heads become wider.
 

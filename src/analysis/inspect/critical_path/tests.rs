@@ -62,9 +62,9 @@ fn two() -> [PathInput; 2] {
 
 #[test]
 fn the_path_goes_on_from_the_rank_that_came_last() {
-    // Both ranks end at 120, so the path ends on rank 0. The all-reduce of rank 0 waited from 50 for rank 1, which
-    // arrived at 100, so 20 ns are transfer. On rank 1 the path has its call (an instant), 90 ns of compute and 10 ns
-    // of delay: 20 + 90 + 10 = 120.
+    // Both ranks of the test end at 120, so the path ends on rank 0. The all-reduce of rank 0 waited from 50 for rank
+    // 1, which arrived at 100, so 20 ns are transfer. On rank 1 the path has its call (an instant), 90 ns of compute
+    // and 10 ns of delay: 20 + 90 + 10 = 120.
     let tracks = two();
     let path = critical_path(&tracks, true).unwrap();
     let ns = |span: Span| span.0 / 1000;

@@ -17,7 +17,7 @@ pub enum NodeList {
         /// Maximum number of columns per line.
         width: usize,
     },
-    /// One JSON document.
+    /// The list is printed as one JSON document.
     Json,
     /// Comma-separated values.
     Csv,

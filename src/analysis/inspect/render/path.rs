@@ -40,7 +40,7 @@ pub fn paths(
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
 ) -> Vec<TrackPath<'_>> {
     let parts: Vec<&[PathInput]> = if one_clock(tracks) {
-        // One path may cross ranks only if their times are comparable.
+        // A path may cross ranks only if the ranks' times are comparable.
         vec![tracks]
     } else {
         tracks.chunks(1).collect()

@@ -111,14 +111,14 @@ fn distance_costs_latency_and_load_on_a_ring() {
         (A::Direct, P::Reduce, 2000 + 7 * 3200),
         (A::Direct, P::Gather, 2000 + 7 * 400),
         (A::Pairwise, P::AllToAll, 8000 + 16 * 400),
-        // Three exchanges of 500 + 1,600, 1,000 + 2 x 800 and 2,000 + 4 x 400 ns.
+        // Three exchanges take 500 + 1,600, 1,000 + 2 x 800 and 2,000 + 4 x 400 ns.
         (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
-        // Three messages of 500 + 3,200, 1,000 + 3,200 and 2,000 + 3,200 ns.
+        // Three messages take 500 + 3,200, 1,000 + 3,200 and 2,000 + 3,200 ns.
         (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
         // Messages of 1, 2 and 4 shares.
         (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
         (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
-        // Two messages of S at each of two levels, and one at the root's level.
+        // Two messages of S pass at each of two levels, and one message at the root's level.
         (A::Tree, P::Reduce, 3500 + 5 * 3200),
         (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
     ];
@@ -248,9 +248,9 @@ fn choices_do_not_depend_on_the_scale() {
     );
 }
 
-/// Two members on a switch without latency, 1,001 B at a picosecond per byte: a broadcast takes
-/// 1,001 ps, as one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps, but
-/// formulas are not rounded. So the times tie, and the ring wins at any scale.
+/// Two members are on a switch without latency, with 1,001 B at a picosecond per byte: a broadcast
+/// takes 1,001 ps, as one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps,
+/// but formulas are not rounded. Without rounding, the times tie, and the ring wins at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

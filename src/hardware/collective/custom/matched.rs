@@ -167,8 +167,8 @@ fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> O
             }
         }
     }
-    // Each remaining operation waits for another remaining operation, so enough steps backwards end
-    // on a cycle.
+    // Each operation of a script that could not be completed waits for another remaining operation,
+    // so enough steps backwards end on a cycle.
     let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
     let left = all(&waiting, false);
     for &(position, part) in &left {

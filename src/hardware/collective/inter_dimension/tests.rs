@@ -48,13 +48,14 @@ const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
 #[test]
 fn flexible_chunks_close_the_gap() {
     let (out, back) = (vec![0, 1], vec![1, 0]);
-    // Two dimensions of 2, one byte per second. A chunk of s loads the dimension that it visits
-    // first with s/2, the other with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 must add 1/4 to
-    // dimension 1, so its size is 1/2; the loads become 1/2 + 1/8 and 1/2. Chunk 2 must add 1/8 to
-    // dimension 1, so its size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add 1/16, so
-    // its size is 1/8: 23/32 and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the minimum:
-    // 47/64 and 23/32. The remaining gap of 1/64 would need a size of 1/32, below the minimum. So
-    // chunk 5 is ascending, and has the 1/16 that remains of the two whole chunks.
+    // The machine has two dimensions of 2 at one byte per second. A chunk of s loads the dimension
+    // that it visits first with s/2, the other with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 must
+    // add 1/4 to dimension 1, so its size is 1/2; the loads become 1/2 + 1/8 and 1/2. Chunk 2 must
+    // add 1/8 to dimension 1, so its size is 1/4; the loads become 11/16 and 5/8. Chunk 3 must add
+    // 1/16, so its size is 1/8: 23/32 and 11/16. Chunk 4 must add 1/32, so its size is 1/16, the
+    // minimum: 47/64 and 23/32. The remaining gap of 1/64 would need a size of 1/32, below the
+    // minimum. Therefore, chunk 5 is ascending, and has the 1/16 that remains of the two whole
+    // chunks.
     assert_eq!(
         cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
         [
@@ -66,11 +67,12 @@ fn flexible_chunks_close_the_gap() {
             (16, out.clone()),
         ]
     );
-    // Two dimensions of 2, the second 1.5 times as fast: a chunk of s loads them with s/2 and s/3
-    // if it visits them first. Chunk 0: loads 1/2 and 1/6. Chunk 1 must add 1/3 to dimension 1, so
-    // its size is 1: 1/6 + 1/3 = 1/2 in dimension 1, and 1/2 + 1/4 = 3/4 in dimension 0. Chunk 2
-    // must add 1/4 to dimension 1, so its size is 3/4: 3/4 and 3/4 + 3/16 = 15/16. Chunk 3 must add
-    // 3/16, so its size would be 9/16, but only 1/4 of the three whole chunks remains.
+    // The machine has two dimensions of 2, the second 1.5 times as fast: a chunk of s loads them
+    // with s/2 and s/3 if it visits them first. Chunk 0: loads 1/2 and 1/6. Chunk 1 must add 1/3 to
+    // dimension 1, so its size is 1: 1/6 + 1/3 = 1/2 in dimension 1, and 1/2 + 1/4 = 3/4 in
+    // dimension 0. Chunk 2 must add 1/4 to dimension 1, so its size is 3/4: 3/4 and 3/4 + 3/16 =
+    // 15/16. Chunk 3 must add 3/16, so its size would be 9/16, but only 1/4 of the three whole
+    // chunks remains.
     assert_eq!(
         cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
         [
@@ -99,7 +101,7 @@ fn what_flexible_chunks_leave_alone() {
     let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
     let themis = |(_, kind, bytes)| (InterDimensionPolicy::Themis, kind, bytes);
     let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
-    // One dimension has no gap to close.
+    // A machine with one dimension has no gap between dimensions to close.
     let all = cut(FLEX, &three[..1], 5);
     assert_eq!(all, cut(themis(FLEX), &three[..1], 5));
     assert!(equal(&all) && all.len() == 5);

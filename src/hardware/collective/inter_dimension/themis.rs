@@ -27,7 +27,7 @@
 //! This implementation differs:
 //!
 //! - the lower bound is as in Themis: if x is less than E/16 the chunk has the equal size and
-//!   ascending order. So the number of chunks is from `chunks` to 16 · `chunks`;
+//!   ascending order. Therefore, the number of chunks is from `chunks` to 16 · `chunks`;
 //! - the upper bound: x is at most E. A larger chunk would close more of the gap, but other chunks
 //!   would wait for the larger chunk, and a pipeline of fewer chunks takes longer to fill and to
 //!   drain;

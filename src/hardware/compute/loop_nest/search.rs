@@ -2,8 +2,8 @@
 //! energy.
 //!
 //! Draws alternate between a random mapping and the best mapping so far with a few choices changed. If the tiles of a
-//! drawn mapping do not fit, loops are moved outwards until they do. The same seed draws the same mappings, so a larger
-//! number of draws is never worse.
+//! drawn mapping do not fit, loops are moved outwards until they do. A given seed always draws the same mappings, so a
+//! larger number of draws is never worse.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
@@ -82,8 +82,8 @@ struct MappingChoices {
 }
 
 impl MappingChoices {
-    /// Builds the mapping of these choices. Each bound is lowered to the smallest bound that leaves
-    /// the same number of iterations to outer levels.
+    /// Builds the mapping of these choices. Each bound of a loop is lowered to the smallest bound
+    /// that leaves the same number of iterations to outer levels.
     fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));

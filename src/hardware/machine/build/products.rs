@@ -12,9 +12,9 @@ const KEYS: &[&str] = &["format", "shapes", "error"];
 
 /// Adds the measured GEMMs in the table of a class to its `curves`.
 ///
-/// The GEMMs were measured one after another and for a short time. So they are compared with the
-/// curve without the slowdown of continuous load, on NPUs with the rates `measured_at`, and with
-/// the constants of the class `before` an edit.
+/// The GEMMs were measured one after another and for a short time. Measured GEMMs are compared with
+/// the curve without the slowdown of continuous load, on NPUs with the rates `measured_at`, and
+/// with the constants of the class `before` an edit.
 pub(super) fn add(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,

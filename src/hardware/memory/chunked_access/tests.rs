@@ -82,8 +82,8 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     for store in [false, true] {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
-    // With a port busy until 6.5 us, chunks 1 to 3 of a load have arrived by then. They leave the port by 9.5, chunk 4
-    // (8 us) at 10.5, chunk 5 (10 us) at 11.5, and chunk 6 (12 us) is not delayed.
+    // With a port busy until 6.5 us, chunks 1 to 3 of a load have arrived by then. Chunks 1 to 3 leave the port by
+    // 9.5, chunk 4 (8 us) at 10.5, chunk 5 (10 us) at 11.5, and chunk 6 (12 us) is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
     // A store's first chunk waited for 6.5 us, and the memory has no slack.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
@@ -100,13 +100,14 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
 
 #[test]
 fn ports_go_both_ways_at_once() {
-    // Two accesses share a memory of 10 GB/s: 5 GB/s each take 20 us, and one chunk 1 us in the
-    // port.
+    // Two accesses share a memory of 10 GB/s: at 5 GB/s each, they take 20 us, and one chunk takes
+    // 1 us in the port.
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
-    // Two accesses share one port: it passes only 10 of the memory's 20 GB/s, so both take 20 us,
-    // plus 0.5 us per access in the memory. The second access's chunks are 1 us after the first's.
+    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s, so both take 20
+    // us, plus 0.5 us per access in the memory. The second access's chunks are 1 us after the first
+    // access's chunks.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }

@@ -114,10 +114,10 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
 
 #[test]
 fn what_one_leaves_another_takes() {
-    // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s.
-    // Equal shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2 GB/s each
-    // through their link. This leaves 4 GB/s for the fourth NPU: 12 kB take 6 us and 3 us. Chunks
-    // are negligibly small.
+    // Two switches have 3 and 1 of 4 NPUs busy, and each switch has a link of 6 GB/s; memories give
+    // 10 GB/s. Equal shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2
+    // GB/s each through their link. The link leaves 4 GB/s for the fourth NPU: 12 kB take 6 us and
+    // 3 us. Chunks are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let level = crate::memory::SwitchLevel {
         fan_in: 3,

@@ -2,8 +2,8 @@
 //! time, including the memory's link.
 //!
 //! The first byte reaches server i of the route at h_i, and server i serves the access from b_i =
-//! max(h_i, free_i) on, for s_i. It reaches the next server at h_{i+1} = b_i + γ_i + α_i, and the
-//! access ends at
+//! max(h_i, free_i) on, for s_i. The first byte reaches the next server at h_{i+1} = b_i + γ_i +
+//! α_i, and the access ends at
 //!
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
@@ -35,7 +35,7 @@ pub(super) fn serve<D: ContentionModel>(
         let begin = head.max(network.servers.free(hop.place));
         network.servers.hold(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
-        // This link delays later bytes by the same time as the first byte.
+        // The link with the wait delays later bytes by the same time as the first byte.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);
     }
     end

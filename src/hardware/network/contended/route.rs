@@ -123,8 +123,8 @@ impl RouteCursor {
                     }
                 };
                 self.at = topology.moved(from, d, next);
-                // Both directions of a half-duplex link are one server, at its lower end; two neighbours around a ring
-                // have one link.
+                // Both directions of a half-duplex link are one server, at the link's lower end; two neighbours around
+                // a ring have one link.
                 let from_above = side == DOWN || (size == 2 && x == 1);
                 let place = if last && from_above && topology.is_half_duplex() {
                     place(UP, self.at)

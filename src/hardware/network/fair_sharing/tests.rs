@@ -31,9 +31,9 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
-/// Two links of 50 ps: one message alone takes 100 ps + 1,000 B x 1,000 ps. Two messages from one
-/// NPU share its link, so both take twice the time. A message that begins when half of the other
-/// has left uses the link alone at the end.
+/// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps. Two
+/// messages from one NPU share the link of that NPU, so both take twice the time. A message that
+/// begins when half of the other has left uses the link alone at the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
@@ -44,7 +44,8 @@ fn messages_share_a_link_while_both_are_there() {
     // 1,500,000; the second then has 500 B left.
     let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
-    // Two messages to one NPU also share its link; messages between other NPUs do not.
+    // Two messages to one NPU also share that NPU's link; messages between other NPUs do not share
+    // a link.
     let apart = arrivals(
         &topology,
         &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
@@ -52,8 +53,8 @@ fn messages_share_a_link_while_both_are_there() {
     assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
 }
 
-/// Three messages from NPU 0 get a third of its link each; the message from NPU 2 gets the rest of
-/// the link to NPU 1.
+/// Three messages from NPU 0 get a third of the link of NPU 0 each; the message from NPU 2 gets the
+/// rest of the link to NPU 1.
 #[test]
 fn rates_are_max_min_fair() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
@@ -203,7 +204,8 @@ mod stored {
                     }
                 }
             }
-            // Each hop of each message ends up to a step late, which delays messages that share its link.
+            // In the stepwise simulation, each hop of each message ends up to a step late, which delays
+            // messages that share its link.
             let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
             for (found, plain) in found.iter().zip(&ends) {
                 prop_assert!((*found as f64 - plain).abs() <= slack, "{found} {plain} {sorted:?}");

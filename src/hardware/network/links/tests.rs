@@ -16,9 +16,9 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 
 #[test]
 fn one_link_carries_one_train_at_a_time() {
-    // Both messages need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000;
-    // the other message arrives at 10 and uses the link afterwards. The reverse messages share no
-    // link.
+    // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from
+    // 0 to 1,000; the other message arrives at 10 and uses the link afterwards. The reverse
+    // messages share no link.
     for shape in [Ring, Mesh] {
         let t = topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
@@ -69,8 +69,8 @@ fn who_passes_through_delays_what_an_npu_sends() {
 
 #[test]
 fn a_switch_has_a_link_up_and_a_link_down() {
-    // Three NPUs send to one: the link down carries the messages one after another, in the order of
-    // their senders. Messages in the other direction use another link.
+    // Three NPUs send to one NPU, whose link from the switch carries the messages one after
+    // another, in the order of their senders. Messages in the other direction use another link.
     let t = topology(&[(Switch, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -83,8 +83,8 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 
 #[test]
 fn fully_connected_npus_share_what_they_send_and_receive_with() {
-    // The same with the latency of one link; messages from one NPU to three also follow one
-    // another.
+    // Fully connected NPUs have the latency of one link; messages from one NPU to three NPUs also
+    // follow one another.
     let t = topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -99,8 +99,8 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
 
 #[test]
 fn routes_share_inner_and_outer_links() {
-    // Two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 = (2, 1) passes 0, 1,
-    // 2, and then goes up from 2 to 6.
+    // The network has two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 =
+    // (2, 1) passes 0, 1, 2, and then goes up from 2 to 6.
     let t = topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
@@ -145,7 +145,7 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
     // crosses the middle link then.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
-    // 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. Then the other
+    // 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. At 3,005, the other
     // message begins on the middle link: its head reaches NPU 3 at 3,015, its tail at 4,020, and it
     // occupies the last link until 5,015.
     assert_eq!(

@@ -53,9 +53,9 @@ fn rates_may_differ_at_both_ends_and_between() {
     ]);
     let found = ends(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
-    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. This message
-    // has ended long before the other message reaches the port of NPU 3 = (1, 1, 0), by which both
-    // leave along the last dimension.
+    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. The message
+    // from NPU 2 has ended long before the other message reaches the port of NPU 3 = (1, 1, 0), by
+    // which both leave along the last dimension.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
         ends(&mut PortNetwork::new(&t), &fast),
@@ -72,7 +72,8 @@ fn rates_may_differ_at_both_ends_and_between() {
 
 #[test]
 fn devices_between_ports_take_their_time() {
-    // Three links of 2 ps/B and 50 ps: 150 + 2,000, plus two segments of 100 B, or two messages.
+    // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B, or plus two
+    // messages.
     let t = topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),

@@ -52,7 +52,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
             found.mean_hops
         );
     }
-    // The same graph after chips 0 to 7 are renumbered to 0, 1, 3, 2, 4, 5, 7, 6.
+    // The graph equals the first graph after chips 0 to 7 are renumbered to 0, 1, 3, 2, 4, 5, 7, 6.
     let to = [0_u32, 1, 3, 2, 4, 5, 7, 6];
     let (flat, cube) = (graph("torus:2x4"), graph("torus:2x2x2"));
     for chip in 0..8 {
@@ -114,7 +114,8 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
             "{prime}"
         );
     }
-    // Three dimensions have fewer hops than two: 4 x 4 x 3 against 7 x 7 and 6 x 8.
+    // Grids of three dimensions have fewer hops than grids of two: 4 x 4 x 3 against 7 x 7 and 6
+    // x 8.
     let named = |name: &str| graph(name).summary().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);

@@ -17,7 +17,7 @@ pub enum DimensionLinks {
     OfShape,
     /// Clos networks.
     Clos {
-        /// Their levels.
+        /// Levels of the Clos network.
         levels: ClosLevels,
         /// The NPUs that each network connects.
         fabric: ClosFabric,
@@ -38,7 +38,7 @@ pub enum DimensionLinks {
 pub enum LinkGraphFault {
     /// There are more than [`MOST_NPUS`] NPUs.
     Npus,
-    /// This dimension has more links than [`MOST_LINKS`], more switches than [`MOST_SWITCHES`], or links for another
+    /// The dimension has more links than [`MOST_LINKS`], more switches than [`MOST_SWITCHES`], or links for another
     /// number of NPUs.
     Links(usize),
     /// There is no route between two NPUs.

@@ -2,10 +2,10 @@
 
 use super::{MOST_NPUS, Topology};
 
-/// Levels of a Clos network of folded trees, lowest first. Each switch of a level has `children`
-/// NPUs or switches below it, and `uplinks` links to different switches of the next level. Such a
-/// network is an extended generalized fat tree (Öhring et al., IPPS 1995) in which all links have
-/// the same rate.
+/// Levels of a Clos network of folded trees, lowest first. A switch of a level has `children` NPUs
+/// or switches below it, and `uplinks` links to different switches of the next level. A Clos
+/// network of folded trees is an extended generalized fat tree (Öhring et al., IPPS 1995) in which
+/// all links have the same rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosLevels {
     /// Number of NPUs or switches below a switch, by level.
@@ -17,8 +17,8 @@ pub struct ClosLevels {
 /// The NPUs that a Clos network above other dimensions connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
-    /// Each rail has its own network. A rail is the NPUs with the same coordinates in the inner
-    /// dimensions; messages between rails use the inner dimensions.
+    /// Each rail of NPUs has its own network of switches. A rail is the NPUs with the same
+    /// coordinates in the inner dimensions; messages between rails use the inner dimensions.
     #[default]
     RailOnly,
     /// One network connects all NPUs, and the NPUs of one rail are below the same switches.

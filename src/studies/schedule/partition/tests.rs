@@ -121,9 +121,9 @@ proptest! {
     }
 }
 
-/// Two products have 8 rows and 4 columns, so 32 words, in two parts. Columns move the weights
-/// once, and each half lacks half of the 32 words per micro-batch. Rows move the weights twice, and
-/// nothing else. Only the last case has an input.
+/// The test's two matrix multiplications have 8 rows and 4 columns, so 32 words, in two parts.
+/// Columns move the weights once, and each half lacks half of the 32 words per micro-batch. Rows
+/// move the weights twice, and nothing else. Only the last case has an input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {

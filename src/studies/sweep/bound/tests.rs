@@ -58,7 +58,8 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.size(layer) {
-            // Each variant tests a third of the points, and all variants together test all points.
+            // Each variant of the bound tests a third of the points, and all variants together test
+            // all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
@@ -150,7 +151,8 @@ fn one_npu_takes_exactly_its_bound() {
     let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer(&point, true) else {
         panic!("it fits")
     };
-    // All kernels form one chain on one lane, and each micro-batch adds the same time.
+    // All kernels of the replay form one chain on one lane, and each micro-batch adds the same
+    // time.
     assert_eq!(whole.time_ps, measures.time_ps);
     assert_eq!(quick.time_ps, whole.time_ps);
     assert!(!quick.is_whole);

@@ -63,7 +63,7 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
     known.get(key).is_some_and(|known| known.has(question))
 }
 
-/// All points with known results, by [`setting::line`].
+/// All points of a study with known results, by [`setting::line`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
 /// An unanswered question about the point with this key.

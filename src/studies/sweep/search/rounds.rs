@@ -7,7 +7,7 @@
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
 
-/// One layer's turn in a round.
+/// One layer's turn in a round of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTurn {
     /// The round, from 1.

@@ -10,14 +10,14 @@ const LAYER: &[&str] = &["axes", "strategy", "draws"];
 /// Order in which a layer's points are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
-    /// All points are visited.
+    /// All points of the study are visited.
     Grid,
     /// This number of points is drawn without replacement.
     Random(u64),
     /// One axis after another is searched with the other axes fixed, until no axis improves the
     /// point.
     Coordinate,
-    /// All points that a lower bound does not exclude are visited, in the order of bounds.
+    /// In the order of bounds, all points that a lower bound does not exclude are visited.
     BranchAndBound,
 }
 

@@ -43,7 +43,7 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     assert_eq!(study.whole(&point)["plan.batch"], ConfigLiteral::Whole(8));
 }
 
-/// Each rejection gives the key, the line, the found value and a similar name.
+/// Each error about a study gives the key, the line, the found value and a similar name.
 #[test]
 fn wrong_studies_are_refused_with_key_and_line() {
     let axis = "[[axis]]\nkey = \"plan.tensor\"\nvalues = [1, 2]\n";

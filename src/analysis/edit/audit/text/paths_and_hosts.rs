@@ -130,8 +130,8 @@ const DOMAINS: [&str; 9] = [
     "localdomain",
 ];
 
-/// Top-level domains that may also end a dotted name in a program. So a host name with such an ending must have three
-/// labels, and a digit or hyphen.
+/// Top-level domains that may also end a dotted name in a program. A host name that ends in one of these domains must
+/// have three labels, and a digit or hyphen.
 const SHORT_DOMAINS: [&str; 18] = [
     "net", "io", "ai", "dev", "cloud", "local", "home", "cluster", "de", "uk", "fr", "ch", "nl",
     "eu", "jp", "cn", "ru", "us",

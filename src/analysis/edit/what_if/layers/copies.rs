@@ -3,8 +3,8 @@
 //! A layer run is a pass with its layers in execution order. New layers are copies of one layer of the run, the
 //! template, and are inserted after it; removed layers are the ones after the template. If an item waits for an item
 //! `n` layers earlier in the same pass, it still waits for an item `n` layers earlier after the edit. A dependency on
-//! another pass follows the item's own layer. So parameters that were gathered some layers ahead are gathered as many
-//! layers ahead.
+//! another pass follows the item's own layer. Therefore parameters that were gathered some layers ahead are gathered
+//! as many layers ahead.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -275,8 +275,8 @@ impl LayerEditor {
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template(run);
-            // The first layer waits for items outside layers. The second layer shows the dependencies of a layer on
-            // the previous one.
+            // The first layer waits for items outside layers. The second layer of a pass shows the dependencies of
+            // a layer on the previous one.
             let model = match self.count(run) {
                 0 | 1 => template,
                 _ => template.max(1),

@@ -187,8 +187,8 @@ impl StepPasses {
         let times = forward.first()?.1.times;
         let mut blocks = Vec::new();
         for pass in of.iter().map(|&index| &self.backward[index]) {
-            // Each item belongs to the layer of the enclosing autograd function, or otherwise to the layer of the
-            // previous item.
+            // Each node belongs to the layer of the enclosing autograd function, or otherwise to the layer of the
+            // previous node.
             let functions = pass.items.iter().filter_map(|&item| {
                 let number = program.facts_of(item).sequence?;
                 let layer = layer_of.get(&number)?;

@@ -1,7 +1,7 @@
 //! Changes the number of stages of a pipeline.
 //!
 //! Each stage copies a captured stage of its role: the first stage, the last stage, or the captured middle stages in
-//! turn. So a pipeline with more stages has more layers, and each stage keeps its number of layers. Peers, groups and
+//! turn. A pipeline with more stages has more layers, and each stage keeps its number of layers. Peers, groups and
 //! tags change as for absent ranks, 1F1B passes get the order of the new stage, and labels of layers are renumbered.
 
 use super::super::layers::shift_labels;

@@ -217,7 +217,7 @@ fn numbers_that_change() {
     assert_eq!(NUMBERS.len(), 11);
 }
 
-/// Two runs of a program number their operators differently.
+/// Two captured runs of a program number their operators differently.
 #[test]
 fn numbers_of_the_captured_process_are_no_change() {
     let mut bumped = 0;
