@@ -56,8 +56,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of a kind no operator in the file requests. Such intervals come from library
-/// calls without operators.
+/// Returns how many worker intervals of a kind no operator in the file requests. Worker intervals that no
+/// operator requests come from library calls without operators.
 fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
@@ -140,8 +140,9 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
 /// Returns the index in `order` of the operator that encloses each operator.
 ///
 /// The observer writes operators when they end. On one thread, an operator ran inside another if it began later and
-/// ended earlier. This rule is more reliable than the file's own parent links, because a link names the top of a
-/// stack that gloo's workers share. If another tool sorted the file, only the links are available.
+/// ended earlier. Comparing the times of operators is more reliable than the file's own parent links, because a
+/// link names the top of a stack that gloo's workers share. If another tool sorted the file, only the links are
+/// available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);

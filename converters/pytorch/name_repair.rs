@@ -1,9 +1,9 @@
 //! Repairs names that the writer of a file did not escape.
 //!
 //! The observer writes operator names without escaping, so a `record_function` name with a quote, a backslash or a
-//! line break makes the JSON invalid. Kineto did not escape names either up to PyTorch 2.3. Each writer always puts
-//! the same key after the name, so this key shows where the name ends. A name that is legal JSON is never changed,
-//! even if the file has other damage.
+//! line break makes the JSON invalid. Kineto did not escape names either up to PyTorch 2.3. Each program that
+//! writes traces always puts the same key after the name, so this key shows where the name ends. A name that is
+//! legal JSON is never changed, even if the file has other damage.
 
 /// Keys around the name in a writer's elements.
 pub(super) struct NameLayout {
@@ -64,7 +64,7 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
 /// it.
 fn name_offset(text: &[u8]) -> Option<usize> {
     let mut rest = skip_blanks(text).strip_prefix(b"{")?;
-    // All writers put the name among the first keys.
+    // All programs that write traces put the name among the first keys.
     for _ in 0..8 {
         rest = skip_blanks(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;

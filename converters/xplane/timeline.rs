@@ -304,7 +304,7 @@ fn stream_number(name: &str) -> Option<i64> {
 
 /// Cuts the events of a line into slices that do not overlap: index of the event, start, end, and
 /// whether the slice covers the whole event. Each instant belongs to the latest-started event that
-/// is running, so the union of all events is preserved.
+/// is running, so the slices preserve the union of all events.
 fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));

@@ -331,8 +331,8 @@ fn of_traces(
 /// For each rank, its file in the first and in the second job.
 type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
-/// Finds the files of both jobs and marks them, so that `outputs` cannot overwrite them. Two single files are
-/// compared even if their ranks differ.
+/// Finds the files of both jobs and marks them, so that `outputs` cannot overwrite them. The command compares
+/// two single files even if their ranks differ.
 fn pair_rank_files(
     args: &DiffArgs,
     outputs: &mut OutputSet,

@@ -1,8 +1,8 @@
 //! Recognizes inputs of other tools, and names the command that reads them.
 //!
-//! Every command accepts any path, and its reader reports an error about its own format. So recognition runs only
-//! after a command has failed. If the error names a path of the command line with another tool's content, a better
-//! error replaces it.
+//! Every command accepts any path, and its reader reports an error about its own format. Recognition of a file's
+//! format runs only after a command has failed. If the error names a path of the command line with another tool's
+//! content, a better error replaces it.
 
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
@@ -157,7 +157,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
 
 /// Returns the command that converts an input of `source`.
 fn conversion_command(source: TraceSource, input: &str) -> String {
-    // These options have no default, so the user must choose their values.
+    // The options of this command have no default, so the user must choose their values.
     let (options, output) = match source {
         TraceSource::Text => (" --npus N", "job"),
         TraceSource::Msccl => (" --size SIZE", "job"),

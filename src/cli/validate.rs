@@ -115,7 +115,7 @@ impl Error for UnsoundTraces {}
 pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let hash = args.format == ValidateFormatArg::Json;
     let mut inputs = Vec::new();
-    // All hashes are checked here, although a replay checks only the hashes of small jobs.
+    // The validator checks all hashes, although a replay checks only the hashes of small jobs.
     let found = job::find(&args.traces, args.verify.thorough_level())?;
     let found = job::at_step(found, args.step.step, None)?;
     let options = validate_options(args, &found, hash, &mut inputs)?;
@@ -213,8 +213,8 @@ fn read_files(
         let Some(key) = identity(&file.path) else {
             return new();
         };
-        // Two names of one file may state different hashes of the contents. Only one of two different hashes can be
-        // right, so the command checks both hashes.
+        // Several names of one file may state different hashes of the contents. Only one of two different hashes
+        // can be right, so the command checks both hashes.
         match known.entry((key, file.seal)) {
             Entry::Vacant(entry) => entry.insert((new(), None)).0,
             Entry::Occupied(mut entry) => {

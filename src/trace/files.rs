@@ -1,9 +1,9 @@
 //! Output files: each is complete or absent, and the outputs of one command appear together.
 //!
-//! A regular file is written under a temporary name in its folder, synced and renamed. It keeps the permissions of the
-//! file that it replaces. Symbolic links are followed. Devices, pipes, sockets and descriptors (`/dev/stdout`) are
-//! written to directly. A command never replaces one of its inputs and never writes two outputs to one file
-//! ([`OutputSet`]).
+//! A regular file is written under a temporary name in its folder, synced and renamed. The written file keeps the
+//! permissions of the file that the writer replaces. Symbolic links are followed. Devices, pipes, sockets and
+//! descriptors (`/dev/stdout`) are written to directly. A command never replaces one of its inputs and never writes
+//! two outputs to one file ([`OutputSet`]).
 
 mod output;
 mod outputs;

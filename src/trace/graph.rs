@@ -73,7 +73,7 @@ pub enum NodeKind {
 }
 
 impl NodeKind {
-    /// All types, by number.
+    /// All types of nodes, by number.
     pub const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Host,
@@ -189,9 +189,9 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// One word per node, whose meaning depends on the node's type. Collectives and messages: index into `calls` or
-    /// `messages`. Unknown communication: its running index. Kernels: the number format. Loads and stores: the
-    /// direction, whether switches gather or reduce on the way, and the memory.
+    /// The array has one word per node, whose meaning depends on the node's type. Collectives and messages: index
+    /// into `calls` or `messages`. Unknown communication: its running index. Kernels: the number format. Loads and
+    /// stores: the direction, whether switches gather or reduce on the way, and the memory.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,

@@ -3,10 +3,11 @@
 //!
 //! Operations match by order. The k-th collective of a group matches on all members, and the k-th
 //! send from one rank to another with a tag matches the k-th receive. Callers pass the operations
-//! of each rank in program order. They get matches or typed disagreements, and format disagreements
-//! in their own words.
+//! of each rank in program order. Callers of the matcher get matches or typed disagreements, and
+//! format disagreements in their own words.
 //!
-//! All data is in sorted flat arrays, so no result depends on the iteration order of a hash table.
+//! All data of the matcher is in sorted flat arrays, so no result depends on the iteration order of
+//! a hash table.
 
 mod collectives;
 mod messages;

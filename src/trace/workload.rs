@@ -56,7 +56,7 @@ pub enum WorkloadError {
     /// Nothing was added.
     #[error("no traces were given")]
     Empty,
-    /// Two traces for one rank.
+    /// Two traces state the same rank.
     #[error("rank {0} has two traces")]
     Twice(Rank),
     /// A group that no file declares.
@@ -234,8 +234,8 @@ impl WorkloadBuilder {
             .tables
             .entry(fingerprint(&*binding.declared))
             .or_default();
-        // Ranks usually declare the same table. One shared copy keeps the memory independent of the
-        // number of ranks.
+        // Ranks usually declare the same table. One shared copy of the table keeps the memory
+        // independent of the number of ranks.
         match alike.iter().find(|table| **table == binding.declared) {
             Some(known) => binding.declared = known.clone(),
             None => alike.push(binding.declared.clone()),
@@ -372,9 +372,9 @@ impl WorkloadBuilder {
     }
 }
 
-/// The groups found so far. Each name is a separate communicator: two names with the same members are two groups, and
-/// the unnamed group of all ranks is one more. The same name with different members (as when each trace declares its
-/// own groups) also means different groups.
+/// The groups found so far. Each name of a group is a separate communicator: two names with the same members are two
+/// groups, and the unnamed group of all ranks is one more. One name with different members (as when each trace
+/// declares its own groups) also means different groups.
 struct GroupRegistry {
     list: Vec<RankGroup>,
     roles: GroupRoles,
@@ -463,9 +463,10 @@ impl Workload {
     /// together identify a model's width, tensor degree and micro-batch. Among equally frequent
     /// products, the largest comes first. If there is only one product, it is returned twice.
     ///
-    /// One product is not enough: the most frequent products belong to the perceptron, and a model
-    /// of twice the width with four times the shards has the same ones. The second most frequent
-    /// products belong to attention, and differ.
+    /// One matrix multiplication is not enough: the most frequent multiplications belong to the
+    /// perceptron, and a model of twice the width with four times the shards has the same
+    /// multiplications. The second most frequent matrix multiplications belong to attention, and
+    /// differ between such models.
     pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
         let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
         for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
@@ -500,8 +501,8 @@ impl Workload {
         }
     }
 
-    /// Returns the same job with only the traces of ranks for which `kept` returns true. The other
-    /// ranks are treated as missing under [`MissingRankPolicy::Mirror`].
+    /// Returns the same job with only the traces of ranks for which `kept` returns true. The ranks
+    /// without a kept trace are treated as missing under [`MissingRankPolicy::Mirror`].
     pub fn mirrored(&self, kept: impl Fn(Rank) -> bool) -> Self {
         let kept = |instance: &&RankInstance| kept(instance.rank);
         Self {

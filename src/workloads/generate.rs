@@ -47,7 +47,7 @@ pub use training::TrainingPattern;
 /// A pattern of work to generate traces for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkloadPattern {
-    /// One collective, once or several times.
+    /// One collective, run once or several times.
     Collective(CollectivePattern),
     /// Messages between pairs of ranks.
     P2p(P2pPattern),
@@ -149,8 +149,8 @@ impl GeneratedJob {
     }
 
     /// Returns sets of ranks that exchange messages only within their set, such as pipelines of
-    /// replicas. All sets have the same length and order, and ranks at the same index do the same
-    /// work. A job without such sets returns one set of all ranks.
+    /// replicas. All sets of ranks have the same length and order, and ranks at the same index do
+    /// the same work. A job without such sets returns one set of all ranks.
     pub fn copies(&self) -> Vec<Vec<u32>> {
         self.0.copies()
     }
@@ -345,7 +345,7 @@ pub enum GenerateError {
         /// Allowed values.
         expected: String,
     },
-    /// Each option is valid, but together they exceed the limits of a trace.
+    /// Each option is valid, but the options together exceed the limits of a trace.
     #[error("{what} would be {found}, but a trace can have at most {limit}; try {hint}")]
     TooLarge {
         /// The quantity, with its unit.

@@ -1,8 +1,8 @@
 //! Models: networks of layers, independent of the number of NPUs that run them.
 //!
 //! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes
-//! are per *sample*: a sequence of tokens, an image, a row of features. This module does not depend
-//! on batches, ranks or time.
+//! in a model are per *sample*: a sequence of tokens, an image, a row of features. The module of
+//! models does not depend on batches, ranks or time.
 //!
 //! A model comes from a TOML file, from a preset, or from a few numbers ([`TransformerModel`], [`VisionTransformer`]).
 //!
@@ -83,7 +83,7 @@ pub enum LayerRole {
     Output,
 }
 
-/// One operation with its weights.
+/// One operation of a layer with its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerOperator {
     /// Name of the operator, such as `attention.qkv`, `mlp.up` or `norm1`; unique within its layer.
@@ -148,7 +148,8 @@ pub enum OperatorKind {
         /// True if queries and keys are first rotated by their positions (rotary position embedding).
         rotary: bool,
         /// True if each query head and key head is first normalised to length 1, then scaled by a
-        /// gain. All query heads share one gain, and all key heads share another gain.
+        /// gain. In such attention, all query heads share one gain, and all key heads share another
+        /// gain.
         qk_norm: bool,
     },
     /// Attention that differs from the plain form: value heads have another width than query and
@@ -215,8 +216,8 @@ pub enum OperatorKind {
         /// Rule by which the router chooses experts from scores.
         form: RouterForm,
     },
-    /// One product per expert: `rows` copies of tokens, divided evenly among the experts, by the expert's `inputs x
-    /// outputs`, with a bias of `outputs` per expert if `bias`.
+    /// The operator is one matrix multiplication per expert: `rows` copies of tokens, divided evenly among the
+    /// experts, by the expert's `inputs x outputs`, with a bias of `outputs` per expert if `bias`.
     ExpertLinear {
         /// Copies of tokens, summed over experts.
         rows: u64,
@@ -340,10 +341,10 @@ pub enum OperatorKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionSpan {
-    /// All earlier tokens.
+    /// A token attends to all earlier tokens.
     #[default]
     All,
-    /// This number of last tokens.
+    /// A token attends to this number of last tokens.
     Window(u64),
     /// The tokens of the token's own chunk of the sequence; all chunks have this length.
     Piece(u64),

@@ -1,8 +1,8 @@
 //! Captures, in the format of PyTorch's profiler, of a job that is simulated here, with the job's true times.
 //!
 //! A capture consists of two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
-//! from Kineto. These files make it possible to test and measure converters without PyTorch, at any size, and to
-//! compare their results with [`Truth`], which has the true times.
+//! from Kineto. The generated captures make it possible to test and measure converters without PyTorch, at any
+//! size, and to compare their results with [`Truth`], which has the true times.
 //!
 //! # The job
 //!

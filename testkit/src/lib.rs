@@ -1,7 +1,7 @@
 //! References for Chakram's tests: captures of simulated jobs with true times, and simple simulators.
 //!
-//! This crate does not depend on Chakram, shares no code with Chakram, and is not published. Helpers that use
-//! Chakram's own types are next to the tests.
+//! The testkit does not depend on Chakram, shares no code with Chakram, and is not published. Helpers that
+//! use Chakram's own types are next to the tests.
 //!
 //! - [`capture`]: files as PyTorch's profiler writes them, and the true times of their events
 //! - [`astra_sim`]: ASTRA-sim 2.x as a plain event-by-event simulator, and random jobs for it

@@ -12,7 +12,7 @@ pub type Token = u64;
 pub struct PlainLlmRequest {
     pub arrival: u64,
     pub prompt: Vec<Token>,
-    /// All tokens of the answer.
+    /// All tokens of the answer to the request.
     pub answer: Vec<Token>,
     pub priority: i64,
 }
@@ -69,7 +69,7 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     holders: usize,
-    /// All tokens up to the block's last token, if they are known.
+    /// All tokens up to the block's last token; `None` if unknown.
     content: Option<Vec<Token>>,
     /// Logical time at which the block got its content.
     since: u64,
@@ -193,7 +193,7 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // This loop composes the running requests, in order of admission.
+        // The loop composes the running requests, in order of admission.
         let mut queue = running.clone();
         queue.reverse();
         'next: while let Some(who) = queue.pop() {
@@ -248,7 +248,7 @@ pub fn serve_step_by_step(
         if engine.by_priority {
             waiting.sort_by_key(|&who| (requests[who].priority, who));
         }
-        // This part admits waiting requests.
+        // The following part admits waiting requests.
         let may_join = !engine.is_static || joined_before == 0;
         while put_back.is_empty()
             && may_join

@@ -1,8 +1,8 @@
 //! Chunks that cross servers one after another; each server serves arrivals in order, and ports also serve messages.
 //! Times are explicit, in whole ps.
 //!
-//! All accesses begin at zero and are equal, so each chunk takes the same time in a stage. The pool sends chunks at
-//! the rate of the longest stage, so chunks start at constant intervals.
+//! All accesses of the job begin at zero and are equal, so each chunk takes the same time in a stage. The pool
+//! sends chunks at the rate of the longest stage, so chunks start at constant intervals.
 
 /// Messages and accesses of a test; all times in ps.
 #[derive(Clone, Debug)]

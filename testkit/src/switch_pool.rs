@@ -1,4 +1,4 @@
-//! Loads through two levels of switches, in floating-point numbers. This module finds shares by bisection, level by
+//! Loads through two levels of switches, in floating-point numbers. The oracle finds shares by bisection, level by
 //! level, whereas Chakram saturates one server after another.
 
 /// Memory groups behind out-node switches; rates are in GB/s.

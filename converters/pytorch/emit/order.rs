@@ -27,8 +27,8 @@ pub(super) fn order_activities(
     if order.len() == activities.list.len() {
         return order;
     }
-    // Here the times contradict program order: a call ended before an earlier call began. Therefore only the
-    // dependencies determine the order.
+    // In this fallback, the times contradict program order: a call ended before an earlier call began. In
+    // this case, only the dependencies determine the order.
     sort_topologically(rank, activities, &[])
 }
 

@@ -267,7 +267,8 @@ impl ElementReader for HostTraceReader {
         let values = self.intern_text(&values, &at)?;
         let input = self.summarize_operands(&input, &at)?;
         let output = self.summarize_operands(&output, &at)?;
-        // These keys are in `attrs` in nested formats and at top level in the flat format.
+        // The keys of a host node are in `attrs` in nested formats and at top level in the flat
+        // format.
         let form = HostNodeForm {
             scope: parse_integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),
             op_schema: self.intern_text(&op_schema, &at)?,

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 /// Python calls around the intervals of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct IntervalStacks {
-    /// All calls inside which an interval starts.
+    /// All calls during which an interval starts.
     pub calls: CallStacks,
     /// Innermost call around each interval, or [`NONE`]; empty if there are no calls.
     innermost: Vec<u32>,
@@ -117,9 +117,9 @@ struct FoundStacks {
 }
 
 impl FoundStacks {
-    /// Finds the innermost of `calls` in which each of `items` starts. Both lists are of one thread and sorted by
-    /// start. A call that only opens a range ends before the range does, so only calls that end after a range are
-    /// around it.
+    /// Finds the innermost of `calls` in which each of `items` starts. Both `calls` and `items` are of one thread
+    /// and are sorted by start. A call that only opens a range ends before the range does, so only calls that end
+    /// after a range are around it.
     fn place_calls(
         &mut self,
         calls: &[StackInterval],

@@ -121,7 +121,7 @@ fn replay_and_print(
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
-        // All folders of the path are created, as ASTRA-sim does.
+        // The command creates all folders of the path, as ASTRA-sim does.
         let parent = folder
             .and_then(Path::parent)
             .filter(|p| !p.as_os_str().is_empty());
@@ -161,8 +161,8 @@ fn replay_and_print(
 /// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A timeline's file can be started only once, so a replay with a timeline cannot be repeated. Such a replay
-        // simulates step by step from the start, which always keeps the order of lines.
+        // A timeline's file can be started only once, so a replay with a timeline cannot be repeated. A replay with
+        // a timeline simulates step by step from the start, which always keeps the order of lines.
         stepwise: args.stepwise || (args.prints_transcript() && args.timeline.path().is_some()),
         // ASTRA-sim prints the lines of ranks that finish together in the order of their ends, so the engine must
         // prove that order.

@@ -109,9 +109,10 @@ impl Observer for TranscriptRecorder<'_> {
 }
 
 /// Detects whether analytical answers of collectives keep ASTRA-sim's order of lines. Lines of the members of one
-/// collective always keep their order. All lines keep their order if no other node completes between the start and
-/// the end of the collective. Otherwise a step of the collective could be due at the same instant as another event,
-/// and an NPU handles the events of one instant in the order in which the first of them was scheduled.
+/// collective always keep their order. All lines of the transcript keep their order if no other node completes
+/// between the start and the end of the collective. Otherwise a step of the collective could be due at the same
+/// instant as another event, and an NPU handles the events of one instant in the order in which the first of them
+/// was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
     /// Time of the last completion of a node other than a collective.
@@ -260,9 +261,9 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
 }
 
 /// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates them.
-/// Each of all-reduce, reduce-scatter, all-gather and all-to-all has a ring for each dimension in its list of
-/// algorithms, except for dimensions with a double binary tree. An entry for all dimensions is one ring of all NPUs
-/// and ends the list.
+/// Each kind among all-reduce, reduce-scatter, all-gather and all-to-all has a ring for each dimension in its list
+/// of algorithms, except for dimensions with a double binary tree. An entry for all dimensions is one ring of all
+/// NPUs and ends the list.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());

@@ -40,7 +40,7 @@ pub enum CostPart {
     Decode,
     /// Kernels that move bytes.
     Elementwise,
-    /// All-reduces.
+    /// All-reduces of the tensor group.
     Collectives,
     /// Logits and sampling.
     Head,
@@ -55,7 +55,7 @@ pub enum CostPart {
 }
 
 impl CostPart {
-    /// All parts with their names.
+    /// All parts of a step's time with their names.
     pub const NAMES: &[(Self, &str)] = &[
         (Self::Products, "products"),
         (Self::Prefill, "prefill"),
@@ -326,7 +326,7 @@ impl StepCost {
         let (heads, kv) = (sizes.heads / parts, sizes.own_kv_heads(self.npus));
         let turned = (heads + kv) * sizes.head_width;
         let mut work = vec![
-            // Two norms, each after a residual sum: two reads, two writes.
+            // Two norms, each after a residual sum, make two reads and two writes.
             MovingWork {
                 kernel: MovingKernel::Normalization,
                 elements: 4 * sizes.hidden,
@@ -419,7 +419,7 @@ impl StepCost {
     }
 
     fn prefill_seconds(&self, chunks: &[(u32, u32)]) -> f64 {
-        // One kernel handles all chunks, so the start counts once.
+        // One kernel of attention handles all chunks, so the start counts once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
             .as_ref()
@@ -444,7 +444,7 @@ impl StepCost {
         let gather = match self.npus {
             1 => 0.0,
             npus => {
-                // Each NPU has a part of the vocabulary.
+                // Each NPU of the tensor group has a part of the vocabulary.
                 let bytes = 2 * rows * self.sizes.vocabulary;
                 let machine = self.all_reduce.machine.as_deref();
                 let span = machine.and_then(|machine| {

@@ -11,21 +11,22 @@
 //!   member;
 //! - all other nodes, which take no time.
 //!
-//! Each of these drops a constraint of the replay or shortens something, so no replay is faster.
-//! Kernels of a lane run one at a time, so the sum over any lane is also a bound. The bytes that a
-//! member of n must receive of a buffer B are its missing shares, (n - 1)/n B, in all-gather,
-//! reduce-scatter and all-to-all; B in an all-reduce; and 2 (n - 1)/n B if all algorithms concerned
-//! consist of a reduce-scatter and an all-gather. Members of generated steps exchange equal parts;
-//! members of captured steps may exchange unequal parts, so captured steps have no bound.
+//! Each of the following bounds drops a constraint of the replay or shortens something, so no
+//! replay is faster. Kernels of a lane run one at a time, so the sum over any lane is also a bound.
+//! The bytes that a member of n must receive of a buffer B are its missing shares, (n - 1)/n B, in
+//! all-gather, reduce-scatter and all-to-all; B in an all-reduce; and 2 (n - 1)/n B if all
+//! algorithms concerned consist of a reduce-scatter and an all-gather. Members of generated steps
+//! exchange equal parts; members of captured steps may exchange unequal parts, so captured steps
+//! have no bound.
 //!
 //! # Steps with many micro-batches
 //!
-//! All passes of a rank form one chain, and passes of one direction and chunk are equal. A rank's own path and the sums
-//! over its lanes therefore grow by the same amount with each micro-batch from the second on (for interleaved
-//! schedules, with each `pipeline` micro-batches; in general, with each period of the schedule). [`bound_quickly`] simulates
-//! two and three of them, and extrapolates the rest; a stage begins when the first micro-batch can have passed the
-//! stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums are
-//! used.
+//! In a pipeline, all passes of a rank form one chain, and passes of one direction and chunk are equal. A rank's own
+//! path and the sums over its lanes therefore grow by the same amount with each micro-batch from the second on (for
+//! interleaved schedules, with each `pipeline` micro-batches; in general, with each period of the schedule).
+//! [`bound_quickly`] simulates two and three of them, and extrapolates the rest; a stage begins when the first
+//! micro-batch can have passed the stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the
+//! forward pass), only the sums are used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -173,7 +174,7 @@ impl StagePath {
     }
 }
 
-/// One side of a message.
+/// One side of a message between stages.
 #[derive(Clone, Copy, Debug)]
 struct StageMessage {
     node: u32,

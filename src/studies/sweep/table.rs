@@ -21,8 +21,9 @@ use std::collections::BTreeMap;
 /// Column heading, and the function that formats it for a point.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows, by rank and on the front, for which intervals are computed. This number is
-/// independent of the number of printed rows, so that files do not depend on what is printed.
+/// Number of rows, by rank and on the front, for which intervals are computed. The number of these
+/// rows is independent of the number of printed rows, so that files do not depend on what is
+/// printed.
 const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Formats a number; empty if unknown.

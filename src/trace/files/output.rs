@@ -110,7 +110,8 @@ impl Write for OutputFile {
     }
 }
 
-/// Creates `folder` unless it exists. Its parent must exist, so that a mistyped path does not create a tree.
+/// Creates `folder` unless it exists. The parent of `folder` must exist, so that a mistyped path does not
+/// create a tree.
 fn create_folder(folder: &Path) -> io::Result<()> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
@@ -250,7 +251,7 @@ impl FinishedFile {
 pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     match synced {
-        // Some file systems cannot sync folders, which is no error.
+        // Some file systems cannot sync folders, so this failure is no error.
         #[cfg(unix)]
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {
             Err(TraceError::io(path, "write the folder", error))

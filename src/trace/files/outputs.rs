@@ -230,8 +230,8 @@ mod tests {
     use std::fs;
     use std::io::Write;
 
-    /// The second of three names becomes a folder after it was claimed, so no file can get this
-    /// name.
+    /// The second of three output names becomes a folder after the name was claimed, so no file can
+    /// get this name.
     #[test]
     fn a_commit_that_fails_halfway_says_what_is_new() {
         let folder = tempfile::tempdir().unwrap();

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 static ALL: SignalSafeList<CString> = SignalSafeList::new();
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Start of the names of temporary files. Then follow the namespace of the process, its id, a
-/// counter and the end.
+/// Start of the names of temporary files. After the start follow the namespace of the process, its
+/// id, a counter and the end.
 const BEGIN: &str = ".chakram-";
 const END: &str = ".tmp";
 

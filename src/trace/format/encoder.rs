@@ -4,7 +4,8 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageEncoder(Vec<u8>);
 
-/// Appends `value` as a varint: 7 bits per byte, lowest first. All bytes except the last have the top bit set.
+/// Appends `value` as a varint: 7 bits per byte, lowest first. All bytes of a varint except the last have the
+/// top bit set.
 #[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -112,7 +113,8 @@ impl MessageEncoder {
     pub fn nested(&mut self, number: u32, fill: impl FnOnce(&mut Self)) {
         self.key(number, 2);
         let start = self.0.len();
-        // Most lengths take one byte, so one is reserved. For a longer length the message is moved.
+        // Most lengths take one byte, so the encoder reserves one byte. For a longer length the
+        // message is moved.
         self.0.push(0);
         fill(self);
         let length = self.0.len() - start - 1;

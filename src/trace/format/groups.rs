@@ -158,7 +158,7 @@ fn entries<T: serde::de::DeserializeOwned>(node: u64, values: &str) -> Result<Ve
         (Some(start), Some(end)) if start < end => values[start + 1..end].trim(),
         _ => values.trim(),
     };
-    // Either one string literal in Python's quotes or the JSON list itself.
+    // The text is either one string literal in Python's quotes or the JSON list itself.
     let unquoted = json
         .strip_prefix(['\'', '"'])
         .and_then(|rest| rest.strip_suffix(['\'', '"']))

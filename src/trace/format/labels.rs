@@ -19,7 +19,7 @@ pub enum TrainingPhase {
 }
 
 impl TrainingPhase {
-    /// All phases with their names in files.
+    /// All phases of a step with their names in files.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::Forward, "forward"),
         (Self::Backward, "backward"),

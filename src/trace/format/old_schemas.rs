@@ -15,8 +15,8 @@
 //!    line feed; no version begins with a line feed.
 //! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
 //!    If there are none, the file is treated as current, and the reader of current files reports the error.
-//! 3. The following records rule out more candidates until one is left. This result is certain,
-//!    because the file has records that no other generation allows.
+//! 3. The following records rule out more candidates until one is left. The remaining generation is
+//!    certain, because the file has records that no other generation allows.
 //! 4. If several candidates are left at the end of the file, the file is upgraded as each of them.
 //!    Identical results are accepted. Otherwise the file is rejected, and the error names the first
 //!    record that has different meanings. If no candidate is left, the error names the record that
@@ -83,7 +83,7 @@ pub enum SchemaGeneration {
 }
 
 impl SchemaGeneration {
-    /// All generations with their names.
+    /// All generations of the schema with their names.
     pub const ALL: [(Self, &'static str); 5] = [
         (Self::V001, "0.0.1"),
         (Self::V002, "0.0.2"),

@@ -89,7 +89,7 @@ pub enum Op<'a> {
         /// sums (a reduce-scatter). Only for remote memory.
         in_switch: bool,
     },
-    /// One half of a message.
+    /// One half of a message: a send or a receive.
     Message {
         /// True if this rank receives.
         receive: bool,
@@ -99,7 +99,7 @@ pub enum Op<'a> {
         tag: i32,
         /// Number of bytes.
         bytes: u64,
-        /// This rank's own index, if the node states it.
+        /// Index of this rank in the group, if the node states the index.
         own: Option<u32>,
         /// True if the trace marks it as host work.
         host: bool,

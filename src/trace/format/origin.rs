@@ -56,7 +56,8 @@ pub struct PythonCall {
     pub caller: Option<u32>,
 }
 
-/// Python calls around the nodes of a trace, as stored in its metadata record. Each name is stored once.
+/// Python calls around the nodes of a trace, as stored in its metadata record. Each name of a call is
+/// stored once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStacks {
     /// Names of functions and modules.

@@ -20,7 +20,7 @@ pub enum CostBasis {
 }
 
 impl CostBasis {
-    /// All variants with their names in traces.
+    /// All variants of the profiler's cost with their names in traces.
     const NAMES: [(Self, &str); 3] = [
         (Self::MeasuredSteps, "measured_steps"),
         (Self::Views, "views"),
@@ -43,8 +43,8 @@ impl CostBasis {
 pub struct ProfilerCost {
     /// Host time of a record, ns.
     pub record_ns: u64,
-    /// Ends of the 90 % interval of the cost, ns. Both are equal if the cost comes from measured
-    /// steps of the job; then the spread of the steps limits the certainty.
+    /// Ends of the 90 % interval of the cost, ns. Both ends are equal if the cost comes from
+    /// measured steps of the job; in this case the spread of the steps limits the certainty.
     pub interval_ns: [u64; 2],
     /// Basis of the estimate.
     pub basis: CostBasis,

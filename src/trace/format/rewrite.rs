@@ -1,4 +1,5 @@
-//! Edits of records of a trace. All other content, including unknown fields, is copied byte for byte.
+//! Edits of records of a trace. An edit copies all other content, including unknown fields, byte for
+//! byte.
 
 use crate::format::TraceError;
 use crate::format::attr::AttrView;
@@ -16,7 +17,7 @@ pub enum AttributeEdit<'e> {
     Remove,
 }
 
-/// Edit of a record. All other fields, including unknown ones, are copied.
+/// Edit of a record. The edit copies all other fields, including unknown ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
     /// New id of a node.

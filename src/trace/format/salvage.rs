@@ -1,10 +1,10 @@
 //! Recovery of damaged traces, with an exact account of the losses.
 //!
-//! The format has no checksums, and the position of a record follows from the lengths of all records before it. So a
-//! record is *sound* if it is a valid message of its generation: known fields with their wire types, singular fields
-//! once, text in UTF-8, enums in range. A record with unknown or unordered fields is sound if the next record is. All
-//! well-formed data is kept: a bit flip inside a number or a name gives another valid number or name and cannot be
-//! detected.
+//! The format has no checksums, and the position of a record follows from the lengths of all records before it.
+//! Therefore, a record is *sound* if it is a valid message of its generation: known fields with their wire types,
+//! singular fields once, text in UTF-8, enums in range. A record with unknown or unordered fields is sound if the
+//! next record is. Salvage keeps all well-formed data: a bit flip inside a number or a name gives another valid
+//! number or name and cannot be detected.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position from which three consecutive sound records
 //! follow, or fewer if they reach the end of the file. If the skipped bytes are a sound record with a wrong length,
@@ -233,7 +233,7 @@ fn dangling(message: &[u8], id: u64, ids: &BTreeSet<u64>) -> Vec<(u64, u64, bool
                 }
                 Ok(())
             };
-            // This cannot fail, because the record was validated before.
+            // Decoding cannot fail, because the record was validated before.
             let _ = repeated_varints(raw, 0, each);
         }
     }

@@ -48,8 +48,8 @@ pub struct NodeView<'a> {
     pub profiler: Span,
     /// True if this member of a collective, or this send, did not wait for its peers.
     pub eager: bool,
-    /// True if the size of a collective or message is unknown, regardless of the size in `op`. Such
-    /// a node takes its recorded duration.
+    /// True if the size of a collective or message is unknown, regardless of the size in `op`. A
+    /// node of unknown size takes its recorded duration.
     pub size_unknown: bool,
     /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
     /// still be known.
@@ -204,7 +204,8 @@ fn core_place(text: &str) -> Option<[u32; 2]> {
 
 /// Reads the metadata record, the first of a file.
 ///
-/// Its content varies between versions, so the only error is a relevant attribute of an unreadable type.
+/// The content of a metadata record varies between versions, so the only error is a relevant attribute
+/// of an unreadable type.
 pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
     let mut profiler = ProfilerAttributes::default();
@@ -272,8 +273,8 @@ pub fn node<'a>(
     record: RawRecord<'a>,
     deps: &mut impl DependencyVisitor,
 ) -> Result<NodeView<'a>, TraceError> {
-    // The work is split into steps. All steps except the first are inlined, so that the compiler
-    // removes the computation of view fields that a caller does not use.
+    // The work is split into steps. All steps of the scan except the first are inlined, so that the
+    // compiler removes the computation of view fields that a caller does not use.
     let mut fields = NodeFields::default();
     fields
         .read(record, deps)
@@ -305,7 +306,7 @@ impl<'a> NodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // Two code paths have the same result, so that the usual one stays in registers. Speed
+            // Two code paths have the same result, so that the usual path stays in registers. Speed
             // matters here, because a node has ten attributes.
             if let Some(attr) = AttrView::take_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;

@@ -42,7 +42,7 @@ impl TensorClass {
     /// Number of classes.
     pub const COUNT: usize = 5;
 
-    /// All classes with their names.
+    /// All classes of tensors with their names.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Weights, "weights"),
         (Self::Gradients, "gradients"),

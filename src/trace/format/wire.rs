@@ -332,7 +332,7 @@ impl<'a> FrameCursor<'a> {
         }
     }
 
-    /// Returns the next message and its file offset. Its length is at `start`.
+    /// Returns the next message and its file offset. The length of the message is at `start`.
     #[inline]
     fn message(&mut self, start: usize) -> Result<(usize, &'a [u8]), TraceError> {
         let length = self.cursor.varint()?;

@@ -60,9 +60,9 @@ pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
 pub struct NodeIo<'a> {
     /// The values: `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
     pub values: &'a str,
-    /// Their shapes: `[[32, 32], []]`.
+    /// Shapes of the tensors: `[[32, 32], []]`.
     pub shapes: &'a str,
-    /// Their types: `['Tensor(float)', 'Int']`.
+    /// Types of the tensors: `['Tensor(float)', 'Int']`.
     pub types: &'a str,
 }
 
@@ -71,9 +71,9 @@ pub struct NodeIo<'a> {
 pub struct NodeExtras<'a> {
     /// Ids of its control dependencies.
     pub control: &'a [u64],
-    /// Its inputs.
+    /// Inputs of the node.
     pub inputs: NodeIo<'a>,
-    /// Its outputs.
+    /// Outputs of the node.
     pub outputs: NodeIo<'a>,
     /// Further attributes, in this order. An attribute that replays read is rejected if it would change the node's
     /// meaning.
@@ -173,7 +173,8 @@ impl<W: Write> TraceWriter<W> {
         self.out.record(put.as_bytes())
     }
 
-    /// Returns the byte sink. All data has been written to the sink, but not flushed.
+    /// Returns the byte sink. At this point, all data has been written to the sink, but not
+    /// flushed.
     pub fn into_inner(self) -> W {
         self.out.into_inner()
     }
@@ -245,7 +246,8 @@ pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<
     }
 }
 
-/// Appends the fields of an attribute. Its value is written even if it is the default.
+/// Appends the fields of an attribute. The value of the attribute is written even if it is the
+/// default.
 #[inline]
 pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     text(put, 1, name);

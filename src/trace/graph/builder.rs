@@ -27,8 +27,8 @@ mod sort;
 /// Selects the dependencies to enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
-    /// Both kinds; but only data dependencies, with a warning, if control dependencies close a
-    /// cycle.
+    /// Both kinds of dependencies are enforced; but only data dependencies, with a warning, if
+    /// control dependencies close a cycle.
     #[default]
     Auto,
     /// Data and control dependencies.
@@ -357,8 +357,8 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive uses no engine of its NPU; only the sender drives the wire. So it occupies no lane
-                // and cannot block a later send in program order.
+                // A posted receive uses no engine of its NPU; only the sender drives the wire. Therefore, a receive
+                // occupies no lane and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)
                 } else {

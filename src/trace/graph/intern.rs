@@ -1,4 +1,5 @@
-//! Interning of ids, names and keys. None of these types can be iterated in hash order.
+//! Interning of ids, names and keys. None of the types in this module can be iterated in hash
+//! order.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -39,7 +40,7 @@ impl NameTable {
     /// Stages `name` for interning later. Returns true if the caller must call [`NameTable::settle`] now.
     ///
     /// Look-ups in a large table miss the cache. The misses of consecutive look-ups overlap, but
-    /// not if a node is read between two look-ups. So look-ups are batched.
+    /// not if a node is read between two look-ups. Therefore, look-ups are batched.
     #[inline]
     pub fn stage(&mut self, name: &str) -> bool {
         self.staged.push_str(name);

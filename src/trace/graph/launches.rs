@@ -100,7 +100,7 @@ mod tests {
     use crate::format::{NodeView, Op};
     use crate::graph::{DependencyPolicy, GraphBuilder};
 
-    /// Three kernels in a chain.
+    /// The graph is a chain of three kernels.
     fn chain() -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 4);
         for id in 1..=3 {

@@ -6,7 +6,7 @@ use petgraph::visit::Bfs;
 /// Returns the nodes within `depth` steps of `centre` along `rows`, nearest first, each with its
 /// distance. Excludes `centre`, and stops after `most` nodes.
 ///
-/// The second value is true if there are more nodes.
+/// The second returned value is true if the neighbourhood has more nodes.
 pub fn neighbourhood(centre: u32, depth: u32, most: usize, rows: &Csr) -> (Vec<(u32, u32)>, bool) {
     let mut found = Vec::new();
     let mut search = Bfs::new(rows, centre);

@@ -2,9 +2,9 @@
 //!
 //! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace
 //! is for inspection: it keeps every recoverable node, the dependencies exactly as stated, and a
-//! list of the unreadable parts. It borrows names and records from the file's contents. A raw trace
-//! takes 16 bytes for each dependency, and for each node 40 bytes plus the data that the reader
-//! [keeps](NodeRetention): by default nearly everything, about 200 bytes.
+//! list of the unreadable parts. The raw trace borrows names and records from the file's contents.
+//! A raw trace takes 16 bytes for each dependency, and for each node 40 bytes plus the data that
+//! the reader [keeps](NodeRetention): by default nearly everything, about 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -211,7 +211,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Adds the node of `record`. Returns false if the trace is full.
     fn take(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
-        // Each dependency takes at least one byte, so a record has at most as many dependencies as bytes.
+        // Each dependency in a record takes at least one byte, so a record has at most as many
+        // dependencies as bytes.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed(
                 record.offset,
@@ -239,8 +240,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
                 self.retained.retain(&view)
             }
         };
-        // This is done while the node is in the cache, because a second pass over all nodes would
-        // take 10 % more time.
+        // The id is looked up while the node is in the cache, because a second pass over all nodes
+        // would take 10 % more time.
         let id = K::id(&view);
         let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
         self.unsorted |= id < last;

@@ -96,7 +96,8 @@ pub struct CommMatches<'r> {
     channels: Vec<&'r CommChannel>,
     /// For each rank, the global index of each of its channels.
     numbers: Vec<Vec<u32>>,
-    /// All steps, as (channel, index in the channel) and reference, in ascending order.
+    /// Steps of all ranks, as (channel, index in the channel) and reference, in
+    /// ascending order.
     met: Vec<((u32, u32), CommRef)>,
 }
 

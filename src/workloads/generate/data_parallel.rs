@@ -349,7 +349,7 @@ mod tests {
         // 12 x 100 parameters: 2,400 B of gradient, 14,400 FLOPs, 1,200 x (4 + 24) = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
-        // Two numbers of four bits in a byte: 12 x 100 / 2 = 600 B.
+        // Two numbers of four bits are in a byte: 12 x 100 / 2 = 600 B.
         let mut options = tiny();
         options.dtype = Dtype::Fp4;
         assert_eq!(options.prepare().unwrap().gradient, 600);

@@ -7,8 +7,9 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds of a load, a kernel and optionally a store, the same on every rank. Each node waits for the previous one;
-/// with `prefetch` a load waits only for the previous load. Loads, kernels and stores have lanes 0, 1 and 2.
+/// Rounds of a load, a kernel and optionally a store, the same on every rank. In the pattern, each node waits for
+/// the previous node; with `prefetch` a load waits only for the previous load. Loads, kernels and stores have lanes
+/// 0, 1 and 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPattern {
     /// Number of ranks.

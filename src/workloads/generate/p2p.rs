@@ -95,8 +95,8 @@ impl P2pPattern {
     }
 }
 
-/// Returns a permutation of 0..`n` that is one cycle, by Sattolo's shuffle. Each swap's partner is
-/// uniform to within 2^-32.
+/// Returns a permutation of 0..`n` that is one cycle, by Sattolo's shuffle. The partner of each
+/// swap is uniform to within 2^-32.
 fn cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;

@@ -20,9 +20,9 @@
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
 //! PALM divides bytes by 2^20 where rates are in 10^6 bytes per ms, so this pattern reduces byte
-//! counts by the same factor. All reads and writes of a core are one access. Cores follow a
-//! serpentine path within a die, and dies follow one within a column. There is no head and no
-//! embedding.
+//! counts by the same factor. In the pattern, all reads and writes of a core are one access. Cores
+//! follow a serpentine path within a die, and dies follow one within a column. There is no head and
+//! no embedding.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit, refused,
@@ -72,7 +72,8 @@ pub struct PalmPattern {
     pub batch: u32,
     /// Samples of a micro-batch, over all replicas.
     pub micro_batch: u32,
-    /// Members of a tensor group; a divisor of 16. The rest of a stage is replicas.
+    /// Members of a tensor group; a divisor of 16. The NPUs of a stage beyond the tensor group are
+    /// replicas.
     pub tensor: u32,
 }
 

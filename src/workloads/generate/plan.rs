@@ -143,7 +143,7 @@ macro_rules! words {
         pub enum $name { $($(#[$of])* $variant,)* }
 
         impl $name {
-            /// All variants, with their words.
+            /// All variants of the option, with their words.
             pub const ALL: &'static [(Self, &'static str)] = &[$((Self::$variant, $word),)*];
         }
 

@@ -1,11 +1,11 @@
 //! Pipeline schedules: the order in which a stage runs the forward and backward passes of its micro-batches.
 //!
-//! Most schedules differ in only four parameters: the number of chunks of a stage's layers, the
-//! number of micro-batches that pass a chunk before the next chunk, the number of forward passes
-//! before the first backward pass, and the presence of backward passes. After the warm-up, forward
-//! and backward passes alternate; when no forward pass is left, the remaining backward passes
-//! follow. Backward passes keep the order of micro-batches and reverse the order of chunks
-//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Most pipeline schedules differ in only four parameters: the number of chunks of a stage's
+//! layers, the number of micro-batches that pass a chunk before the next chunk, the number of
+//! forward passes before the first backward pass, and the presence of backward passes. After the
+//! warm-up, forward and backward passes alternate; when no forward pass is left, the remaining
+//! backward passes follow. Backward passes keep the order of micro-batches and reverse the order of
+//! chunks (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 //! Megatron-LM", SC'21, figures 3 and 4). Other schedules are lists of steps: schedules that
 //! compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two passes at
 //! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
@@ -70,7 +70,7 @@ pub enum PipelineSchedule {
 pub enum PassKind {
     /// Activations, from the first layer to the last.
     Forward,
-    /// All gradients, from the last layer to the first.
+    /// All gradients are computed, from the last layer to the first.
     Backward,
     /// Only gradients of activations, from the last layer to the first.
     InputGradient,
@@ -187,7 +187,8 @@ impl PipelineSchedule {
             | Self::ZeroBubbleH1
             | Self::ZeroBubbleV => {}
         }
-        // Each pass is at least one node of a trace, so this bounds the size of a trace.
+        // Each pass is at least one node of a trace, so the number of passes bounds the size of a
+        // trace.
         let each = if self.splits_backward() { 3 } else { 2 };
         let passes = each * u128::from(micro_batches) * u128::from(self.chunks());
         check_limit(

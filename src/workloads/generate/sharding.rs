@@ -1,8 +1,8 @@
 //! Operators shared by several NPUs, each operator with its own degrees (PALM, Table III).
 //!
 //! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each combination of
-//! shards has one device, which multiplies its shards. If an operator is sharded along an axis over which a result is
-//! summed, each device has a partial sum:
+//! an operator's shards has one device, which multiplies its shards. If an operator is sharded along an axis over
+//! which a result is summed, each device has a partial sum:
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -10,17 +10,17 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each sum is an all-reduce of one device's shard of the result. PALM's prose gives the input as
-//! `N x K`; the table and the code use the form here, which products of small matrices confirm. A
-//! bias, which Table III omits, adds `N / n` to the update.
+//! Each sum of partial results is an all-reduce of one device's shard of the result. PALM's prose
+//! gives the input as `N x K`; the table and the code use the form here, which products of small
+//! matrices confirm. A bias, which Table III omits, adds `N / n` to the update.
 //!
 //! A convolution `(b, c, i, k)` is sharded in the same way, with the rows of its output in place of
 //! m: see [`ShardingDegrees`]. The table uses the input's size for FLOPs, and windows without
-//! padding that stay within a device's rows. Here the output has its own size, from stride and
-//! padding, also for FLOPs, and a device receives from its neighbours the rows that its windows
-//! reach ([`OperatorSharding::rows`]). The gradients of these rows are sent back to the neighbours
-//! before the sum over k, and the sum does not count them. The gradient of the input has the
-//! input's channels (`B H W C`; the paper prints `B H W K`).
+//! padding that stay within a device's rows. In this module, the output has its own size, from
+//! stride and padding, also for FLOPs, and a device receives from its neighbours the rows that its
+//! windows reach ([`OperatorSharding::rows`]). The gradients of these rows are sent back to the
+//! neighbours before the sum over k, and the sum does not count them. The gradient of the input has
+//! the input's channels (`B H W C`; the paper prints `B H W K`).
 //!
 //! Shards are equal: sizes that degrees do not divide are rejected.
 

@@ -134,8 +134,8 @@ pub(super) fn why_not(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
-/// Generator of ranks in groups of two. Each pair reduces and sends bytes to the next pair; the
-/// last pair has another number of bytes.
+/// Generator of ranks in groups of two. Each pair of ranks reduces and sends bytes to the next
+/// pair; the last pair has another number of bytes.
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,

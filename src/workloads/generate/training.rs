@@ -330,9 +330,9 @@ impl TrainingGenerator {
         shared && self.communicates() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. Then a
-    /// step begins with the previous step's gathers, so that a single step takes the same time as
-    /// one of many.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. With
+    /// such an overlap, a step begins with the previous step's gathers, so that a single step takes
+    /// the same time as one of many.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
@@ -438,7 +438,7 @@ impl TrainingGenerator {
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {
-            // Each rank has the gradients of its own experts.
+            // Each rank of an expert-parallel group has the gradients of its own experts.
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums

@@ -19,7 +19,8 @@ use super::{
 /// A transformer with parts that a [`TransformerModel`] does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without these parts. Its block's experts, if any, apply to layers that are not dense.
+    /// The model without these parts. The experts of this model's block, if any, apply to layers that
+    /// are not dense.
     pub base: TransformerModel,
     /// Latent attention instead of heads of keys and values.
     pub latent: Option<LatentAttention>,
@@ -94,7 +95,7 @@ impl TransformerArchitecture {
         for (index, layer) in (0..).zip(blocks) {
             layer.operators = self.operators(index);
         }
-        // All predictions use the same logits matrix.
+        // All token predictions use the same logits matrix.
         let predictions = self.more_predictions.saturating_add(1);
         for operator in layers
             .iter_mut()

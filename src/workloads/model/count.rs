@@ -80,10 +80,10 @@ impl OperatorKind {
     /// Weights of tables whose rows are looked up.
     ///
     /// LIGHTSPEED's Table 5.2, and the simulator for it, count each of these weights as a
-    /// multiplication, once per sample, as if a look-up were a product with a one-hot vector. These
-    /// weights plus [`multiplications`](Self::multiplications) give the table's counts of GPT-2,
-    /// BERT and DLRM. The table's values for MegatronBERT (3.57e9) and DLRM (3.14e9) do not follow
-    /// from any published sizes.
+    /// multiplication, once per sample, as if a look-up were a product with a one-hot vector. The
+    /// weights of tables plus [`multiplications`](Self::multiplications) give the table's counts of
+    /// GPT-2, BERT and DLRM. The table's values for MegatronBERT (3.57e9) and DLRM (3.14e9) do not
+    /// follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.spec().looks_up() {
             self.parameters()

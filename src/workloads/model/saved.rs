@@ -1,8 +1,8 @@
 //! Activations that operators save for the backward pass.
 //!
-//! Each operator saves the data for its gradients that no other operator saves: its input (its
-//! output is the next operator's input) and data of its own, such as dropout masks. So saved bytes
-//! can be summed over operators.
+//! In a forward pass, each operator saves the data for its gradients that no other operator saves:
+//! its input (its output is the next operator's input) and data of its own, such as dropout masks.
+//! Therefore, saved bytes can be summed over operators.
 //!
 //! For a transformer block with h columns, a heads, s tokens and 2 bytes per element, the sum is
 //! `s h (34 + 5 a s / h)` of Korthikanti et al., "Reducing Activation Recomputation in Large
@@ -10,7 +10,7 @@
 //! paper, means and variances of norms do not count, and token ids do not count, because they are
 //! the sample itself.
 //!
-//! One tensor is counted twice: a ResNet block that changes the number of channels has two
+//! One kind of tensor is counted twice: a ResNet block that changes the number of channels has two
 //! convolutions on one input, and both count this input.
 
 use super::count::sum;

@@ -48,7 +48,7 @@ pub enum OperatorAxis {
 }
 
 impl OperatorAxis {
-    /// All axes, in the order of degrees.
+    /// All axes of an operator, in the order of degrees.
     pub const ALL: [Self; 4] = [Self::B, Self::M, Self::N, Self::K];
 }
 
@@ -159,7 +159,7 @@ pub enum ExpertExchange {
 pub struct OperatorSpec {
     /// Name in files.
     pub name: &'static str,
-    /// All axes of its tensors.
+    /// All axes of the operator's tensors.
     pub axes: Vec<AxisSpec>,
     /// Inputs, which are outputs of earlier operators or of the previous layer.
     pub inputs: Vec<&'static str>,

@@ -92,7 +92,7 @@ pub enum OutputHead {
     },
     /// Logits after one more product, activation and norm, with tied weights and a bias: BERT's masked words.
     Masked,
-    /// One product on the first token: BERT's pooler.
+    /// One matrix multiplication on the first token: BERT's pooler.
     Pooler,
 }
 

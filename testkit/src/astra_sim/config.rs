@@ -90,7 +90,7 @@ pub enum Attachment {
     None,
     PerNpu,
     Pool,
-    /// One server for this many NPUs.
+    /// One memory server for this many NPUs.
     PerNode(usize),
 }
 

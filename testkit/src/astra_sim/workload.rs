@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 enum Slot {
     Host,
     Compute,
-    /// All other nodes, even nodes that do nothing.
+    /// All other nodes, even nodes that do nothing, count as communication.
     Communication,
 }
 

@@ -75,7 +75,7 @@ impl<'o> Builder<'o> {
             counts: [0; 3],
             device: match options.device {
                 Device::Cpu => "cpu".to_owned(),
-                // Each host has eight GPUs.
+                // Each host of the generated job has eight GPUs.
                 Device::Cuda => format!("cuda:{}", rank % 8),
             },
         }

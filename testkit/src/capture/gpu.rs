@@ -329,7 +329,8 @@ impl Ids {
         file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
         file.out.number(recorded);
         file.out.str(", \"wait_on_cuda_event_id\": ");
-        // Each event is recorded once, so the event's id is the id of the call that records it.
+        // Each CUDA event is recorded once, so the event's id is the id of the call that records
+        // it.
         file.out.number(recorded);
         file.out.str(", ");
         self.rest(file);

@@ -167,7 +167,7 @@ impl Meetings for Live<'_> {
 /// Runs all ranks through the whole job.
 pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program]) -> Outcome {
     let ranks = options.ranks as usize;
-    // All ranks share one program, or each rank has its own.
+    // In the generated job, all ranks share one program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
         .map(|rank| clock(options, rank))

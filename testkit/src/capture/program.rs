@@ -85,7 +85,7 @@ pub(super) struct Template {
     pub kineto: Text,
 }
 
-/// One operator.
+/// One operator of a generated program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub template: u32,

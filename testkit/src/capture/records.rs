@@ -1,7 +1,7 @@
 //! Records of a rank's step: operators with all ids that PyTorch gives to operators.
 //!
-//! Both files are written from these records, so the files agree. A rank's ids depend only on the order in which its
-//! threads start and end operators.
+//! Both files of a rank are written from these records, so the files agree. A rank's ids depend only on the order in
+//! which its threads start and end operators.
 
 use super::program::{Axis, Program, Role};
 use super::simulate::{Call, Device, Recorder};

@@ -30,11 +30,11 @@ fn a_layer_on_two_ranks_by_hand() {
     // An operator takes 2 us before its first child and 1 us after its last, the next event comes
     // 0.5 us later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python,
     // `randn` from 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which
-    // writes 12 bytes at 10 bytes/ns in 2 ns, to 20,502; `randn` until 22,002. Then 0.5 us, Python,
-    // the frame of DDP from 27,502, Python, `broadcast_` from 34,502, which requests the collective
-    // at 36,502. The worker starts 20 us later. On rank 1 all of these take twice as long, except
-    // the gaps between operators: its request is at 71,504. The collective ends 20 us and 4 bytes
-    // at 1 byte/ns after the last start.
+    // writes 12 bytes at 10 bytes/ns in 2 ns, to 20,502; `randn` until 22,002. After `randn`, 0.5
+    // us and Python follow, then the frame of DDP from 27,502, Python, `broadcast_` from 34,502,
+    // which requests the collective at 36,502. The worker starts 20 us later. On rank 1 all of
+    // these take twice as long, except the gaps between operators: its request is at 71,504. The
+    // collective ends 20 us and 4 bytes at 1 byte/ns after the last start.
     assert_eq!(
         times(broadcast),
         [
@@ -42,7 +42,8 @@ fn a_layer_on_two_ranks_by_hand() {
             [91_504, 0, 20_004, 111_508]
         ]
     );
-    // Both threads block 0.5 us after `broadcast_`, until 10 us after the end of the collective.
+    // Both Python threads block 0.5 us after `broadcast_`, until 10 us after the end of the
+    // collective.
     let until = 121_508;
     assert_eq!(
         waits(broadcast),

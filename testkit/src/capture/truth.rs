@@ -6,8 +6,8 @@ use super::{Capture, cost::Exchange, pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's truth. All times are whole ns of a clock shared by all ranks; the clock's 0 is [`Truth::epoch_ns`] after
-/// 1970, and a rank's Kineto file adds the rank's offset.
+/// A job's truth. All times in a truth are whole ns of a clock shared by all ranks; the clock's 0 is
+/// [`Truth::epoch_ns`] after 1970, and a rank's Kineto file adds the rank's offset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truth {
     /// Version of this format: 1.
@@ -16,7 +16,7 @@ pub struct Truth {
     pub epoch_ns: u64,
     /// Ranks in order.
     pub ranks: Vec<RankTruth>,
-    /// All meetings by step, then in program order.
+    /// All collectives and messages by step, then in program order.
     pub collectives: Vec<MeetingTruth>,
 }
 

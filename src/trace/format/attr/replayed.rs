@@ -99,7 +99,8 @@ macro_rules! replay_attributes {
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
-                // These attributes are not in the table, because replays do not need them.
+                // The attributes of this arm are not in the table, because replays do not need
+                // them.
                 b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.take(&$attr),
                 // Checking two letters is enough to skip nearly all attributes that are ignored
                 // here.

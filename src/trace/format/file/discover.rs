@@ -72,7 +72,8 @@ fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A redirected file is a regular file, but its path (`/dev/stdin`) has no trace's name. So it counts as a stream.
+    // A redirected file is a regular file, but its path (`/dev/stdin`) has no trace's name. Therefore, a redirected
+    // file counts as a stream.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
@@ -113,7 +114,8 @@ impl TraceFinder {
     ///
     /// A job file in the same folder determines the files, with lengths and hashes. Otherwise the
     /// names determine them. If files with several endings exist, the first ending of this list is
-    /// used: `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Each file may be compressed.
+    /// used: `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Each file of a trace may be
+    /// compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///
@@ -280,8 +282,8 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
     )
 }
 
-/// Builds the error about a path that is not a folder, a file or a prefix. It suggests the most similar name, if any is
-/// close.
+/// Builds the error about a path that is not a folder, a file or a prefix. The error suggests the most similar name, if
+/// any is close.
 fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = names.filter_map(|entry| {

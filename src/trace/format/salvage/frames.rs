@@ -108,8 +108,8 @@ pub(super) fn find(
 /// Returns the records under the generation that explains the most bytes; fails on a tie.
 fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
     let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
-    // Damage rarely destroys more than half of a file, and a wrong generation explains almost nothing. So more than
-    // half is decisive.
+    // Damage rarely destroys more than half of a file, and a wrong generation explains almost nothing. Therefore, a
+    // generation that explains more than half of a file is decisive.
     if best.lost.is_empty() || best.known * 2 > contents.len() {
         return Ok(best);
     }

@@ -2,8 +2,8 @@
 //! […]}`, which the symbolic tensor graph generator writes.
 //!
 //! Ids, names, types and dependencies become fields, and `runtime` becomes the duration in microseconds. All other keys
-//! become attributes: known ones with the types that other producers use, others with their JSON type. Keys outside the
-//! nodes become attributes of the metadata record.
+//! of a JSON graph become attributes: known keys with the types that other producers use, other keys with their JSON
+//! type. Keys outside the nodes become attributes of the metadata record.
 
 use super::RecordBuffer;
 use super::json::{JsonReader, JsonScalar};

@@ -18,7 +18,7 @@
 //! - an attribute, or the inputs or outputs of a node, that JSON keys cannot express exactly (unknown fields, text that
 //!   is not UTF-8, unusual encodings) becomes `{"raw":"…"}` with the unchanged message.
 //!
-//! So a canonical file (fields in the order of their numbers, lists packed, no defaults) is
+//! Therefore, a canonical file (fields in the order of their numbers, lists packed, no defaults) is
 //! unchanged, byte for byte, by a round trip through text. Every other file becomes a file with
 //! equal records.
 

@@ -27,7 +27,7 @@ pub(super) enum ValueKind {
     Bytes,
 }
 
-/// All types with their names in the schema.
+/// All types of values with their names in the schema.
 const ALL: [(ValueKind, &str); 15] = [
     (ValueKind::Double, "double"),
     (ValueKind::Float, "float"),

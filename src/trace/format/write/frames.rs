@@ -32,7 +32,7 @@ impl<W: Write> FrameWriter<W> {
         self.out.write_all(message)
     }
 
-    /// Returns the sink. All data has been written to the sink, but not flushed.
+    /// Returns the sink. At this point, all data has been written to the sink, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

@@ -100,8 +100,8 @@ fn longest(node: u32, steps: &[NodeTiming], edges: &[(u32, u32)], turns: &[(u32,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Each end is the longest path over dependencies and lane order; lanes serve nodes in the order of readiness; and
-    /// the path back along causes has the length of the end.
+    /// Each node's end is the longest path over dependencies and lane order; lanes serve nodes in the order of
+    /// readiness; and the path back along causes has the length of the end.
     #[test]
     fn ends_are_the_longest_ways((steps, edges) in small()) {
         let lanes = 3;

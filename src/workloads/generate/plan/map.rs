@@ -1,9 +1,9 @@
 //! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
-//! Rank r is on NPU r, and NPUs count along the innermost dimension first. So an explicit place
-//! becomes a numbering of ranks: dimensions count from the innermost outward, and the
-//! [`AxisMapping`]es of a dimension count in their order. An axis with several stretches counts
-//! fastest along its first stretch.
+//! Rank r is on NPU r, and NPUs count along the innermost dimension first. Therefore, an explicit
+//! place becomes a numbering of ranks: dimensions count from the innermost outward, and the
+//! [`AxisMapping`]es of a dimension count in the order of the list. An axis with several stretches
+//! counts fastest along its first stretch.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, refused};

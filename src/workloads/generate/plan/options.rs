@@ -1,5 +1,5 @@
-//! The options of a plan. Each option is declared once, with its field, key in files, flag,
-//! default, help and checks.
+//! The options of a plan. Each option of a plan is declared once, with its field, key in files,
+//! flag, default, help and checks.
 
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,

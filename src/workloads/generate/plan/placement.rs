@@ -25,7 +25,7 @@ pub enum ParallelGroupKind {
     Data,
     /// The ranks with the same part on the first and last stage of a replica: both have the word embedding.
     Embedding,
-    /// All ranks of a replica.
+    /// All ranks of a replica form the group.
     Model,
     /// Neighbours among which the experts of a layer are divided, with the same shard of each on the same stage.
     Expert,
@@ -149,7 +149,7 @@ impl RankPlacement {
         self.partitions = partitions;
     }
 
-    /// All kinds, in the order in which groups are numbered.
+    /// All kinds of groups, in the order in which groups are numbered.
     pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
         let operators =
             (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
@@ -501,7 +501,7 @@ impl RankPlacement {
         }
     }
 
-    /// All groups that nodes name.
+    /// All groups of ranks that nodes name.
     pub fn declared(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for family in self.families().filter(|one| self.is_declared(*one)) {

@@ -103,8 +103,8 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than they have, and two
-    /// need 12 B, 2 B more: 64 B of remote memory in all.
+    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than their own memory,
+    /// and two need 12 B, 2 B more: 64 B of remote memory in all.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeak::new;

@@ -6,9 +6,9 @@
 //! sent to an expert at most once; the excess goes to other experts. Experts are placed on N ranks
 //! in order, E / N on each.
 //!
-//! All ranks wait for the rank with the most copies, so the plan gives every rank this number of
-//! copies. The step time is the same as with the true numbers, but exchanges and memory of the
-//! other ranks are overestimated.
+//! All ranks with experts wait for the rank with the most copies, so the plan gives every rank this
+//! number of copies. The step time is the same as with the true numbers, but exchanges and memory
+//! of the other ranks are overestimated.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -121,8 +121,8 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
     if !counts.is_empty() {
         return weights;
     }
-    // An expert receives each token at most once: a share of at most 1 / chosen. Each round brings at least one expert
-    // to this limit.
+    // An expert receives each token at most once: a share of at most 1 / chosen. Each round of the computation brings
+    // at least one expert to this limit.
     let most = 1.0 / chosen.max(1) as f64;
     for _ in 0..number {
         let over: f64 = weights.iter().map(|part| (part - most).max(0.0)).sum();
@@ -239,7 +239,7 @@ mod tests {
         // With one expert per rank, the fullest rank has every token: at most E / k of the mean.
         assert!(factors[6] <= 64.0 / 6.0 + 1e-6);
         assert!((of(64) - factors[6]).abs() < 1e-12);
-        // The same seed gives the same order, another seed another order.
+        // The same seed gives the same order of experts, and another seed gives another order.
         let other = RoutingBalance::Skewed {
             power: 1.2,
             seed: 4,

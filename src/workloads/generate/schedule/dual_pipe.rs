@@ -5,10 +5,10 @@
 //! front and the i-th part from the back, and the two directions are the two halves of a
 //! micro-batch's path.
 //!
-//! Both schedules follow eight steps. h is the distance of a stage from the nearer end and H the
-//! number of stages up to the middle; M is the number of micro-batches in each direction; F is a
-//! forward pass, B a backward pass, I and W the two parts of a split backward pass; 0 and 1 are the
-//! directions:
+//! Both DualPipe schedules follow eight steps. h is the distance of a stage from the nearer end and
+//! H the number of stages up to the middle; M is the number of micro-batches in each direction; F
+//! is a forward pass, B a backward pass, I and W the two parts of a split backward pass; 0 and 1
+//! are the directions:
 //!
 //! | step | times | |
 //! |---|---|---|

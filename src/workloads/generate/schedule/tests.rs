@@ -82,9 +82,9 @@ fn one_f_one_b_alternates_after_a_warm_up() {
 
 #[test]
 fn interleaved_chunks_take_turns_as_in_megatron() {
-    // Two stages, four micro-batches: forward passes have the order 1a 2a 1b 2b 3a 4a 3b 4b,
-    // backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead, the
-    // second 2.
+    // With two stages and four micro-batches, forward passes have the order 1a 2a 1b 2b 3a 4a 3b
+    // 4b, backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead,
+    // the second 2.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
@@ -124,7 +124,7 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
     // Chunks of half the layers, in halves: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 + 12 = 57 halves = 28.5.
     assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
     assert_eq!(interleaved(2).ideal(&[Span(3); 4], 8), Span(57));
-    // One stage has no bubble: 8 (1 + 2) = 24.
+    // A pipeline of one stage has no bubble, so its time is 8 (1 + 2) = 24.
     assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
     assert_eq!(ONE_F_ONE_B.ideal(&[Span(3)], 8), Span(24));
     // 33 / 24 = 1 + 3/8, 28.5 / 24 = 1 + 3/16.

@@ -2,11 +2,11 @@
 //!
 //! Members are numbered in mixed radix; each digit of the number is a [`MeshAxis`] that selects the member's shard
 //! along one axis. A [`ShardLayout`] has a digit for each axis of a result: samples, rows, columns. Members that differ
-//! only in other digits have the same shard: it is replicated. All sizes here are fractions of the result, whose shards
-//! are equal.
+//! only in other digits have the same shard: it is replicated. All sizes in this module are fractions of the result,
+//! whose shards are equal.
 //!
 //! Redistribution moves the minimum: each member receives exactly the elements that it needs and does not have.
-//! [`redistribute`] returns the collective. Some cases, with members 0, 1, …:
+//! [`redistribute`] returns the collective. Some cases of redistribution, with members 0, 1, …:
 //!
 //! | from | to | members | transfers |
 //! |---|---|---|---|

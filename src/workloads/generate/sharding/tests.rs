@@ -143,7 +143,7 @@ fn on_one_device_it_is_what_models_count() {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
             let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
-            // Two FLOPs per multiplication; a pooling has none.
+            // The derived work is two FLOPs per multiplication; a pooling has no multiplication.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }

@@ -22,11 +22,12 @@
 //! these gradients; the same rules close and reduce these buckets (`overlap_grad_reduce` of
 //! Megatron-LM, which has separate buffers for experts).
 //!
-//! One product of a model, such as the product for queries, keys and values, has one matrix and one
-//! bias here, even if an implementation has several. Events that occur once per run are left out: a
-//! first step with all gradients in one bucket, the two broadcasts in which ranks then agree on new
-//! buckets, and the broadcasts that give replicas equal initial weights. Broadcasts of buffers that
-//! are not trained, such as running means of batch norms before a forward pass, are also left out.
+//! One matrix multiplication of a model, such as the multiplication for queries, keys and values,
+//! has one matrix and one bias in this module, even if an implementation has several. Events that
+//! occur once per run are left out: a first step with all gradients in one bucket, the two
+//! broadcasts in which ranks then agree on new buckets, and the broadcasts that give replicas equal
+//! initial weights. Broadcasts of buffers that are not trained, such as running means of batch
+//! norms before a forward pass, are also left out.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
@@ -128,7 +129,8 @@ mod tests {
     fn buckets(by: BucketPolicy, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
         let mut plan = ParallelismPlan::new();
         (plan.buckets, plan.first_bucket, plan.bucket) = (by, first, bucket);
-        // Two layers, each with a norm of 8 and 8 before a bias of 4 and a matrix of 32.
+        // The model has two layers, each with a norm of 8 and 8 before a bias of 4 and a matrix
+        // of 32.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
         let buckets =

@@ -129,7 +129,7 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     // An operator has at most 20 nodes in both directions, including reductions and messages. With
     // a residency rule, at most four of its kernels have operands: forward, recomputation, and
-    // backward for the gradients of its input and weights. Each of these kernels has a load, a
+    // backward for the gradients of its input and weights. Each kernel with operands has a load, a
     // store, and a node that waits for both; the optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
@@ -352,8 +352,8 @@ fn describe_layers(model: &Model) -> String {
 }
 
 /// Rejects stages that together have another number of layers than the model, such as stages
-/// written for its blocks alone. This check must run before all other checks that depend on the
-/// model.
+/// written for its blocks alone. The check of layers must run before all other checks that depend
+/// on the model.
 fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())

@@ -1,8 +1,8 @@
 //! Context parallelism with degree `c`: a rank has `s / c` of the `s` tokens of each sequence.
 //!
 //! Operators process tokens independently, except attention, where a query needs the keys and
-//! values of every token. Two kinds of exchange exist for attention, with `B` samples, `d` bytes
-//! per number, `a` query heads, and `v` heads of keys and values of `w` columns:
+//! values of every token. Attention over sharded tokens has two kinds of exchange, with `B`
+//! samples, `d` bytes per number, `a` query heads, and `v` heads of keys and values of `w` columns:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|

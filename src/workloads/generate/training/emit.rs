@@ -1,8 +1,9 @@
 //! The nodes of one rank, in the order in which its host would launch them.
 //!
 //! All kernels of a rank form one chain, pass after pass in the schedule's order, except weight gradients that overlap
-//! a sum over the tensor group. A pass begins with a receive from the previous stage, on which its chain depends, and
-//! ends with a send on which nothing depends. Gradient reductions and parameter gathers have separate lanes.
+//! a sum over the tensor group. A pass begins with a receive from the previous stage, on which the pass's chain
+//! depends, and ends with a send on which nothing depends. Gradient reductions and parameter gathers have separate
+//! lanes.
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add, merge};
@@ -122,7 +123,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let mut kept = vec![false; plan.chunks() as usize];
             for step in plan.steps(self.place.stage) {
-                // Two overlapping passes start with the inputs of both, and send when both have ended.
+                // Two overlapping passes start with the inputs of both passes, and send when both
+                // passes have ended.
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.passes() {
                     let chunk = &mut kept[pass.chunk as usize];
@@ -384,7 +386,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.reduce_complete_buckets(finding, pass)?;
             }
         }
-        // This layer has no node, so the next node frees the memory.
+        // The layer has no node, so the next node frees the memory.
         if count == 0 {
             add(
                 &mut self.pending_memory.frees,

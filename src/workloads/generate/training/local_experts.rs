@@ -1,10 +1,10 @@
 //! Experts of a rank under expert parallelism of degree `e`: `x / e` of the `x` experts of a layer.
 //!
 //! The ranks of a stage are `tensor x context x data` for attention and `expert_tensor x expert x replicas` for
-//! experts, as in Megatron-LM's `--expert-tensor-parallel-size`. Each expert is cut among `expert_tensor` neighbours of
-//! a tensor group, the experts of a layer are divided among `expert` such blocks, and the `replicas` with the same
-//! shard of the same experts sum its gradients. With sequence parallelism each member of a tensor group sends the
-//! copies of its own tokens; members that share an expert gather theirs.
+//! experts, as in Megatron-LM's `--expert-tensor-parallel-size`. For experts, each expert is cut among `expert_tensor`
+//! neighbours of a tensor group, the experts of a layer are divided among `expert` such blocks, and the `replicas` with
+//! the same shard of the same experts sum the gradients of that shard. With sequence parallelism each member of a
+//! tensor group sends the copies of its own tokens; members that share an expert gather theirs.
 //!
 //! With balanced routing, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
 //! the same number, and processes them with its own experts. The number of rows is therefore

@@ -45,7 +45,7 @@ impl ModelChunks {
         for part in starts.windows(2) {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
-                    // All members have the same numbers of weights.
+                    // All members of the tensor group have the same numbers of weights.
                     let backward = lowered[layer].program(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {

@@ -56,8 +56,8 @@ impl TrainingGenerator {
         match (self.plan.trains(), has_weights && !spec.attends()) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
-            // Both factors need gradients, or neither does; the gains of attention's norms need
-            // both gradients.
+            // Both factors need gradients, or neither factor does; the gains of attention's norms
+            // need both gradients.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }

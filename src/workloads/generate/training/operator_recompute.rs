@@ -19,8 +19,9 @@
 //! | product out of the perceptron, last sum | | |
 //!
 //! Recomputation runs at the beginning of the block's backward pass. The policy applies to
-//! `aten.mm`. 8-bit products are `aten._scaled_mm`, whose outputs the policy does not save. So all
-//! products whose outputs the backward pass needs are recomputed: all except the last.
+//! `aten.mm`. 8-bit products are `aten._scaled_mm`, whose outputs the policy does not save. In
+//! 8-bit models, all products whose outputs the backward pass needs are recomputed: all except the
+//! last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};

@@ -4,8 +4,8 @@
 //! With `v` heads of keys and values and `a` query heads, `t` members have `v' = t ⌈v / t⌉` and
 //! `a' = v' ⌈a / v'⌉`. The products before and after attention grow accordingly: `(a' + 2 v') w`
 //! outputs and `a' w` inputs for heads of `w` columns. Padding is computed and communicated like
-//! other heads. Each member takes the time that the fullest member would take if heads were
-//! distributed unevenly.
+//! other heads. With padded heads, each member takes the time that the fullest member would take if
+//! heads were distributed unevenly.
 
 use crate::generate::plan::ParallelismPlan;
 use crate::generate::{GenerateError, refused};

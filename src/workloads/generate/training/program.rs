@@ -1,5 +1,5 @@
 //! Program of a layer in a pass for one member of its tensor group: a list of nodes without ids.
-//! Each pass creates nodes with ids from it.
+//! Each pass creates nodes with ids from the program.
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
@@ -274,8 +274,8 @@ impl ProgramBuilder {
         item
     }
 
-    /// Adds the kernels after `item`, the node that computes an operator's weight gradient. They contribute to the
-    /// gradient, and the chain waits for them unless they run `beside` it.
+    /// Adds the kernels after `item`, the node that computes an operator's weight gradient. The added kernels
+    /// contribute to the gradient, and the chain waits for them unless they run `beside` it.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,

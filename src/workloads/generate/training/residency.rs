@@ -12,11 +12,11 @@
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
 //! and if it could keep either weights or activations, the stage keeps the one with less traffic.
-//! "Neither" means that one operand is cut into parts that fit (at least one), and the other
-//! operand is loaded once for each part. This is Algorithm 1 of Fang et al. (PALM), corrected. As
-//! printed, its second branch (ΣWSG ≤ C) is never taken, because it comes after ΣW ≤ C; ΣI is
-//! computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is never
-//! loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the printed algorithm.
+//! The strategy "neither" means that one operand is cut into parts that fit (at least one), and the
+//! other operand is loaded once for each part. The choice is Algorithm 1 of Fang et al. (PALM),
+//! corrected. As printed, its second branch (ΣWSG ≤ C) is never taken, because it comes after ΣW ≤
+//! C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is
+//! never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the printed algorithm.
 //!
 //! A larger SRAM never causes more traffic: keeping only weights or only activations costs at most W + I + O, which is
 //! the minimum when neither is kept.
@@ -77,8 +77,8 @@ impl SramPolicy {
         [load, store].map(|bytes| bytes.min(MOST_WORK))
     }
 
-    /// Returns the tensors that a stage keeps. Its weights take `weights` bytes, and `state` with gradients and
-    /// optimizer state; `operands` belong to its forward operators.
+    /// Returns the tensors that a stage keeps. The weights of the stage take `weights` bytes, and `state` with
+    /// gradients and optimizer state; `operands` belong to its forward operators.
     pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
         let inputs = operands
             .iter()
@@ -87,7 +87,8 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
-                // This case never occurs, because the state includes the weights.
+                // Keeping activations without weights never occurs, because the state includes the
+                // weights.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -150,7 +151,8 @@ mod tests {
         }
     }
 
-    /// Two operators with 50 B of weights each (400 B with gradients and state), and 60 B of inputs.
+    /// The stage has two operators with 50 B of weights each (400 B with gradients and state), and
+    /// 60 B of inputs.
     fn kept(capacity: u64) -> SramResidency {
         policy(capacity).kept(100, 400, &[OPERATOR; 2])
     }

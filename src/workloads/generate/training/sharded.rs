@@ -193,7 +193,8 @@ impl ShardedLowering {
             return 0;
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // This exchange gathers each token once, for any number of chosen experts.
+        // In an exchange by all-gather, a rank gathers each token once, for any number of chosen
+        // experts.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent('c') / spec.extent('m').max(1);

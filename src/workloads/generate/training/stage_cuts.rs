@@ -68,7 +68,7 @@ fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
     let (mut starts, mut end) = (vec![counts.len()], counts.len());
     for before in (1..parts).rev() {
         let (mut start, mut sum) = (end, 0);
-        // Each earlier run needs at least one layer.
+        // Each earlier run of layers needs at least one layer.
         while start > before {
             sum += u128::from(counts[start - 1]);
             if sum > least && start < end {

@@ -92,8 +92,8 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
 }
 
 /// With SRAM and accesses limited to one tile, nearly every load and store is split into the
-/// maximum number of pieces. So operators have more than 80 nodes, which they never have with
-/// unsplit accesses.
+/// maximum number of pieces. With such accesses, operators have more than 80 nodes, a number that
+/// operators never have with unsplit accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
     // 2 x 3072 + 1 numbers of 2 B: the widest tile, of GPT-2.

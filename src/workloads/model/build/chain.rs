@@ -54,14 +54,16 @@ pub(super) fn layers(
         let items = table.need("operators", "an array of operators")?;
         let items =
             items.items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
-        // This cannot overflow, because the factors are bounded by the file's size and MOST_LAYERS.
+        // The sum cannot overflow, because the factors are bounded by the file's size and
+        // MOST_LAYERS.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators in the layers so far");
             let expected = format_args!("at most {MOST_OPERATORS}, and at least one in each layer");
             return Err(table.refuse(found, expected));
         }
-        // Each copy is built separately, because a layer may change the shape of the next one's input.
+        // Each copy of a repeated layer is built separately, because a layer may change the shape of
+        // the next one's input.
         for number in first..first + repeat {
             let name = if numbered {
                 format!("{name}{number}")

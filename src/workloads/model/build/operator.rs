@@ -93,7 +93,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Each operator with its keyword and its keys in addition to the common keys.
+/// Keywords of operators, each with its keys in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,

@@ -72,7 +72,8 @@ pub struct MovingKernels {
 /// Kernels of an operator. If frameworks differ, the plan chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
-    /// One kernel each for the products, the gradient of the input, and the gradient of the weights.
+    /// One kernel each for the matrix multiplication, the gradient of the input, and the gradient of
+    /// the weights.
     Products,
     /// Products of queries with keys and of scores with values, fused or not.
     Attention {
@@ -92,7 +93,7 @@ pub enum KernelSpec {
         /// True if groups of experts are chosen first.
         grouped: bool,
     },
-    /// Two independent products of latent vectors.
+    /// Two independent matrix multiplications of latent vectors.
     LatentUp,
     /// Kernels that move bytes.
     Moving {

@@ -32,8 +32,8 @@ fn released_models_have_their_published_counts() {
     // the perceptron and 2 h of norms; outside blocks are V h of words and h of the last norm: 36
     // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
     assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
-    // The other models have the same sum; the additional 32768 - 32000 words have 2 x 768 x 6144
-    // weights.
+    // The Qwen3 models below have the same sum; the additional 32768 - 32000 words have 2 x 768 x
+    // 6144 weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -73,8 +73,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         );
     }
     let v3 = preset("deepseek-v3");
-    // Three dense layers have 3 x 7168 x 18432 weights; later layers have 256 experts and a shared
-    // expert of 3 x 7168 x 2048.
+    // Three dense layers of the model have 3 x 7168 x 18432 weights; later layers have 256 experts
+    // and a shared expert of 3 x 7168 x 2048.
     assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
     assert_eq!(sum(&v3, "layer3", "mlp"), 0);
     assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);

@@ -132,8 +132,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // The same block operator by operator, for 5 tokens, and its weights: 4 x 3 in the router, 3 experts of 4 x 6 + 6
-    // and 3 x 4; a gate halves 6 columns.
+    // The block is written operator by operator, for 5 tokens, with its weights: 4 x 3 in the router, 3 experts of 4
+    // x 6 + 6 and 3 x 4; a gate halves 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"

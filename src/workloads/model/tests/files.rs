@@ -96,8 +96,8 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size is valid, but a product of sizes is not: 3 x 4096 x 10^12 parameters in 32 layers
-    // are 32 times 1.2e16, which fits; times 8192 tokens they do not fit.
+    // Each size of the model is valid, but a product of sizes is not: 3 x 4096 x 10^12 parameters
+    // in 32 layers are 32 times 1.2e16, which fits; times 8192 tokens, the product does not fit.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),

@@ -45,8 +45,8 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
         model.multiplications() + model.table_weights(),
         1_753_433_832_000
     );
-    // One token takes 12 l h^2 + V h = 1.55497e9; with 2 h l for the token itself, to which it
-    // attends, 1.55512e9.
+    // One token takes 12 l h^2 + V h = 1.55497e9; with 2 h l for the token's attention to itself,
+    // the sum is 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);

@@ -10,7 +10,7 @@ fn found(name: &str) -> u64 {
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
     // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), that is 12 l h^2 + 13 l
-    // h + (V + s) h. It omits the last norm's gain and bias, 2 h.
+    // h + (V + s) h. Equation 2 omits the last norm's gain and bias, 2 h.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -45,7 +45,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
 
 #[test]
 fn gpts_are_those_that_were_released() {
-    // Each block has 4 h^2 + 4 h of attention, 8 h^2 + 5 h of perceptron and 4 h of norms.
+    // Each block of GPT has 4 h^2 + 4 h of attention, 8 h^2 + 5 h of perceptron and 4 h of norms.
     let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
     for (name, l, h, released) in [
         ("gpt2-small", 12, 768, 124_439_808),

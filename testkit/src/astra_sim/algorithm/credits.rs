@@ -120,7 +120,8 @@ impl Credits {
         let half = self.peers.ids.len() - 1;
         let direct = matches!(self.route, Route::EveryPeer);
         if direct && self.kind == Kind::AllReduce && self.sends_left <= half {
-            // The second half starts with all credits at once when the first half has arrived.
+            // The second half of an all-reduce starts with all credits at once as soon as the first
+            // half has arrived.
             if self.received < half {
                 return acts;
             }

@@ -5,11 +5,12 @@ use super::super::config::Kind;
 /// Part of a dimension's queues, for a phase.
 #[derive(Clone, Copy)]
 pub enum Turn {
-    /// All queues; rings run anticlockwise in the second half of the queues.
+    /// All queues have the phase; rings run anticlockwise in the second half of the queues.
     Any,
     /// The first half of the queues, whose rings run clockwise.
     First,
-    /// The second half of the queues, whose rings run anticlockwise.
+    /// Only the second half of the queues has the phase; the rings of these queues run
+    /// anticlockwise.
     Last,
 }
 

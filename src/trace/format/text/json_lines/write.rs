@@ -42,7 +42,7 @@ impl<W: Write> JsonLineWriter<W> {
             .map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Returns the sink. All data has been written to the sink, but not flushed.
+    /// Returns the sink. At this point, all data has been written to the sink, but not flushed.
     pub fn into_inner(self) -> W {
         self.out
     }

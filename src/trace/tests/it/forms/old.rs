@@ -102,7 +102,7 @@ fn types_and_collectives_of_0_0_1_are_renumbered() {
     let (_, nodes) = decoded(&upgraded(&file(types), SchemaGeneration::V001));
     let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
     assert_eq!(found, TYPES);
-    // All-reduce, all-to-all, all-gather and reduce-scatter.
+    // The collectives are all-reduce, all-to-all, all-gather and reduce-scatter.
     let collectives = (1..5).map(|kind| head(kind, "c", 6, &[]).number(13, kind).number(18, 8));
     let (_, nodes) = decoded(&upgraded(&file(collectives), SchemaGeneration::V001));
     let found: Vec<_> = nodes
@@ -221,8 +221,8 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
             .unwrap()
             .is_some()
     );
-    // Both generations of 0.0.3 read this the same way, except for the signedness of a positive
-    // number.
+    // Both generations of 0.0.3 read the attribute the same way, except for the signedness of a
+    // positive number.
     let of = &ATTRIBUTES[1];
     let bool = of.fields[0].expect("it has it");
     let node = head(1, "n", 7, &[])

@@ -147,7 +147,7 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
 }
 
 fn any_attribute() -> impl Strategy<Value = AttributeProto> {
-    // Most nodes with this attribute are rejected, so it is rare.
+    // Most nodes with the rare attribute are rejected, so it is rare.
     let named = prop_oneof![99 => prop::sample::select(&NAMES[..]), 1 => Just("in_switch")];
     let valued = named.prop_flat_map(|name| (Just(name), option::weighted(0.95, value(name))));
     (valued, "[a-z]{0,3}").prop_map(|((name, value), doc_string)| AttributeProto {

@@ -111,7 +111,8 @@ proptest! {
         let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
         let mut wanted = Vec::new();
         for (i, (on, control)) in deps.into_iter().enumerate() {
-            // All edges go to higher ids, or with `backward` to lower ids, so there is no cycle.
+            // All edges of the generated graph go to higher ids, or with `backward` to lower ids,
+            // so there is no cycle.
             let (a, b) = (i % ids.len(), on.index(ids.len()));
             let (low, high) = (a.min(b), a.max(b));
             let (from, to) = if backward { (high, low) } else { (low, high) };

@@ -140,7 +140,7 @@ fn anything_else_that_differs_keeps_graphs_apart() {
     let changes: [fn(&mut Said); 3] = [
         |said| said.tag = 6,
         |said| said.bytes = 9,
-        // Two slots, where the other ranks have one.
+        // The rank has two slots, where the other ranks have one.
         |said| said.from = 0,
     ];
     for change in changes {

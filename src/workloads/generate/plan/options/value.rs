@@ -160,7 +160,7 @@ impl OptionValue for Bytes {
     }
 }
 
-/// One word of `place`.
+/// One word of the option `place`.
 pub(super) enum PlaceWord {
     Axis(AxisMapping),
     Tiles(CorePlacement),

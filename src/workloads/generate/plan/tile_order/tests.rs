@@ -103,7 +103,7 @@ fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
     plan.check_tiles().unwrap();
     assert_eq!(plan.tiles.to_string(), "0:0,0:1,1:1");
     assert_eq!("0:0, 0:1,1:1".parse(), Ok(plan.tiles.clone()));
-    // Two replicas of two members: with `near` 0 1 | 2 3, with `opposite` 0 2 | 1 3.
+    // With two replicas of two members, `near` gives 0 1 | 2 3, and `opposite` gives 0 2 | 1 3.
     let mut pair = ParallelismPlan {
         data: 2,
         tensor: 2,

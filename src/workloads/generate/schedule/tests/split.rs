@@ -330,7 +330,7 @@ fn each_result_goes_where_it_is_needed() {
                 }
             }
         }
-        // Each micro-batch ends one forward and one backward path.
+        // In a pipeline, each micro-batch ends one forward and one backward path.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
 }

@@ -1,17 +1,17 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider an axis that is split into `f` shards and needed in `t` shards. Both splits have a boundary at every
-//! multiple of 1/gcd(f, t). Between two such boundaries is a *block* of f/gcd shards of one split and t/gcd shards of
-//! the other; shards of different blocks are disjoint. If one of these two numbers is 1, the axis is *nested*, and any
-//! two shards of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks of a result are the
-//! products of its axes' blocks.
+//! Consider an axis that is split into `f` shards and needed in `t` shards. The split into `f` and the split into `t`
+//! have a boundary at every multiple of 1/gcd(f, t). Between two such boundaries is a *block* of f/gcd shards of one
+//! split and t/gcd shards of the other; shards of different blocks are disjoint. If one of these two numbers is 1, the
+//! axis is *nested*, and any two shards of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks
+//! of a result are the products of its axes' blocks.
 //!
 //! If all axes are nested and every member needs elements only of its own shard's block, then it
 //! already has one fragment of the needed elements and receives each other fragment from a member
-//! of its block. All fragments are equal. Within a group of members that together have each shard
-//! of the block once, this exchange is a collective. If members with equal needs can form such
-//! groups, the collective is an all-gather (of the needed elements of their shards), otherwise an
-//! all-to-all. Members with the same shard are assigned to groups in ascending order.
+//! of its block. All fragments of a block are equal. Within a group of members that together have
+//! each shard of the block once, this exchange is a collective. If members with equal needs can
+//! form such groups, the collective is an all-gather (of the needed elements of their shards),
+//! otherwise an all-to-all. Members with the same shard are assigned to groups in ascending order.
 //!
 //! Otherwise fragments differ in size, or a member has none of the elements that it needs, and point-to-point messages
 //! are used.
@@ -31,7 +31,7 @@ pub enum Redistribution {
     AllGather {
         /// Groups of the all-gather.
         among: MemberPartition,
-        /// Each member has 1/share of the whole afterwards.
+        /// Each member has 1/share of the whole after the all-gather.
         share: u64,
     },
     /// All-to-all: each member of a group has an equal fragment for every member, including itself. Elements that no
@@ -39,7 +39,7 @@ pub enum Redistribution {
     AllToAll {
         /// Groups of the all-to-all.
         among: MemberPartition,
-        /// Each member sends 1/share of the whole, and receives the same amount.
+        /// Each member of the all-to-all sends 1/share of the whole, and receives the same amount.
         share: u64,
     },
     /// Point-to-point messages.
@@ -82,8 +82,8 @@ pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redis
     if let Some(among) = change.partition_by_class(|member| to.part(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // The same number of members has each shard of a block, and only the block's members have these
-    // shards.
+    // Each shard of a block is on the same number of members, and only the block's members have
+    // these shards.
     let among = change
         .partition_by_class(|member| change.block(member))
         .expect("members of a block have its parts");

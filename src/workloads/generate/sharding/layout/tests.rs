@@ -107,8 +107,8 @@ fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // Members 0 and 1 need the first half of the samples, and each has another quarter of the
-    // columns: 1/8 of the whole. Each receives the other three eighths of its half, so 1/2 is sent
-    // and received.
+    // columns: 1/8 of the whole. Each member receives the other three eighths of its half, so 1/2
+    // is sent and received.
     let change = redistribute(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
@@ -120,8 +120,8 @@ fn strangers_send_messages() {
     let change = redistribute(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
     // In sixths: even members have 0..3, odd members 3..6; members 0 and 1 need 0..2, 2 and 3 need
-    // 2..4, 4 and 5 need 4..6. So member 1 lacks two sixths, 2 lacks sixth 3, 3 lacks sixth 2, and
-    // 4 lacks two sixths.
+    // 2..4, 4 and 5 need 4..6. Member 1 lacks two sixths, member 2 lacks sixth 3, member 3 lacks
+    // sixth 2, and member 4 lacks two sixths.
     let change = redistribute(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));

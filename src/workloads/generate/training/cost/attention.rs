@@ -47,8 +47,8 @@ impl CostParameters {
         } else {
             w
         };
-        // Each token attends to itself and the earlier tokens, or to all tokens; shards of a
-        // sequence have equal parts of these pairs.
+        // In attention, each token attends to itself and the earlier tokens, or to all tokens;
+        // shards of a sequence have equal parts of these pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent('d')).min(m * s),

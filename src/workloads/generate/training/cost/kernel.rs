@@ -4,7 +4,7 @@ use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
 
-/// One kernel.
+/// One kernel of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct LoweredKernel {
     /// Suffix to the operator's name, with its dot; often empty.

@@ -34,7 +34,8 @@ impl CostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors are inputs, and one kernel computes both gradients.
+            // Both factors of the multiplication are inputs, and one kernel computes both
+            // gradients.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

@@ -64,8 +64,8 @@ impl RankEmitter<'_, '_> {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // All kernels that produce the gradients may be left out. Then the reduction depends on
-            // the last remaining node.
+            // All kernels that produce the gradients may be left out. Without these kernels, the
+            // reduction depends on the last remaining node.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),

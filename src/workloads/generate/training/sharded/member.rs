@@ -217,7 +217,7 @@ impl MemberProgramWriter<'_> {
                 _ => (CollectiveKind::AllToAll, ".all-to-all"),
             };
             let bytes = match context.exchange_dtype {
-                // One scale of 4 B is sent for every 128 numbers of 1 B.
+                // With scaled numbers, one scale of 4 B is sent for every 128 numbers of 1 B.
                 Some(_) if goes => one.exchanged.saturating_add(one.exchanged.div_ceil(32)),
                 _ => one.exchanged.saturating_mul(context.sizes.number),
             };

@@ -12,12 +12,12 @@ use std::rc::Rc;
 /// A redistribution, with its groups.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather: before it, a member has 1/of of the whole.
+    /// All-gather, before which a member has 1/of of the whole.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all: a member sends 1/share of the whole.
+    /// All-to-all, in which a member sends 1/share of the whole.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
@@ -29,7 +29,7 @@ pub(super) enum GroupRedistribution {
     },
 }
 
-/// One end of a message.
+/// One end of a message: a sender or a receiver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageEnd {
     pub receive: bool,

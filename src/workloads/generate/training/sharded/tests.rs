@@ -221,13 +221,14 @@ operators = [
 
 #[test]
 fn rows_of_images_come_from_neighbours() {
-    // Two samples in numbers of 2 bytes; both convolutions are sharded into two halves of 4 rows.
-    // The windows of `second` reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256
-    // B, forward, and the same for gradients backward. `first` fetches rows of the input samples (8
-    // x 4 x 2 x 2 = 128 B), which need no gradients. Windows of the pool stay within the shards.
-    // The pool's output, 16 channels of 4 x 4, 1,024 B, is gathered for the product, half of it
-    // from each member; its gradient is already whole. Weight gradients are computed for half of
-    // the rows each: `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
+    // The batch has two samples in numbers of 2 bytes; both convolutions are sharded into two
+    // halves of 4 rows. The windows of `second` reach one row over the edge: 8 pixels of 8 channels
+    // of 2 samples, 256 B, forward, and the same for gradients backward. `first` fetches rows of
+    // the input samples (8 x 4 x 2 x 2 = 128 B), which need no gradients. Windows of the pool stay
+    // within the shards. The pool's output, 16 channels of 4 x 4, 1,024 B, is gathered for the
+    // product, half of it from each member; its gradient is already whole. Weight gradients are
+    // computed for half of the rows each: `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 =
+    // 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -264,12 +265,12 @@ fn rows_of_images_come_from_neighbours() {
 #[test]
 fn channels_are_summed_over_those_that_share_them() {
     // Four members; `first` is sharded by output channels into 4, `second` by 2 input channels and 2 output channels,
-    // numbered (b, c, i, k): input channels have stride 2. Two samples of 2 bytes. A member of `second` needs half of
-    // the 8 channels but has a quarter: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B from each.
-    // Its output, 16 channels, has partial sums on 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048 B. Backward, the
-    // gradient of its input, half of the channels, has partial sums over {0, 1} and {2, 3}, of which each needs a
-    // quarter of all: a reduce-scatter of 1024 B. Pool and loss are replicated, so the pool's gradient is sharded
-    // without a message.
+    // numbered (b, c, i, k): input channels have stride 2. The batch has two samples of 2 bytes. A member of `second`
+    // needs half of the 8 channels but has a quarter: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B
+    // from each. The output of `second`, 16 channels, has partial sums on 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 /
+    // 2 = 2048 B. Backward, the gradient of its input, half of the channels, has partial sums over {0, 1} and {2, 3},
+    // of which each needs a quarter of all: a reduce-scatter of 1024 B. Pool and loss are replicated, so the pool's
+    // gradient is sharded without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -315,7 +316,7 @@ fn tables_are_exchanged_for_samples() {
         ];
         assert_eq!(all, expected);
     }
-    // Each member has a quarter of every table.
+    // Each member of the group has a quarter of every table.
     let summary = TrainingPattern {
         model: model.clone(),
         plan,

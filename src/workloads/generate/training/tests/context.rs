@@ -89,7 +89,8 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
-/// Each rank has half of the tokens, and half of causal attention: 68 of 16 x 17 / 2 pairs.
+/// Each context-parallel rank has half of the tokens, and half of causal attention: 68 of 16 x 17 /
+/// 2 pairs.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -341,7 +342,7 @@ fn experts_lie_across_ranks_with_different_tokens() {
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
         .unwrap();
-    // Two copies of 8 tokens.
+    // A rank exchanges two copies of 8 tokens.
     let bytes = 2 * 2 * (T / 2) * H;
     assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
 }

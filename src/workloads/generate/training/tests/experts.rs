@@ -162,8 +162,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     (plan.tensor, plan.sequence_parallel) = (2, true);
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
-    // Each member routes its own tokens; all members gather the copies for their columns of every expert, and each
-    // receives the results of its own copies.
+    // Each member of the group routes its own tokens; all members gather the copies for their columns of every
+    // expert, and each receives the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -318,7 +318,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // Two layers, two exchanges forward and two backward, 2 B per number, among all four ranks.
+    // The exchanges are two forward and two backward in each of two layers, with 2 B per number,
+    // among all four ranks.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -461,7 +462,7 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     // four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // Two layers, two micro-batches, two exchanges forward and two backward.
+    // The exchanges are two forward and two backward in each of two layers and two micro-batches.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(
@@ -472,7 +473,7 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         assert!(node.op.contains("group: Number("), "{}", node.op);
         assert_eq!(node.lane, Some(EXPERT_LANE));
     }
-    // The same number of rows, with half of the experts' weights.
+    // The kernel has the same number of rows, with half of the experts' weights.
     let up = 2 * F;
     let expected = [
         2 * C * T * H * up,
@@ -512,8 +513,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // A parameter has 12 B of state. Each of four replicas has a quarter of the state of common
-        // parameters, and each of two replicas a half of the experts' state.
+        // A parameter has 12 B of state. In the test, each of four replicas has a quarter of the
+        // state of common parameters, and each of two replicas a half of the experts' state.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);

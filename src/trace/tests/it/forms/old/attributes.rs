@@ -205,7 +205,7 @@ fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
         let collective = types.len() as u64 - 1;
         let call = |kind| telling(of, kind, collective).part(11, of.int("comm_type", kind));
         let (_, nodes) = decoded(&upgraded(&file((0..5).map(call)), of.generation));
-        // All-reduce, all-to-all, all-gather, reduce-scatter, broadcast.
+        // The kinds are all-reduce, all-to-all, all-gather, reduce-scatter and broadcast.
         for (node, kind) in nodes.iter().zip([0, 6, 2, 7, 5]) {
             assert_eq!(node.attr[2], attribute("comm_type", Value::Int64Val(kind)));
         }

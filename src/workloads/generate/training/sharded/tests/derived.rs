@@ -8,13 +8,13 @@ use crate::model::Model;
 
 #[test]
 fn convolutions_are_cut_in_pairs() {
-    // Two samples in numbers of 2 bytes on two members. `first` is cut by its 8 output channels;
-    // the norm and the activation process each member's channels; `second` takes these without
-    // redistribution, and its outputs, 16 channels of 8 x 8, are summed: 2 x 16 x 64 x 2 = 4096 B.
-    // The product after the pool is cut by its 10 outputs, so three numbers of 4 bytes per sample
-    // are summed over classes, and in the backward pass the gradient of its 16 x 4 x 4 inputs: 1024
-    // B. The gradient of the input of `second` already has the needed layout, and the gradient of
-    // the image is not needed. No weight gradients are summed.
+    // The batch has two samples in numbers of 2 bytes on two members. `first` is cut by its 8
+    // output channels; the norm and the activation process each member's channels; `second` takes
+    // these without redistribution, and its outputs, 16 channels of 8 x 8, are summed: 2 x 16 x 64
+    // x 2 = 4096 B. The product after the pool is cut by its 10 outputs, so three numbers of 4
+    // bytes per sample are summed over classes, and in the backward pass the gradient of its 16 x 4
+    // x 4 inputs: 1024 B. The gradient of the input of `second` already has the needed layout, and
+    // the gradient of the image is not needed. No weight gradients are summed.
     let model = chain(IMAGES);
     let plan = plan(2, 2, Vec::new());
     let expected = [
@@ -33,7 +33,7 @@ fn convolutions_are_cut_in_pairs() {
     let summary = TrainingPattern { model, plan }.summary().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
     assert_eq!(summary.stages[0].parameters, weights);
-    // All products are split, and the gradient of the image is not computed.
+    // All matrix multiplications are split, and the gradient of the image is not computed.
     let image = 2 * 2 * 8 * 64 * 4 * 9;
     assert_eq!(summary.flops, all - image);
     assert_eq!(summary.model_flops, summary.flops);
@@ -61,10 +61,11 @@ operators = [
 
 #[test]
 fn skip_paths_are_brought_to_what_they_are_added_to() {
-    // Two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in halves, which `one` takes without
-    // redistribution; its 4 channels are summed: 2 x 4 x 16 x 2 = 256 B. `two` is cut by outputs and `three` takes
-    // these; its 8 channels are summed, 512 B. The other summand is still sharded by channels: 256 B of each are
-    // gathered. Backward, its gradient is already whole; the gradient of the input of `two` is summed, 256 B.
+    // The batch has two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in halves, which `one` takes
+    // without redistribution; its 4 channels are summed: 2 x 4 x 16 x 2 = 256 B. `two` is cut by outputs and
+    // `three` takes these; its 8 channels are summed, 512 B. The second summand is still sharded by channels: 256
+    // B of each are gathered. Backward, its gradient is already whole; the gradient of the input of `two` is
+    // summed, 256 B.
     let plan = plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
@@ -111,8 +112,9 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
 
 #[test]
 fn sizes_that_do_not_divide_are_left_whole() {
-    // Three members: `first` is cut into 6 output channels; `second` has 6 inputs and 8 outputs and takes the shards, 2
-    // x 8 x 64 x 2 B in all. Neither ten classes nor 8 channels divide by 3, so the last product is replicated.
+    // With three members, `first` is cut into 6 output channels; `second` has 6 inputs and 8 outputs and takes the
+    // shards, 2 x 8 x 64 x 2 B in all. Ten classes and 8 channels are not divisible by 3, so the last product is
+    // replicated.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
     let model = chain(&text.replace("outputs = 16", "outputs = 8"));
     for nodes in every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
@@ -148,7 +150,8 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // Each token forms pairs with itself and earlier tokens, with two products per pair.
+    // In causal attention, each token forms pairs with itself and earlier tokens, with two products
+    // per pair.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);

@@ -26,10 +26,10 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so are the operators after it. Its result takes the skip
-    // path around `down`, so `sum2` receives both inputs in the needed layout. In the backward
-    // pass, only the gradient of `sum1` is gathered: 4 samples x 8 x 2 B, half of it from each
-    // member. Gradients of the weights of the norm, 16, and of `down`, 64, are summed.
+    // The norm is sharded by samples, and so are the operators after it. The result of the norm
+    // takes the skip path around `down`, so `sum2` receives both inputs in the needed layout. In
+    // the backward pass, only the gradient of `sum1` is gathered: 4 samples x 8 x 2 B, half of it
+    // from each member. Gradients of the weights of the norm, 16, and of `down`, 64, are summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
