@@ -348,7 +348,8 @@ fn step_seconds(
         };
         let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
         let s = model.sequence as f64;
-        // Equation 3, with and without the recomputed forward pass, which logits do not have.
+        // Equation 3 of Narayanan et al. (SC'21), with and without the recomputed forward pass,
+        // which logits do not have.
         let (blocks, logits) = if again { (96.0, 16.0) } else { (72.0, 12.0) };
         let each = 1.0 + s / (6.0 * h) + v / (logits * l * h);
         Ok(blocks * s * l * h * h * each)
@@ -363,8 +364,8 @@ fn step_seconds(
 /// Options that only plans with a tensor group may have.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has an
-/// effect. A table may give an option for all runs, but the option may have no effect on runs
+/// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
+/// an effect. A table may give an option for all runs, but the option may have no effect on runs
 /// without a tensor group, or with a single replica.
 fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
