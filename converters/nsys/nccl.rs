@@ -47,13 +47,13 @@ pub(super) struct NcclCall {
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator, or `None` if unstated.
+    /// Name of the communicator, if stated.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is not a
-    /// communication range of NCCL.
+    /// Parses a range with the name `name` and the payload `json`; `None` if the range is not a communication range
+    /// of NCCL.
     pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;

@@ -34,8 +34,7 @@ mod template;
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Encoded templates that the base lacks, each preceded by its length (empty for a chunk that was
-    /// read).
+    /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
     written: Vec<u8>,
     shape: Arc<RecordShape>,
     /// Number of columns, including empty ones.
@@ -180,7 +179,7 @@ impl TraceColumns {
         pairs.filter(|(a, b)| a == b).count()
     }
 
-    /// Returns the column with this index, or `None`.
+    /// Returns the column with this index, if it exists.
     fn column(&self, number: usize) -> Option<ColumnSlice<'_>> {
         (number < self.count).then(|| {
             let range = self.shape.range(number);

@@ -22,7 +22,7 @@ pub struct Archive {
     path: PathBuf,
     is_folder: bool,
     segments: Vec<Segment>,
-    /// Bytes after the last segment, or `None`.
+    /// Bytes after the last segment, if there are such bytes.
     tail: Option<ArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
     cache: ObjectCache,
@@ -58,7 +58,7 @@ impl Archive {
         &self.path
     }
 
-    /// Returns the bytes after the last committed segment, or `None`.
+    /// Returns the bytes after the last committed segment, if there are such bytes.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }

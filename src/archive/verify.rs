@@ -19,7 +19,7 @@ pub struct ArchiveVerdict {
     pub faults: Vec<String>,
     /// Workloads that cannot be extracted completely.
     pub lost: Vec<String>,
-    /// Bytes after the last committed segment, or `None`.
+    /// Bytes after the last committed segment, if there are such bytes.
     pub tail: Option<ArchiveTail>,
 }
 

@@ -69,7 +69,7 @@ pub struct AstraCollectives {
     /// Maximum number of chunks in a stage at once, per queue.
     capacity: u32,
     endpoint: Span,
-    /// Bytes per second of a reduction, or `None` if it takes no time.
+    /// Bytes per second of a reduction; `None` if it takes no time.
     reduction: Option<f64>,
     rendezvous: bool,
     counters: QueueCounters,
@@ -179,7 +179,7 @@ impl AstraCollectives {
         self.scripts.add(inputs, prefix, algorithm);
     }
 
-    /// Returns the index of the custom algorithm for a collective, or `None`.
+    /// Returns the index of the custom algorithm for a collective, if any.
     pub(super) fn script(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         self.scripts.number(kind, node)
     }
@@ -189,7 +189,7 @@ impl AstraCollectives {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations of a collective (empty if the collective has none).
+    /// Returns the list of implementations of a collective; empty if the collective has none.
     pub(super) fn list(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {

@@ -199,7 +199,7 @@ impl<'f> InputDocument<'f> {
         Ok(Some(whole))
     }
 
-    /// Returns a flag from 0 or 1, or false if absent.
+    /// Returns a flag from 0 or 1; false if absent.
     pub(super) fn switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
@@ -251,7 +251,7 @@ impl<'f> InputDocument<'f> {
 }
 
 impl InputValue {
-    /// Returns the number, or `None`.
+    /// Returns the number, if it is one.
     pub(super) fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -259,7 +259,7 @@ impl InputValue {
         }
     }
 
-    /// Returns the text, or `None`.
+    /// Returns the text, if it is one.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

@@ -60,7 +60,7 @@ pub struct AstraPhase {
     pub(super) collective: u32,
     /// Quirks that apply.
     pub(super) quirks: QuirkSet,
-    /// Custom algorithm that replaces the phase, or `None`.
+    /// Custom algorithm that replaces the phase, if any.
     pub(super) script: Option<u16>,
 }
 
@@ -125,8 +125,8 @@ struct PacketRounds {
 }
 
 impl PacketRounds {
-    /// Returns the number of packets of the round after packet `p` that may be reduced, or `None`
-    /// if `p` itself may not be reduced.
+    /// Returns the number of packets of the round after packet `p` that may be reduced; `None` if
+    /// `p` itself may not be reduced.
     fn left(&self, p: u32) -> Option<u32> {
         // In 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
@@ -513,7 +513,7 @@ impl AstraPhase {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`, or `None`.
+    /// Returns the data that a member reduces at reception `r`, if any.
     #[inline]
     pub(super) fn reduced(
         &self,

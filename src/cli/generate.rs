@@ -9,7 +9,6 @@ mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
-use chakram_jobs::SoftwareStack;
 use chakram_report::edits::EditReport;
 use chakram_report::summary::counted;
 use chakram_trace::files::OutputSet;
@@ -106,13 +105,16 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     let mut machine = named.map(|name| given.load_machine(name)).transpose()?;
     let (mut unstacked, mut stack) = (None, None);
-    if let (Some(name), None) = (&args.training.stack, &args.pattern) {
-        let asked = SoftwareStack::load(name)?;
+    let asked = match &args.pattern {
+        Some(_) => None,
+        None => args.training.stack()?,
+    };
+    if let Some(asked) = asked {
         stack = Some(asked.begin_report());
         if let Some(loaded) = &mut machine {
             let (priced, report) = asked.price(&loaded.machine)?;
             unstacked = Some(std::mem::replace(&mut loaded.machine, priced));
-            loaded.price_by(&asked)?;
+            loaded.price_by(asked)?;
             stack = Some(report);
         }
     }

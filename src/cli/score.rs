@@ -7,14 +7,16 @@ use super::terminal;
 use chakram_base::config;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
+use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::Machine;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_studies::score::{
-    FittedConstant, PairScores, PairTable, RunColumns, RunTable, ScoreError, ScoreRows,
-    ScoreSetting, ScoredTable, fit_in_folds, folds, one_rate, score, settings_without_effect,
+    Correction, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
+    RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, correct_by_others,
+    correct_by_steps, fit_in_folds, folds, one_rate, option_signs, score, settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -34,6 +36,7 @@ Examples:
   chakram score runs.csv --columns runs.toml --by micro-batch
   chakram score runs.csv --columns runs.toml --set recompute=none --machine dgx-h100
   chakram score runs.csv --columns runs.toml --stack llm-foundry
+  chakram score runs.csv --columns runs.toml --leave-out model
   chakram score runs.csv --columns runs.toml --format csv > predicted.csv
   chakram score --pairs pairs.toml")]
 pub struct ScoreArgs {
@@ -66,6 +69,15 @@ pub struct ScoreArgs {
     /// Number of folds
     #[arg(long, value_name = "N", default_value = "5", requires = "fit")]
     folds: NonZeroUsize,
+    /// Also count pairs of runs that differ in one option, and those that are predicted in order
+    #[arg(long, conflicts_with = "pairs")]
+    signs: bool,
+    /// Also correct each run by the runs with other values of this option, such as model
+    #[arg(long, value_name = "OPTION", conflicts_with_all = ["fit", "pairs"])]
+    leave_out: Option<String>,
+    /// Also correct all runs by these measured steps, a table with the same columns
+    #[arg(long, value_name = "STEPS.csv", conflicts_with_all = ["leave_out", "fit", "pairs"])]
+    steps: Option<PathBuf>,
     #[command(flatten)]
     compute: ComputeArgs,
     /// Format of the result; CSV has a row for each run
@@ -137,23 +149,20 @@ impl ScoreFiles {
         pairs.collect::<Result<_, _>>().map(Self)
     }
 
+    /// Parses the steps in the file `path`, with the first file of columns and the settings of `args`.
+    fn steps(&self, args: &ScoreArgs, path: &Path) -> Result<RunTable, Box<dyn Error>> {
+        let [[_, file], ..] = &self.0[..] else {
+            return Err("there is no table".into());
+        };
+        let steps = ScoreFile::read_file(path)?;
+        parse_runs(args, &steps, file)
+    }
+
     /// Parses the runs of all tables, with the settings of `args`.
     fn parse_tables(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
         let mut tables = None;
         for [runs, file] in &self.0 {
-            let mut columns = RunColumns::parse(&file.text, &file.name)?;
-            for (key, value) in &args.set {
-                columns
-                    .set(key, value)
-                    .map_err(|why| format!("--set {key}={value}: {why}"))?;
-            }
-            if let Some(machine) = &args.machine {
-                columns.on(machine);
-            }
-            if let Some(stack) = &args.stack {
-                columns.set("stack", stack)?;
-            }
-            let table = RunTable::parse(&runs.text, &runs.name, &columns)?;
+            let table = parse_runs(args, runs, file)?;
             match &mut tables {
                 None => tables = Some(table),
                 Some(all) => all.append(table),
@@ -210,6 +219,27 @@ impl ScoreFiles {
     }
 }
 
+/// Parses the `runs` of a table by the columns of `file`, with the settings of `args`.
+fn parse_runs(
+    args: &ScoreArgs,
+    runs: &ScoreFile,
+    file: &ScoreFile,
+) -> Result<RunTable, Box<dyn Error>> {
+    let mut columns = RunColumns::parse(&file.text, &file.name)?;
+    for (key, value) in &args.set {
+        columns
+            .set(key, value)
+            .map_err(|why| format!("--set {key}={value}: {why}"))?;
+    }
+    if let Some(machine) = &args.machine {
+        columns.on(machine);
+    }
+    if let Some(stack) = &args.stack {
+        columns.set("stack", stack)?;
+    }
+    Ok(RunTable::parse(&runs.text, &runs.name, &columns)?)
+}
+
 /// Scores the runs and prints or writes the result.
 ///
 /// # Errors
@@ -218,6 +248,11 @@ impl ScoreFiles {
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(path) = &args.pairs {
         return score_pairs(args, path, out);
+    }
+    if args.signs && args.format == ScoreFormat::Csv {
+        return Err(
+            "--signs: CSV has a row for each run only\n  try: --format text or json".into(),
+        );
     }
     let files = ScoreFiles::read_files(args)?;
     let mut table = files.parse_tables(args)?;
@@ -234,7 +269,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     options.check_machine(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut outputs = OutputSet::default();
-    let read = args.runs.iter().chain(&args.columns);
+    let read = args.runs.iter().chain(&args.columns).chain(&args.steps);
     read.for_each(|path| outputs.reads(path));
     let scatter = args.scatter.as_ref();
     let scatter = scatter.map(|path| outputs.claim(path)).transpose()?;
@@ -243,8 +278,9 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let why = |error: ScoreError| error.to_string();
-    // Rows are written as soon as runs end, unless a fit needs all runs first.
-    let grows = args.format == ScoreFormat::Csv && args.fit.is_empty();
+    // Rows are written as runs end. Fits and corrections need all runs first.
+    let is_corrected = args.leave_out.is_some() || args.steps.is_some();
+    let grows = args.format == ScoreFormat::Csv && args.fit.is_empty() && !is_corrected;
     let answers = if grows {
         let (mut rows, mut answers) = (ScoreRows::new(&table), Vec::new());
         to.grow(|out| {
@@ -271,7 +307,16 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         fold_of = folds(&table.runs, args.folds);
         (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
     }
+    let correction = find_correction(args, &files, &table, &predicted, &options)?;
     let scored = ScoredTable {
+        correction,
+        signs: match args.signs {
+            true => {
+                let seconds = predicted.iter().map(|run| run.makespan.seconds());
+                option_signs(&table.runs, &seconds.collect::<Vec<_>>())
+            }
+            false => Vec::new(),
+        },
         predicted: predicted.iter().map(|run| run.makespan.seconds()).collect(),
         intervals: (predicted.iter())
             .map(|run| Some(run.interval?.map(Span::seconds)))
@@ -317,6 +362,41 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Corrects the predictions of `table` by measured steps, if `args` says by which.
+fn find_correction(
+    args: &ScoreArgs,
+    files: &ScoreFiles,
+    table: &RunTable,
+    predicted: &[PredictedRun],
+    options: &ReplayOptions,
+) -> Result<Option<Correction>, Box<dyn Error>> {
+    if let Some(key) = &args.leave_out {
+        let key = key.replace('-', "_");
+        let is_stated = |run: &MeasuredRun| run.options.contains_key(&key);
+        if key != "model" && !table.runs.iter().any(is_stated) {
+            return Err(format!("--leave-out {key}: no run states this option").into());
+        }
+        return Ok(Some(Correction {
+            steps: format!("runs of another {}", key.replace('_', "-")),
+            runs: correct_by_others(&table.runs, predicted, &key),
+        }));
+    }
+    let Some(path) = &args.steps else {
+        return Ok(None);
+    };
+    let mut steps = files.steps(args, path)?;
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let answers = score(&steps, options, threads, |_, _| Ok(()))?;
+    let seconds = steps.keep_predicted(answers, |error| error.to_string());
+    if let Some(refused) = steps.refused.first() {
+        return Err(refused.to_string().into());
+    }
+    Ok(Some(Correction {
+        steps: format!("{} steps of {}", seconds.len(), steps.file),
+        runs: correct_by_steps(&table.runs, predicted, &steps.runs, &seconds),
+    }))
 }
 
 /// Scores predicted changes of captured jobs.

@@ -31,11 +31,11 @@ const MOST_CORES: u32 = 1 << 27;
 pub struct Platform {
     /// Name in reports.
     pub name: String,
-    /// One-line description of the platform (possibly empty).
+    /// One-line description of the platform; may be empty.
     pub description: String,
     /// Publication or measurement from which the numbers are taken.
     pub source: String,
-    /// Cores with their clock, or `None` if only measured latencies are known.
+    /// Cores with their clock; `None` if only measured latencies are known.
     pub cores: Option<CoreClock>,
     datapath: Span,
     datapath_per_layer: Span,
@@ -129,7 +129,7 @@ fn path_beside(name: &str, file: &str) -> String {
     }
 }
 
-/// Parses the duration at `key`. Returns zero if absent.
+/// Parses the duration at `key`; zero if absent.
 fn parse_span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
 }
@@ -312,7 +312,7 @@ mod tests {
             assert!((clock.clock.hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
             assert_eq!(platform.datapath, Span::from_ns(datapath), "{name}");
         }
-        // The thesis of LIGHTSPEED counts cores as 6912 x 8 + 432 x 3 and 2560 x 8.
+        // The thesis counts cores as 6912 x 8 + 432 x 3 and 2560 x 8.
         assert_eq!(6912 * 8 + 432 * 3, 56_592);
         assert_eq!(2560 * 8, 20_480);
         let successor = Platform::load("lightning-sigcomm23").unwrap();

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 
 mod calibration;
 mod columns;
@@ -30,7 +30,9 @@ mod nccl_log;
 mod null_model;
 mod pairs;
 mod report;
+mod residuals;
 mod runs;
+mod signs;
 mod statistics;
 mod without_effect;
 
@@ -43,8 +45,10 @@ pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
 pub use null_model::one_rate;
 pub use pairs::{MeasuredPair, PairErrors, PairScores, PairTable, PredictedPair};
-pub use report::{ScoreDocument, ScoreRows, ScoredTable};
+pub use report::{Correction, ScoreDocument, ScoreRows, ScoredTable};
+pub use residuals::{CorrectedRun, correct_by_others, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
+pub use signs::{OptionSigns, option_signs};
 pub use statistics::{IntervalSummary, ScoreSummary};
 pub use without_effect::{ScoreSetting, settings_without_effect};
 
@@ -142,7 +146,36 @@ pub fn score(
     threads: NonZeroUsize,
     ended: impl FnMut(&MeasuredRun, &Result<PredictedRun, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<PredictedRun, ScoreError>>> {
-    score_by(table, threads, |_, run| predict_run(run, options), ended)
+    let firsts = first_equal_runs(table);
+    let known: Vec<OnceLock<PredictedRun>> = (table.runs.iter()).map(|_| OnceLock::new()).collect();
+    let ask = |i: usize, run: &MeasuredRun| {
+        let cell: &OnceLock<PredictedRun> = &known[firsts[i]];
+        if let Some(predicted) = cell.get() {
+            return Ok(*predicted);
+        }
+        let predicted = predict_run(run, options)?;
+        Ok(*cell.get_or_init(|| predicted))
+    };
+    // Repeated measurements come last, when their plans are known.
+    let (plans, repeats): (Vec<usize>, Vec<usize>) =
+        (0..firsts.len()).partition(|&i| firsts[i] == i);
+    score_in_order(table, &[plans, repeats].concat(), threads, ask, ended)
+}
+
+/// For each run the index of the first run of the same model and plan on the same machine.
+fn first_equal_runs(table: &RunTable) -> Vec<usize> {
+    let mut known = BTreeMap::new();
+    let runs = table.runs.iter().enumerate();
+    runs.map(|(i, run)| {
+        let first: usize = *known.entry((&run.file, &run.options)).or_insert(i);
+        let other = &table.runs[first];
+        // A table that is scored by two files of columns has equal options for different runs.
+        match run.machine == other.machine && run.training == other.training {
+            true => first,
+            false => i,
+        }
+    })
+    .collect()
 }
 
 /// Passes the answers of `ask` for each run and its index to `ended`, in order.
@@ -159,6 +192,18 @@ fn score_by<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
     ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
+    ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
+) -> io::Result<Vec<Result<T, ScoreError>>> {
+    let order: Vec<usize> = (0..table.runs.len()).collect();
+    score_in_order(table, &order, threads, ask, ended)
+}
+
+/// Answers of `ask` for each run, which begin in the `order` of indices and are returned in the order of the table.
+fn score_in_order<T: Send>(
+    table: &RunTable,
+    order: &[usize],
+    threads: NonZeroUsize,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
     mut ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
 ) -> io::Result<Vec<Result<T, ScoreError>>> {
     let (next, ask) = (AtomicUsize::new(0), &ask);
@@ -170,8 +215,8 @@ fn score_by<T: Send>(
             let (answer, next) = (answer.clone(), &next);
             scope.spawn(inherited(move || {
                 while let Some((i, run)) = {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    table.runs.get(i).map(|run| (i, run))
+                    let i = order.get(next.fetch_add(1, Ordering::Relaxed));
+                    i.map(|&i| (i, &table.runs[i]))
                 } {
                     let found = ask(i, run).map_err(|fault| fault.for_run(run));
                     if answer.send((i, found)).is_err() {

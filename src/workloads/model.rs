@@ -171,7 +171,7 @@ pub enum OperatorKind {
         value_width: u64,
         /// Columns of a head that rotary embedding rotates; with latent vectors all key heads share one set of them.
         turned: u64,
-        /// Elements of the latent vector from which a token's keys and values are computed, or 0
+        /// Elements of the latent vector from which a token's keys and values are computed; 0
         /// without a latent vector.
         latent: u64,
         /// Earlier tokens to which a token attends.

@@ -215,7 +215,7 @@ fn an_option_acts_or_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let step = "generate gpt2-small --tokens 16 --batch 4 --data 2 --machine dgx-h100";
     let step: Vec<&str> = step.split(' ').collect();
-    let options: [(&str, &[&str]); 20] = [
+    let options: [(&str, &[&str]); 21] = [
         ("compute", &["--compute", "roofline"]),
         ("compute", &["--compute", "recorded"]),
         ("launch", &["--launch", "none"]),
@@ -236,6 +236,10 @@ fn an_option_acts_or_is_named() {
         ("plan.order", &["--order", "dp,tp,pp"]),
         ("plan.bucket", &["--bucket", "80MB"]),
         ("plan.recompute", &["--recompute", "full"]),
+        (
+            "plan.recompute_blocks",
+            &["--recompute", "full", "--recompute-blocks", "3"],
+        ),
     ];
     let idle = options_without_effect(dir.path(), &step, &options);
     let expected = [
@@ -581,5 +585,5 @@ fn studies_refuse_options_that_cannot_be() {
         .replace("delays = \"0=1ms\"", "map = \"0-1\"")
         .replace("objective", "strategy = \"branch-and-bound\"\nobjective");
     let error = said(&bounded);
-    assert!(error.contains("branch-and-bound beside map"), "{error}");
+    assert!(error.contains("branch-and-bound with map"), "{error}");
 }

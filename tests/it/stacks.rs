@@ -141,3 +141,165 @@ fn stacks_that_cannot_be_had_are_refused_by_name() {
     assert!(error.contains("s.toml:3: key `plan.attenton`"), "{error}");
     assert!(Path::new(&file).exists());
 }
+
+/// Four steps of two widths, in a folder of their own, with the file of columns.
+fn measured_steps(folder: &Path, steps: &str, name: &str) -> [String; 2] {
+    let put = |name: &str, text: &str| {
+        std::fs::write(folder.join(name), text).expect("there is room");
+        folder.join(name).display().to_string()
+    };
+    let columns = put(
+        "columns.toml",
+        "measured = \"s\"\nunit = \"s\"\nmachine = \"dgx-a100\"\n[columns]\nhidden = \"width\"\n\
+         micro-batch = \"mb\"\n[fixed]\nlayers = \"2\"\nheads = \"8\"\nsequence = \"256\"\nvocabulary = \"1024\"\n\
+         batch = \"4\"\n",
+    );
+    [put(name, &format!("width,mb,s\n{steps}")), columns]
+}
+
+fn score(runs: &str, columns: &str, more: &[&str]) -> Value {
+    let score = ["score", runs, "--columns", columns, "--format", "json"];
+    let output = chakram(&[&score[..], more].concat());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{error}");
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+/// Steps that all take a fifth longer than predicted correct the step of another width, whichever way they are given.
+#[test]
+fn runs_are_corrected_by_runs_of_other_models() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let widths = [512, 768, 1024, 1280];
+    let line = |seconds: f64, width: u64| format!("{width},4,{seconds}\n");
+    let guess: String = widths.iter().map(|&width| line(1.0, width)).collect();
+    let [runs, columns] = measured_steps(folder.path(), &guess, "guess.csv");
+    let plain = score(&runs, &columns, &[]);
+    assert!(plain.get("correction").is_none() && plain["runs"][0].get("corrected").is_none());
+    let second = |run: &Value| run["predicted_s"].as_f64().expect("it is predicted");
+    let predicted = plain["runs"].as_array().expect("runs").iter().map(second);
+    let rows: Vec<String> = (predicted.zip(widths))
+        .map(|(seconds, width)| line(1.2 * seconds, width))
+        .collect();
+    let [runs, columns] = measured_steps(folder.path(), &rows.concat(), "runs.csv");
+    let found = score(&runs, &columns, &["--leave-out", "hidden"]);
+    let scores = &found["correction"]["scores"];
+    let mean = |pointer: &str| {
+        found
+            .pointer(pointer)
+            .and_then(Value::as_f64)
+            .expect(pointer)
+    };
+    // 1 - 1 / 1.2 without a correction; the prior keeps a part of it.
+    assert!((mean("/scores/chakram/mean") - 1.0 / 6.0).abs() < 1e-6);
+    assert!(mean("/correction/scores/chakram/mean") < 0.06, "{scores}");
+    assert_eq!(scores["intervals"]["coverage"], 1.0);
+    assert_eq!(found["runs"][0]["corrected"]["steps"], 3);
+    // The first run by the others as a table of steps is the same correction.
+    let [one, columns] = measured_steps(folder.path(), &rows[0], "one.csv");
+    let [others, _] = measured_steps(folder.path(), &rows[1..].concat(), "others.csv");
+    let by_steps = score(&one, &columns, &["--steps", &others]);
+    assert_eq!(
+        by_steps["runs"][0]["corrected"],
+        found["runs"][0]["corrected"]
+    );
+    // Steps of half the error in both directions contradict one another, and nothing is corrected.
+    let unlike: Vec<String> = (rows.iter().zip([1.0, 0.6, 1.0, 0.6]))
+        .map(|(row, factor)| {
+            let cells: Vec<&str> = row.trim().split(',').collect();
+            let seconds: f64 = cells[2].parse().expect("a number");
+            format!("{},4,{}\n", cells[0], factor * seconds)
+        })
+        .collect();
+    let [runs, columns] = measured_steps(folder.path(), &unlike.concat(), "unlike.csv");
+    let found = score(&runs, &columns, &["--leave-out", "model"]);
+    for run in found["runs"].as_array().expect("runs") {
+        assert_eq!(run["corrected"]["predicted_s"], run["predicted_s"]);
+        assert_eq!(run["corrected"]["low_s"], run["low_s"]);
+    }
+    // An option that no run states, and a table of steps that cannot be read.
+    let score = ["score", &runs, "--columns", &columns];
+    for (more, expected) in [
+        (
+            ["--leave-out", "zero"],
+            "--leave-out zero: no run states this option",
+        ),
+        (["--steps", "nowhere.csv"], "cannot read nowhere.csv"),
+    ] {
+        let output = chakram(&[&score[..], &more].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn pairs_that_differ_in_one_option_are_counted_by_their_order() {
+    let folder = tempfile::tempdir().expect("there is room");
+    // Micro-batches of one launch four times as many kernels. The third row is measured against that.
+    let rows = "512,1,0.4\n512,4,0.1\n768,1,0.1\n768,4,0.4\n";
+    let [runs, columns] = measured_steps(folder.path(), rows, "runs.csv");
+    let found = score(&runs, &columns, &["--signs"]);
+    let signs = &found["signs"];
+    // Two pairs of micro-batches, and two of widths: of the rows measured equal to none.
+    assert_eq!(signs[0]["option"], "hidden", "{signs}");
+    let micro_batch = &signs[1];
+    assert_eq!(micro_batch["option"], "micro_batch", "{signs}");
+    assert_eq!(
+        (&micro_batch["pairs"], &micro_batch["right"]),
+        (&2.into(), &1.into()),
+        "{signs}"
+    );
+    let text = chakram(&["score", &runs, "--columns", &columns, "--signs"]);
+    let text = String::from_utf8(text.stdout).expect("it is text");
+    assert!(
+        text.contains("micro-batch: 1 of 2 pairs in order"),
+        "{text}"
+    );
+    let refused = chakram(&[
+        "score",
+        &runs,
+        "--columns",
+        &columns,
+        "--signs",
+        "--format",
+        "csv",
+    ]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+fn seconds(command: &str) -> f64 {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let output = chakram(&[&words[..], &["--format", "json"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    makespan(&report) as f64 / 1e12
+}
+
+/// Signs that publications state of A100: Korthikanti et al. (2022), Tables 4 and 5, for the 22B model; Narayanan et al.
+/// (SC'21), section 5.3.2, for interleaving.
+#[test]
+fn published_signs_are_predicted() {
+    let step = "generate megatron-22b --tensor 8 --batch 4 --micro-batch 4 --dtype fp16 --attention unfused \
+                --tensor-overlap false --machine selene";
+    let full = seconds(&format!("{step} --recompute full"));
+    let selective = seconds(&format!("{step} --recompute selective"));
+    let both = seconds(&format!("{step} --recompute selective --sequence-parallel"));
+    // 1.42 and 1.10 s; a layer takes 0.6 of 19.6 ms less with sequence parallelism.
+    assert!((full / both - 1.42 / 1.10).abs() < 0.05, "{full} {both}");
+    let less = 1.0 - both / selective;
+    assert!(less > 0.002 && less < 0.05, "{less}");
+    // 48 blocks: half of them recomputed costs half.
+    let none = seconds(&format!("{step} --recompute none"));
+    let half = seconds(&format!("{step} --recompute full --recompute-blocks 24"));
+    let part = (half - none) / (full - none);
+    assert!((part - 0.5).abs() < 0.02, "{part}");
+    // Few micro-batches: interleaving gains more than a tenth, and less with more of them.
+    let stages = "generate megatron-3.6b --pipeline 5 --micro-batch 1 --dtype fp16 --attention unfused --machine selene";
+    let gain = |batch: u32| {
+        let step = format!("{stages} --batch {batch}");
+        seconds(&step) / seconds(&format!("{step} --schedule interleaved --chunks 2")) - 1.0
+    };
+    let [few, many] = [10, 40].map(gain);
+    assert!(few > many && many > 0.0 && few > 0.1, "{few} {many}");
+}

@@ -52,7 +52,7 @@ pub fn relations<'c>(
     found
 }
 
-/// Returns the first value of a column in each sampled record, or 0 if a record has no value.
+/// Returns the first value of a column in each sampled record; 0 if a record has no value.
 fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
     let mut cursor = RecordCursor::new(Some(column));
@@ -64,7 +64,7 @@ fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
 #[derive(Debug)]
 struct PresentValues {
     all: Vec<(usize, u64)>,
-    /// A few of the nonzero values, for quick checks (empty if too few exist to be significant).
+    /// A few of the nonzero values, for quick checks; empty if too few exist to be significant.
     few: Vec<(usize, u64)>,
 }
 

@@ -71,8 +71,7 @@ impl Archive {
         Ok(self.place(hash)?.is_some())
     }
 
-    /// Returns the packed size of an object in the archive, bytes, or 0 if the object does not
-    /// exist.
+    /// Returns the packed size of an object in the archive, bytes; 0 if the object does not exist.
     pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
@@ -142,8 +141,7 @@ impl Archive {
         Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Returns the number of nodes of an object that is a trace, or `None` if the object is stored as plain
-    /// bytes.
+    /// Returns the number of nodes of an object that is a trace; `None` if the object is stored as plain bytes.
     pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.expect(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
@@ -314,7 +312,7 @@ impl Archive {
             .clone())
     }
 
-    /// Returns the number of objects in the indices, or 0 if the indices cannot be read.
+    /// Returns the number of objects in the indices; 0 if the indices cannot be read.
     pub fn objects(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

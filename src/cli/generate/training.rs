@@ -1,11 +1,13 @@
 //! `chakram generate MODEL`: the training step of a model under a plan.
 
 use crate::output::RunArgs;
+use chakram_jobs::{SoftwareStack, StackError};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::schedule::PassOrders;
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 mod flags;
 mod request;
@@ -38,7 +40,10 @@ pub struct TrainingArgs {
     pub machine: Option<String>,
     /// Software stack, preset or file: kernels, launches, plan options
     #[arg(long, value_name = "STACK")]
-    pub stack: Option<String>,
+    stack: Option<String>,
+    /// The stack, read once.
+    #[arg(skip)]
+    read_stack: OnceLock<SoftwareStack>,
     /// Simulate N micro-batches of the step and extrapolate to all
     #[arg(long, value_name = "N", hide_short_help = true, requires = "machine", conflicts_with_all = ["output", "dry_run"])]
     pub extrapolate: Option<u32>,
@@ -53,6 +58,22 @@ pub struct TrainingArgs {
 }
 
 impl TrainingArgs {
+    /// Returns the stack that was asked for; its file is read the first time.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such stack, or its file is invalid.
+    pub fn stack(&self) -> Result<Option<&SoftwareStack>, StackError> {
+        let Some(name) = &self.stack else {
+            return Ok(None);
+        };
+        if let Some(stack) = self.read_stack.get() {
+            return Ok(Some(stack));
+        }
+        let stack = SoftwareStack::load(name)?;
+        Ok(Some(self.read_stack.get_or_init(|| stack)))
+    }
+
     /// Returns the files that the command reads.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let model = self.model.as_deref().map(Path::new);

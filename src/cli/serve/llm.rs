@@ -110,8 +110,7 @@ pub enum LlmInput {
 }
 
 impl LlmInput {
-    /// Recognizes `path`. Returns `None` if `path` names neither a language model nor a scenario
-    /// with one.
+    /// Recognizes `path`; `None` if `path` names neither a language model nor a scenario with one.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {

@@ -33,12 +33,12 @@ pub struct DecodeCurve {
 pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
 
 impl WidthFactors {
-    /// Columns of a head at which factors are stated.
-    pub const WIDTHS: [u64; 3] = [64, 128, 256];
+    /// Columns of a head at which factors are stated, and their keys in files.
+    pub const WIDTHS: [(u64, &'static str); 3] = [(64, "64"), (128, "128"), (256, "256")];
 
     /// Returns the factor at heads of `width` columns.
     pub fn factor_at(&self, width: f64) -> f64 {
-        let ends = Self::WIDTHS.map(|width| width as f64);
+        let ends = Self::WIDTHS.map(|(width, _)| width as f64);
         let width = width.clamp(ends[0], ends[ends.len() - 1]);
         let after = ends
             .iter()

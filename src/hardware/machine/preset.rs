@@ -177,8 +177,8 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset whose name, without a number of nodes, is most similar to `name`, or `None`
-/// if none is similar enough.
+/// Returns the preset whose name, without a number of nodes, is most similar to `name`; `None` if
+/// none is similar enough.
 fn closest(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
@@ -276,8 +276,7 @@ mod tests {
     #[test]
     fn pools_have_the_published_figures() {
         use crate::memory::MemoryAttachment;
-        // Table V of the ASTRA-sim 2.0 paper: GB/s of local memory and of a memory group, groups,
-        // switches, GB/s within a node.
+        // Table V: GB/s of local memory and of a memory group, groups, switches, GB/s within a node.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
             let machine = Machine::preset(name).unwrap();

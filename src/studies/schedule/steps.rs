@@ -3,7 +3,7 @@
 //! The simulation tracks the data on each chip. A sub-layer needs the outputs of its predecessors, its weights, and, at
 //! the head of the model, the input. Data on its own chip need no transfer; data on no chip, as every input at first,
 //! come from memory through the network interface (DEAP, section IV-C); data on other chips come from the chip with the
-//! shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
+//! shortest transfer time. A transfer of m bytes over links at distance d takes (Eq. 2)
 //!
 //! t = m d / B,
 //!
@@ -44,7 +44,7 @@ pub enum DataName {
 }
 
 impl DataName {
-    /// Returns the sub-layer that produces the data, or `None` for weights and inputs.
+    /// Returns the sub-layer that produces the data; `None` for weights and inputs.
     pub fn task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -67,13 +67,13 @@ pub enum DataPlace {
 /// Chips, links and memories, and the parameters of a step's cost.
 #[derive(Clone, Debug)]
 pub struct ChipMachine {
-    /// Links between chips, or `None` if chips are connected only through interfaces.
+    /// Links between chips; `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
     /// Rates of links and of interfaces.
     pub technology: LinkTechnology,
-    /// Memory capacity of a chip in bytes, or `None` for unlimited.
+    /// Memory capacity of a chip in bytes; `None` for unlimited.
     pub capacity: Option<u64>,
-    /// Bytes per second of a chip's memory, or `None` for unlimited.
+    /// Bytes per second of a chip's memory; `None` for unlimited.
     pub memory_bandwidth: Option<f64>,
     /// Power of a connection during a transfer, in watts.
     pub connection_power: f64,
@@ -90,7 +90,7 @@ pub struct ChipMachine {
 pub struct TaskCost {
     /// Duration in seconds.
     pub seconds: f64,
-    /// Joules, or `None` if unknown.
+    /// Joules; `None` if unknown.
     pub joules: Option<f64>,
     /// Cycles of the accelerator.
     pub cycles: u64,
@@ -107,7 +107,7 @@ pub struct StepCost {
     pub processing: f64,
     /// Cycles of the longest sub-layer.
     pub cycles: u64,
-    /// Joules of both stages, or `None` if the energy of a sub-layer is unknown.
+    /// Joules of both stages; `None` if the energy of a sub-layer is unknown.
     pub joules: Option<f64>,
     /// Bytes moved between chips.
     pub between_chips: u64,
@@ -126,8 +126,7 @@ pub struct StepLog {
     pub data: DataName,
     /// Size in bytes.
     pub bytes: u64,
-    /// Source, or `None` if the data left the chip: moved to memory if `written`, otherwise
-    /// dropped.
+    /// Source; `None` if the data left the chip: moved to memory if `written`, otherwise dropped.
     pub from: Option<DataPlace>,
     /// True if the data went to memory.
     pub written: bool,
@@ -153,7 +152,7 @@ impl StepTotals {
             .sum()
     }
 
-    /// Returns the energy of all steps in joules, or `None` if the energy of any step is unknown.
+    /// Returns the energy of all steps in joules; `None` if the energy of any step is unknown.
     pub fn joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }

@@ -211,7 +211,7 @@ impl Sensitivity {
 }
 
 /// Solves linear equations with a symmetric positive definite matrix; each row ends with its right-hand side.
-fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
+pub(super) fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {
         for b in a + 1..n {

@@ -1,6 +1,9 @@
 //! Scores as text, JSON and CSV, and a chart of the runs.
 
-use super::{FoldFit, IntervalSummary, MeasuredRun, RefusedRun, RunTable, ScoreSummary};
+use super::{
+    CorrectedRun, FoldFit, IntervalSummary, MeasuredRun, OptionSigns, RefusedRun, RunTable,
+    ScoreSummary,
+};
 use chakram_base::units::{percent, thousands};
 use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
@@ -28,12 +31,76 @@ pub struct ScoredTable<'t> {
     pub intervals: Vec<Option<[f64; 2]>>,
     /// Fitted constants, by fold.
     pub fits: Vec<FoldFit>,
-    /// Fold of each run (empty if nothing was fitted).
+    /// Fold of each run; empty if nothing was fitted.
     pub fold_of: Vec<usize>,
     /// Predicted times of the null model with one rate, in seconds.
     pub null: Vec<f64>,
+    /// Corrections by measured steps, if they were asked for.
+    pub correction: Option<Correction>,
+    /// Pairs of runs that differ in one option; empty unless they were asked for.
+    pub signs: Vec<OptionSigns>,
     /// Settings given for all runs that change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
+}
+
+/// Predictions corrected by measured steps of other jobs.
+#[derive(Clone, Debug)]
+pub struct Correction {
+    /// The measured steps, as a phrase: `runs of other models`.
+    pub steps: String,
+    /// Corrected predictions, one for each run.
+    pub runs: Vec<CorrectedRun>,
+}
+
+/// Scores of corrected predictions, and of the null model with the same steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct CorrectionSummary {
+    /// Corrected predictions.
+    pub chakram: ScoreSummary,
+    /// FLOPs of the model at the mean rate of the steps.
+    pub one_rate: ScoreSummary,
+    /// Coverage of the intervals that remain; `None` if a run has none.
+    pub intervals: Option<IntervalSummary>,
+    /// Mean absolute error minus that of the null model, run by run.
+    pub difference: f64,
+    /// Half width of the 95 % interval of this difference.
+    pub uncertainty: f64,
+}
+
+impl Correction {
+    /// Summarizes the runs for which the null model has a rate; `None` without such a run.
+    fn summary(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
+        let known = runs.iter().zip(&self.runs);
+        let known =
+            known.filter_map(|(run, corrected)| Some((run, corrected, corrected.one_rate?)));
+        let known: Vec<_> = known.collect();
+        if known.is_empty() {
+            return None;
+        }
+        let runs: Vec<&MeasuredRun> = known.iter().map(|(run, ..)| *run).collect();
+        let seconds: Vec<f64> = known.iter().map(|(_, one, _)| one.seconds).collect();
+        let rates: Vec<f64> = known.iter().map(|(.., seconds)| *seconds).collect();
+        let intervals = known.iter().map(|(_, one, _)| one.interval);
+        let intervals: Option<Vec<_>> = intervals.collect();
+        let size = |seconds: f64, run: &MeasuredRun| (seconds / run.measured - 1.0).abs();
+        let differences = known
+            .iter()
+            .map(|(run, one, rate)| size(one.seconds, run) - size(*rate, run));
+        let differences: Vec<f64> = differences.collect();
+        let count = differences.len() as f64;
+        let difference = differences.iter().sum::<f64>() / count;
+        let squares: f64 = differences
+            .iter()
+            .map(|own| (own - difference).powi(2))
+            .sum();
+        Some(CorrectionSummary {
+            chakram: ScoreSummary::new(&runs, &seconds),
+            one_rate: ScoreSummary::new(&runs, &rates),
+            intervals: intervals.map(|ends| IntervalSummary::new(&runs, &seconds, &ends)),
+            difference,
+            uncertainty: 1.96 * (squares / (count - 1.0).max(1.0) / count).sqrt(),
+        })
+    }
 }
 
 /// Explanation of the columns of the text.
@@ -42,8 +109,8 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
                       regret: extra time of the runs that are predicted to be the shortest";
 
 impl ScoredTable<'_> {
-    /// Returns the scores of this program and of the null model for the runs that `wanted` selects,
-    /// or `None` without such a run.
+    /// Returns the scores of this program and of the null model for the runs that `wanted` selects;
+    /// `None` without such a run.
     fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
@@ -55,7 +122,7 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects, or `None`
+    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects; `None`
     /// without such a run, or if any of these runs has no interval.
     fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
@@ -119,6 +186,13 @@ impl ScoredTable<'_> {
             put("chakram", &ours);
             put("null: one FLOP rate", &null);
         }
+        let corrected = self.correction.as_ref();
+        let corrected =
+            corrected.and_then(|own| Some((&own.steps, own.summary(&self.table.runs)?)));
+        if let Some((_, summary)) = &corrected {
+            put("chakram, corrected", &summary.chakram);
+            put("null: rate of these steps", &summary.one_rate);
+        }
         if let Some(key) = by {
             for value in self.option_values(key) {
                 let one =
@@ -137,6 +211,19 @@ impl ScoredTable<'_> {
                 percent(intervals.coverage),
                 intervals.width
             );
+        }
+        for signs in &self.signs {
+            text += &format!(
+                "  {}: {} of {} pairs in order, {} of the {} that differ by more than 3 %\n",
+                signs.option.replace('_', "-"),
+                thousands(signs.right as u64),
+                thousands(signs.pairs as u64),
+                thousands(signs.clear_right as u64),
+                thousands(signs.clear_pairs as u64)
+            );
+        }
+        if let Some((steps, summary)) = corrected {
+            text += &correction_text(steps, &summary);
         }
         for (i, fit) in self.fits.iter().enumerate() {
             let machine = &self.table.runs[0].machine;
@@ -222,6 +309,7 @@ impl ScoredTable<'_> {
         });
         let runs = self.table.runs.iter().enumerate().map(|(i, run)| {
             let interval = self.intervals[i];
+            let correction = self.correction.as_ref();
             RunRow {
                 line: run.line,
                 group: run.group,
@@ -232,6 +320,7 @@ impl ScoredTable<'_> {
                 one_rate_s: self.null[i],
                 low_s: interval.map(|[low, _]| low),
                 high_s: interval.map(|[_, high]| high),
+                corrected: correction.map(|correction| CorrectedRow::new(&correction.runs[i])),
             }
         });
         let folds = self.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
@@ -250,6 +339,11 @@ impl ScoredTable<'_> {
             by: parts.collect(),
             folds: folds.collect(),
             intervals: self.interval_coverage(|_| true),
+            correction: self.correction.as_ref().map(|correction| CorrectionRow {
+                steps: &correction.steps,
+                scores: correction.summary(&self.table.runs),
+            }),
+            signs: &self.signs,
             runs: runs.collect(),
             refused: &self.table.refused,
             without_effect: &self.without_effect,
@@ -260,8 +354,10 @@ impl ScoredTable<'_> {
     /// Writes one CSV row per run.
     pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
         let mut rows = ScoreRows::new(self.table);
+        rows.is_corrected = self.correction.is_some();
         let all = (self.table.runs.iter()).zip(&self.predicted);
-        for ((run, predicted), interval) in all.zip(&self.intervals) {
+        for (i, ((run, predicted), interval)) in all.zip(&self.intervals).enumerate() {
+            rows.corrected = self.correction.as_ref().map(|own| own.runs[i].seconds);
             rows.write(run, *predicted, *interval, out)?;
         }
         out.flush()
@@ -323,6 +419,9 @@ pub struct ScoreRows {
     /// Options that at least one run has.
     keys: Vec<String>,
     begun: bool,
+    is_corrected: bool,
+    /// Corrected prediction of the next row.
+    corrected: Option<f64>,
 }
 
 impl ScoreRows {
@@ -333,6 +432,8 @@ impl ScoreRows {
         Self {
             keys: keys.into_iter().cloned().collect(),
             begun: false,
+            is_corrected: false,
+            corrected: None,
         }
     }
 
@@ -356,7 +457,8 @@ impl ScoreRows {
                 "error",
             ];
             let keys = self.keys.iter().map(String::as_str);
-            let heads = heads.into_iter().chain(keys).map(harmless);
+            let corrected = self.is_corrected.then_some("corrected_s");
+            let heads = heads.into_iter().chain(corrected).chain(keys).map(harmless);
             csv.write_record(heads.map(|head| head.into_owned()))?;
         }
         let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
@@ -373,7 +475,11 @@ impl ScoreRows {
         ];
         let options = self.keys.iter();
         let options = options.map(|key| run.options.get(key).cloned().unwrap_or_default());
-        let cells = cells.into_iter().chain(options);
+        let corrected = self.is_corrected.then(|| {
+            let corrected = self.corrected.map(|seconds| seconds.to_string());
+            corrected.unwrap_or_default()
+        });
+        let cells = cells.into_iter().chain(corrected).chain(options);
         csv.write_record(cells.map(|cell| harmless(&cell).into_owned()))?;
         let row = csv.into_inner().map_err(csv::IntoInnerError::into_error)?;
         out.write_all(&row)
@@ -389,6 +495,10 @@ pub struct ScoreDocument<'a> {
     by: Vec<ScoreOfValue<'a>>,
     folds: Vec<FoldRow>,
     intervals: Option<IntervalSummary>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correction: Option<CorrectionRow<'a>>,
+    #[serde(skip_serializing_if = "<[OptionSigns]>::is_empty")]
+    signs: &'a [OptionSigns],
     runs: Vec<RunRow<'a>>,
     refused: &'a [RefusedRun],
     #[serde(skip_serializing_if = "<[SettingWithoutEffect]>::is_empty")]
@@ -431,6 +541,57 @@ struct RunRow<'a> {
     low_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     high_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    corrected: Option<CorrectedRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct CorrectionRow<'a> {
+    steps: &'a str,
+    scores: Option<CorrectionSummary>,
+}
+
+#[derive(Debug, Serialize)]
+struct CorrectedRow {
+    predicted_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    low_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    high_s: Option<f64>,
+    steps: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    one_rate_s: Option<f64>,
+}
+
+impl CorrectedRow {
+    fn new(run: &CorrectedRun) -> Self {
+        Self {
+            predicted_s: run.seconds,
+            low_s: run.interval.map(|[low, _]| low),
+            high_s: run.interval.map(|[_, high]| high),
+            steps: run.steps,
+            one_rate_s: run.one_rate,
+        }
+    }
+}
+
+/// Two sentences on a correction.
+fn correction_text(steps: &str, summary: &CorrectionSummary) -> String {
+    let [difference, uncertainty] =
+        [summary.difference, summary.uncertainty].map(|part| 100.0 * part);
+    let verdict = match difference.abs() <= uncertainty {
+        true => "not apart",
+        false if difference < 0.0 => "better",
+        false => "worse",
+    };
+    let held = summary.intervals.map_or(String::new(), |intervals| {
+        let (coverage, width) = (percent(intervals.coverage), intervals.width);
+        format!("; its 90 % intervals hold {coverage}, {width:.2} times as wide")
+    });
+    format!(
+        "corrected by {steps}{held}\n  error of each run less that of the null model: {difference:+.1} +/- \
+         {uncertainty:.1} points (95 %), {verdict}\n"
+    )
 }
 
 /// Formats with three significant digits.

@@ -7,6 +7,7 @@ use super::{RunColumns, ScoreError};
 use chakram_base::config::{ConfigLiteral, quoted};
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::{SoftwareStack, machine_facts};
+use chakram_report::stack::StackDecision;
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
 use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, ModelSource};
@@ -348,8 +349,7 @@ fn step_seconds(
         };
         let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
         let s = model.sequence as f64;
-        // Equation 3 of Narayanan et al. (SC'21), with and without the recomputed forward pass,
-        // which logits do not have.
+        // Equation 3, with and without the recomputed forward pass, which logits do not have.
         let (blocks, logits) = if again { (96.0, 16.0) } else { (72.0, 12.0) };
         let each = 1.0 + s / (6.0 * h) + v / (logits * l * h);
         Ok(blocks * s * l * h * h * each)
@@ -364,8 +364,8 @@ fn step_seconds(
 /// Options that only plans with a tensor group may have.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
-/// an effect. A table may give an option for all runs, but the option may have no effect on runs
+/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has an
+/// effect. A table may give an option for all runs, but the option may have no effect on runs
 /// without a tensor group, or with a single replica.
 fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
@@ -435,6 +435,8 @@ fn resolve_run(
     if let Some(stack) = &stack {
         let mut report = stack.begin_report();
         stack.decide_options(&mut plan, |key| options.contains_key(key), &mut report);
+        let misfits = (report.left.iter()).filter(|left| !options.contains_key(&left.part));
+        notes.extend(misfits.map(|left| left_out(stack, left)));
     }
     split_unevenly(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
@@ -454,15 +456,17 @@ fn resolve_run(
     let mut machine = machine.map_err(|error| error.to_string())?;
     if let Some(stack) = &stack {
         let (priced, report) = stack.price(&machine).map_err(|error| error.to_string())?;
-        let left = report.left.iter();
-        notes.extend(
-            left.map(|left| format!("stack {}: no {} {}", report.name, left.part, left.value)),
-        );
+        notes.extend(report.left.iter().map(|left| left_out(stack, left)));
         machine = priced;
     }
     plan.bind(&machine_facts(&machine))
         .map_err(|error| error.to_string())?;
     Ok((TrainingPattern { model, plan }, machine))
+}
+
+/// The note on what `stack` states and the run does not have.
+fn left_out(stack: &SoftwareStack, left: &StackDecision) -> String {
+    format!("stack {}: no {} {}", stack.name(), left.part, left.value)
 }
 
 /// Sizes that a model's name implies; a run may repeat them.

@@ -19,11 +19,11 @@ pub struct ScoreSummary {
     pub max: f64,
     /// Mean of the signed errors.
     pub bias: f64,
-    /// Kendall's tau over all pairs of runs within a group: 1 if every pair is in the right order,
+    /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order,
     /// -1 if every pair is in the wrong order. `None` without such pairs.
     pub tau: Option<f64>,
-    /// Relative extra time of the run predicted to be the shortest of its group, averaged over
-    /// groups of two or more runs. `None` without such groups.
+    /// Relative extra time of the plan predicted to be the shortest of its group, averaged over
+    /// groups of two or more plans. `None` without such groups.
     pub regret: Option<f64>,
 }
 
@@ -46,14 +46,7 @@ impl ScoreSummary {
         let mut sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
         sizes.sort_by(f64::total_cmp);
         let count = errors.len() as f64;
-        let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
-        for (run, &p) in runs.iter().zip(predicted) {
-            groups.entry(run.group).or_default().push((run.measured, p));
-        }
-        let groups: Vec<_> = groups
-            .into_values()
-            .filter(|group| group.len() > 1)
-            .collect();
+        let groups = plans_by_group(runs, predicted);
         Self {
             runs: runs.len(),
             mean: sizes.iter().sum::<f64>() / count,
@@ -65,6 +58,26 @@ impl ScoreSummary {
             regret: selection_regret(&groups),
         }
     }
+}
+
+/// Mean measured and predicted times of the plans of each group with several plans. Runs with the same options are
+/// repeated measurements of one plan, which have no order among themselves.
+fn plans_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
+    let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
+    for (run, &predicted) in runs.iter().zip(predicted) {
+        let plans = groups.entry(run.group).or_default();
+        let repeats = plans.entry((&run.file, &run.options)).or_default();
+        repeats.push((run.measured, predicted));
+    }
+    let mean = |repeats: Vec<(f64, f64)>| {
+        let count = repeats.len() as f64;
+        let sum = (repeats.iter()).fold((0.0, 0.0), |sum, own| (sum.0 + own.0, sum.1 + own.1));
+        (sum.0 / count, sum.1 / count)
+    };
+    let groups = groups.into_values().filter(|plans| plans.len() > 1);
+    groups
+        .map(|plans| plans.into_values().map(mean).collect())
+        .collect()
 }
 
 /// Coverage and width of 90 % intervals.

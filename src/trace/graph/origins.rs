@@ -77,7 +77,7 @@ impl Graph {
     }
 
     /// Returns the value of each node plus 1: the node's own value, or otherwise the value of the
-    /// nearest caller that has one, or 0 for none.
+    /// nearest caller that has one; 0 for none.
     fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
@@ -124,7 +124,7 @@ impl Graph {
         &self.steps
     }
 
-    /// Returns the step of a node as an index into [`Graph::steps`], or `None` if unknown.
+    /// Returns the step of a node as an index into [`Graph::steps`], if known.
     #[inline]
     pub fn step(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.step_of.get(node).checked_sub(1)
@@ -135,8 +135,7 @@ impl Graph {
         &self.stacks
     }
 
-    /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], or
-    /// `None`.
+    /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], if any.
     #[inline]
     pub fn stack(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)

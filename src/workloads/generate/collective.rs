@@ -133,7 +133,7 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct CollectiveMembers {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, or `None`.
+    /// The lowest rank outside the group, if any.
     outsider: Option<u32>,
 }
 

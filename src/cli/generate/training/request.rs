@@ -3,7 +3,7 @@
 use super::TrainingArgs;
 use chakram_base::config::nearest;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{SoftwareStack, machine_facts};
+use chakram_jobs::machine_facts;
 use chakram_report::stack::StackReport;
 use chakram_workloads::generate::plan::{CorePlacement, listed};
 use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
@@ -77,8 +77,7 @@ impl TrainingArgs {
             }
         })?;
         let (mut plan, origin) = self.plan.resolve_plan(left_out)?;
-        let stack = self.stack.as_deref().filter(|_| left_out != Some(STACK));
-        let stack = stack.map(SoftwareStack::load).transpose()?;
+        let stack = self.stack()?.filter(|_| left_out != Some(STACK));
         let stack = stack.map(|stack| {
             let mut report = stack.begin_report();
             let is_given = |key: &str| self.plan.states_option(&origin, key, left_out);

@@ -4,7 +4,7 @@ use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
 use crate::generate::shorter::ShortenedStep;
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, SoftwareStack, machine_facts};
+use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, machine_facts};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
 use std::borrow::Cow;
@@ -70,12 +70,6 @@ impl TrainingArgs {
         })
     }
 
-    /// Returns `machine` with the kernel times of the software stack that the user chose.
-    pub fn with_stack(&self, machine: &Machine) -> Option<Machine> {
-        let stack = SoftwareStack::load(self.stack.as_deref()?).ok()?;
-        Some(stack.price(machine).ok()?.0)
-    }
-
     /// For settings with a machine of their own, replaces the job by the one for that machine, if the plan takes
     /// other facts from it than from `machine`.
     pub fn rebind_settings<'a>(
@@ -88,8 +82,9 @@ impl TrainingArgs {
             let run = std::mem::replace(&mut setting.without, Box::new(|| None));
             setting.without = Box::new(move || {
                 let mut found = run()?;
-                if let Some(priced) = found.machine.as_deref().and_then(|m| self.with_stack(m)) {
-                    found.machine = Some(Cow::Owned(priced));
+                // A machine that the stack has no prices for cannot run the job.
+                if let (Some(stack), Some(other)) = (self.stack().ok()?, &found.machine) {
+                    found.machine = Some(Cow::Owned(stack.price(other).ok()?.0));
                 }
                 let Some(other) = found.machine.as_deref() else {
                     return Some(found);
@@ -111,8 +106,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the ranks and nodes of `workload`, or `None` otherwise, because
-    /// otherwise the results clearly differ.
+    /// Returns the job of `training` if it has the ranks and nodes of `workload`; `None` otherwise, because otherwise
+    /// the results clearly differ.
     fn job_without(
         &self,
         training: TrainingPattern,

@@ -25,7 +25,6 @@ const ATTENTION: &[&str] = &[
     "kernel", "formats", "start", "compute", "memory", "ramp", "backward", "waves", "decode",
     "widths", "error",
 ];
-const WIDTHS: &[&str] = &["64", "128", "256"];
 const WAVES: &[&str] = &["multiprocessors", "tail"];
 const DECODE: &[&str] = &["start", "memory", "head", "multiprocessors"];
 const MOVING: &[&str] = &["fraction", "floor", "gap", "error"];
@@ -170,9 +169,10 @@ pub(super) fn add_kernels(
 
 /// Parses the factors on the compute rate of attention by the columns of a head.
 fn read_widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
-    let table = field.table(Some(WIDTHS))?;
+    let keys = WidthFactors::WIDTHS.map(|(_, key)| key);
+    let table = field.table(Some(&keys))?;
     let mut factors = [0.0; WidthFactors::WIDTHS.len()];
-    for (factor, key) in factors.iter_mut().zip(WIDTHS) {
+    for (factor, key) in factors.iter_mut().zip(keys) {
         *factor = number(&table, key, 4.0)?;
     }
     Ok(WidthFactors(factors))

@@ -39,13 +39,13 @@ pub struct PlanOption {
     pub key: &'static str,
     /// Alternative name of the flag.
     pub alias: Option<&'static str>,
-    /// Placeholder for the flag's value in help (empty without a flag).
+    /// Placeholder for the flag's value in help; empty without a flag.
     pub value: &'static str,
     /// Help text, with keys of other options in braces: `with {zero} 3`.
     pub help: &'static str,
     /// Heading under which help lists the option.
     pub heading: &'static str,
-    /// Default value in the flag's syntax (empty if the default is computed or there is none).
+    /// Default value in the flag's syntax; empty if the default is computed or there is none.
     pub default: &'static str,
     /// True if short help leaves the option out.
     pub is_rare: bool,
@@ -478,6 +478,15 @@ plan_options! {
                 "none with schedule = inference, which saves no activations"),
         ]
     };
+    /// If absent, all blocks are recomputed.
+    recompute_blocks: Option<u32> = None,
+    "Recompute only the first N blocks of each stage and chunk, with {recompute} full" {
+        value: "N", heading: MEMORY, is_rare: true, refusals: &[
+            (|p| p.recompute_blocks.is_some() && p.recompute != RecomputePolicy::Full,
+                |p| p.recompute_blocks.unwrap_or(0).to_string(), "recompute = full beside it, which recomputes blocks"),
+            (|p| p.recompute_blocks == Some(0), |_| "0".to_owned(), "1 or more, or recompute = none"),
+        ]
+    } as u32 => |draft, blocks| draft.plan.recompute_blocks = Some(blocks);
     capacity: Option<u64> = None, "Memory capacity of an NPU; by default the machine's" {
         value: "SIZE", heading: MEMORY, example: "80 GB"
     } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);

@@ -25,7 +25,7 @@ impl WindowRows {
     }
 
     /// Returns the input rows that the windows of part `part` of `parts` reach, from the first to
-    /// the last row, including gaps between windows (empty if all windows are in the padding).
+    /// the last row, including gaps between windows; empty if all windows are in the padding.
     pub(super) fn needed(&self, part: u32, parts: u32) -> Range<u64> {
         let [inputs, kernel, stride, padding] =
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);

@@ -7,16 +7,17 @@ use super::shard_spec::ShardSpec;
 use super::sharded::ShardedLowering;
 use super::stage_cuts::chunk_starts;
 use super::tied_embedding::TiedEmbedding;
-use crate::generate::plan::ParallelismPlan;
+use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, refused};
-use crate::model::Model;
+use crate::model::{LayerRole, Model};
 
 /// A layer that has been lowered.
 struct LoweredExample<'m> {
     layer: usize,
     /// Number of members of the tensor group for which the layer was lowered.
     members: u32,
+    recompute: RecomputePolicy,
     before: Option<ShardedActivation>,
     flow: LayerDataflow<'m>,
 }
@@ -62,20 +63,30 @@ impl DistinctLayers {
         let mut lowered_of = Vec::new();
         let (mut held, mut cuts) = (None, false);
         let starts = chunk_starts(model, plan);
+        let part_of = |layer: usize| starts.partition_point(|start| *start <= layer) - 1;
         let mut members = plan.tensor;
         for (i, layer) in model.layers.iter().enumerate() {
             if plan.is_uneven() {
-                let part = starts.partition_point(|start| *start <= i) as u32 - 1;
-                let own = plan.tensor_of(part % plan.pipeline);
+                let own = plan.tensor_of(part_of(i) as u32 % plan.pipeline);
                 whole_between(i, &held, own != members)?;
                 members = own;
                 (follow.members, lowering.context.tensor) = (own, own.into());
             }
+            let before = &model.layers[starts[part_of(i)]..i];
+            let blocks = before.iter().filter(|one| one.role == LayerRole::Block);
+            let is_kept =
+                (plan.recompute_blocks).is_some_and(|most| blocks.count() >= most as usize);
+            let recompute = match is_kept {
+                true => RecomputePolicy::None,
+                false => context.recompute,
+            };
+            lowering.context.recompute = recompute;
             // Degrees apply to layers by name. Without degrees, equal layers with equal inputs are
             // split equally.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)
+                    && one.recompute == recompute
                     && (example.role, &example.operators) == (layer.role, &layer.operators)
             });
             if let (true, Some(known)) = (plan.operators.is_empty(), known) {
@@ -91,7 +102,9 @@ impl DistinctLayers {
             let before = held.replace(flow.end);
             let same = |one: &LoweredExample<'_>| {
                 let role = model.layers[one.layer].role;
-                (one.members, role) == (members, layer.role) && one.flow == flow
+                (one.members, role) == (members, layer.role)
+                    && one.recompute == recompute
+                    && one.flow == flow
             };
             let known = examples.iter().position(same);
             lowered_of.push(known.unwrap_or(lowered.len()) as u32);
@@ -100,6 +113,7 @@ impl DistinctLayers {
                 examples.push(LoweredExample {
                     layer: i,
                     members,
+                    recompute,
                     before,
                     flow,
                 });

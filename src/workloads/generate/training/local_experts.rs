@@ -57,7 +57,7 @@ fn times(rows: u64, factor: f64) -> u64 {
 }
 
 /// Returns the number of experts in the operators of a layer, and the number of chosen experts per
-/// token, or `None` without experts.
+/// token; `None` without experts.
 fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {

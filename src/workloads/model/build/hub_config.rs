@@ -97,7 +97,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// Returns the value of `key`, or `None` if it is missing or null.
+    /// Returns the value of `key`; `None` if it is missing or null.
     fn value(&self, key: &str) -> Option<&Value> {
         self.known.borrow_mut().insert(key.to_owned());
         self.keys.get(key).filter(|value| !value.is_null())

@@ -40,7 +40,7 @@ impl MemberPartition {
         Self::by(&keys).expect("all strides have one size")
     }
 
-    /// Creates groups of members with equal keys. Returns `None` if the groups differ in size.
+    /// Creates groups of members with equal keys; `None` if the groups differ in size.
     pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();

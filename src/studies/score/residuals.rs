@@ -1,0 +1,524 @@
+//! Correction of predictions by measured steps of other jobs: kriging of the logarithm of measured over predicted.
+//!
+//! The logarithm is modelled as a sum of independent normal variables: one for the NPU class, one for the class and the
+//! format of linear layers, one that is similar for similar jobs, one for jobs with the same matrix products, and one
+//! for the step alone. With `d` the distance between the logarithms of two jobs' sizes, each divided by its length, the
+//! covariance of two steps on one class is
+//!
+//! ```text
+//! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
+//! ```
+//!
+//! and zero on different classes. The standard deviations are priors and are not fitted, so few steps correct little.
+//! The correction is the conditional mean given the measured steps, and the remaining error is the conditional standard
+//! deviation (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 2.25 and 2.26).
+//!
+//! Jobs whose products were not measured get a part of this correction: the part with which steps are predicted best
+//! by the steps with other products, and none if that gains less than one standard error (Breiman et al.,
+//! "Classification and Regression Trees", 1984, section 3.4.3).
+
+use super::columns::MODEL;
+use super::folds::solve_linear;
+use super::{MeasuredRun, PredictedRun};
+use chakram_base::dtype::Dtype;
+use chakram_base::units::Span;
+use chakram_workloads::model::LayerRole;
+
+/// Standard deviations of the logarithm of measured over predicted. Repeated measurements of one plan differ by 3 %
+/// (NVIDIA/dgxc-benchmarking over releases); the others were chosen in view of eight public tables.
+const NPU: f64 = 0.094;
+const FORMAT: f64 = 0.05;
+const SIMILAR: f64 = 0.07;
+const PRODUCTS: f64 = 0.06;
+const ALONE: f64 = 0.03;
+/// Least number of groups of products in which a part of the correction can be chosen.
+const LEAST_GROUPS: usize = 3;
+/// Parts of the correction to choose from, the largest first.
+const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
+/// Number of standard deviations on each side that excludes a tenth of a normal distribution.
+const SIDE: f64 = 1.645;
+
+/// Sizes of a job that its prices depend on.
+const SIZES: usize = 7;
+
+/// Distances in the logarithm of each size at which jobs are no longer similar: width, tokens of a micro-batch, tensor
+/// degree, ranks, stages, context degree, sequence.
+const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
+
+/// What makes steps similar.
+#[derive(Clone, Debug, PartialEq)]
+struct StepKey {
+    /// Name and memory bandwidth of the NPU class.
+    npu: (String, u64),
+    /// Format of linear layers.
+    format: Dtype,
+    /// Logarithms of sizes, each divided by its length.
+    sizes: [f64; SIZES],
+}
+
+impl StepKey {
+    fn new(run: &MeasuredRun) -> Self {
+        let (model, plan) = (&run.training.model, &run.training.plan);
+        let class = &run.machine.classes()[0];
+        let blocks = model.layers.iter();
+        let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
+        // Without the scores of attention, which depend on the sequence.
+        let products = blocks.map(|layer| {
+            (layer.multiplications()).saturating_sub(2 * layer.skippable_multiplications())
+        });
+        let block = products.max().unwrap_or(1).max(1) as f64 / model.sequence as f64;
+        let tokens = plan.micro_batch as f64 * model.sequence as f64;
+        let context = f64::from(plan.context);
+        let sizes = [
+            block.sqrt(),
+            tokens / context,
+            f64::from(plan.tensor),
+            plan.ranks() as f64,
+            f64::from(plan.pipeline),
+            context,
+            model.sequence as f64,
+        ];
+        let mut sizes = sizes.map(libm::log);
+        for (size, length) in sizes.iter_mut().zip(LENGTHS) {
+            *size /= length;
+        }
+        Self {
+            npu: (
+                class.name.clone(),
+                (class.memory_bandwidth())
+                    .map_or(0, |bandwidth| bandwidth.bytes_per_second().to_bits()),
+            ),
+            format: plan.linears.unwrap_or(plan.dtype),
+            sizes,
+        }
+    }
+
+    /// Whether the jobs have the same matrix products on the same NPU class: width, tokens and tensor degree agree.
+    fn has_products_of(&self, other: &Self) -> bool {
+        self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
+    }
+
+    /// Covariance of the logarithms of two different steps.
+    fn covariance(&self, other: &Self) -> f64 {
+        if self.npu != other.npu {
+            return 0.0;
+        }
+        let format = f64::from(u8::from(self.format == other.format));
+        let pairs = self.sizes.iter().zip(&other.sizes);
+        let square: f64 = pairs.map(|(a, b)| (a - b) * (a - b)).sum();
+        let products = f64::from(u8::from(self.has_products_of(other)));
+        NPU * NPU
+            + FORMAT * FORMAT * format
+            + SIMILAR * SIMILAR * libm::exp(-square / 2.0)
+            + PRODUCTS * PRODUCTS * products
+    }
+}
+
+/// A prediction after correction by measured steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CorrectedRun {
+    /// Predicted seconds.
+    pub seconds: f64,
+    /// The 90 % interval, in seconds.
+    pub interval: Option<[f64; 2]>,
+    /// Number of measured steps on the same NPU class. The prediction is unchanged without any, and if they do not
+    /// predict one another.
+    pub steps: usize,
+    /// Seconds by the null model: FLOPs of the model at the geometric mean of the rates of the measured steps of the
+    /// same class and format; of the class, if no step has the format.
+    pub one_rate: Option<f64>,
+}
+
+/// Measured steps that correct predictions of other jobs.
+struct StepResiduals {
+    steps: Vec<StepKey>,
+    /// Lower triangular factor of the covariance.
+    factor: Vec<Vec<f64>>,
+    /// Covariance inverse times logarithms.
+    weights: Vec<f64>,
+    /// Logarithms of model FLOPs per second.
+    rates: Vec<f64>,
+    /// Part of the correction that jobs with other products get, by NPU class.
+    parts: Vec<((String, u64), f64)>,
+}
+
+impl StepResiduals {
+    /// Takes the steps, with their predicted seconds.
+    fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
+        let keys = runs.clone().map(|(run, _)| StepKey::new(run)).collect();
+        let ratios = runs
+            .clone()
+            .map(|(run, seconds)| libm::log(run.measured / seconds));
+        let ratios: Vec<f64> = ratios.collect();
+        Self {
+            rates: runs
+                .map(|(run, _)| libm::log(model_flops(run) / run.measured))
+                .collect(),
+            ..Self::new(keys, &ratios)
+        }
+    }
+
+    /// Takes the steps, with the logarithms of measured over predicted.
+    fn new(steps: Vec<StepKey>, ratios: &[f64]) -> Self {
+        let mut factor: Vec<Vec<f64>> = Vec::with_capacity(steps.len());
+        for (i, step) in steps.iter().enumerate() {
+            let mut row: Vec<f64> = steps[..=i].iter().map(|o| step.covariance(o)).collect();
+            row[i] += ALONE * ALONE;
+            for j in 0..=i {
+                let known: f64 = match j == i {
+                    true => row[..j].iter().map(|a| a * a).sum(),
+                    false => dot(&row[..j], &factor[j][..j]),
+                };
+                row[j] = match j == i {
+                    true => (row[j] - known).max(ALONE * ALONE * 1e-3).sqrt(),
+                    false => (row[j] - known) / factor[j][j],
+                };
+            }
+            factor.push(row);
+        }
+        let mut weights = forward(&factor, ratios);
+        for i in (0..weights.len()).rev() {
+            weights[i] /= factor[i][i];
+            let (rest, own) = weights.split_at_mut(i);
+            for (weight, cell) in rest.iter_mut().zip(&factor[i]) {
+                *weight -= own[0] * cell;
+            }
+        }
+        let mut known = Self {
+            steps,
+            factor,
+            weights,
+            rates: Vec::new(),
+            parts: Vec::new(),
+        };
+        known.parts = known.choose_parts(ratios);
+        known
+    }
+
+    /// Chooses the part of the correction for jobs with other products, for each NPU class.
+    fn choose_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
+        // Rows of the inverse of the factor.
+        let n = self.steps.len();
+        let mut inverse = vec![vec![0.0; n]; n];
+        for column in 0..n {
+            let mut unit = vec![0.0; n];
+            unit[column] = 1.0;
+            for (row, value) in inverse.iter_mut().zip(forward(&self.factor, &unit)) {
+                row[column] = value;
+            }
+        }
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        for (i, step) in self.steps.iter().enumerate() {
+            let same = |group: &&mut Vec<usize>| self.steps[group[0]].has_products_of(step);
+            match groups.iter_mut().find(same) {
+                Some(group) => group.push(i),
+                None => groups.push(vec![i]),
+            }
+        }
+        let mut parts = Vec::new();
+        while let Some(first) = groups.first() {
+            let npu = self.steps[first[0]].npu.clone();
+            let (own, others) = groups
+                .into_iter()
+                .partition(|group: &Vec<usize>| self.steps[group[0]].npu == npu);
+            groups = others;
+            let own: Vec<Vec<[f64; 2]>> = own
+                .iter()
+                .map(|group| self.leave_out(group, &inverse, ratios))
+                .collect();
+            parts.push((npu, best_part(&own)));
+        }
+        parts
+    }
+
+    /// For each step of a group, the logarithm that the steps outside the group predict, and its own.
+    fn leave_out(&self, group: &[usize], inverse: &[Vec<f64>], ratios: &[f64]) -> Vec<[f64; 2]> {
+        // With K the covariance and a = K^-1 y: the prediction is y_g - ((K^-1)_gg)^-1 a_g.
+        let cell = |i: usize, j: usize| -> f64 { inverse.iter().map(|row| row[i] * row[j]).sum() };
+        let rows = group.iter().map(|&i| {
+            let cells = group.iter().map(|&j| cell(i, j));
+            cells.chain([self.weights[i]]).collect()
+        });
+        let differences = solve_linear(rows.collect());
+        let pairs = group.iter().zip(differences);
+        pairs
+            .map(|(&i, difference)| [ratios[i] - difference, ratios[i]])
+            .collect()
+    }
+
+    /// Mean of the logarithms of the rates of the steps that `wanted` selects.
+    fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
+        let steps = self.steps.iter().zip(&self.rates);
+        let picked = steps.filter(|(step, _)| wanted(step));
+        let picked: Vec<f64> = picked.map(|(_, rate)| *rate).collect();
+        (!picked.is_empty()).then(|| picked.iter().sum::<f64>() / picked.len() as f64)
+    }
+
+    /// Corrects the prediction of `run` and its interval.
+    fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
+        let seconds = predicted.makespan.seconds();
+        let interval = predicted.interval.map(|ends| ends.map(Span::seconds));
+        let job = StepKey::new(run);
+        let is_near = |step: &StepKey| step.npu == job.npu && step.format == job.format;
+        let rate = self.mean_rate(is_near);
+        let rate = rate.or_else(|| self.mean_rate(|step| step.npu == job.npu));
+        CorrectedRun {
+            one_rate: rate.map(|rate| model_flops(run) / libm::exp(rate)),
+            ..self.correct(&job, seconds, interval)
+        }
+    }
+
+    /// Returns the mean and the standard deviation of the logarithm for `job`, and the number of steps on its NPU class.
+    fn condition(&self, job: &StepKey) -> (f64, f64, usize) {
+        let steps = self.steps.iter();
+        let covariances: Vec<f64> = steps.map(|step| step.covariance(job)).collect();
+        let known = forward(&self.factor, &covariances);
+        let variance = job.covariance(job) + ALONE * ALONE - dot(&known, &known);
+        let steps = self.steps.iter().filter(|step| step.npu == job.npu);
+        (
+            dot(&covariances, &self.weights),
+            variance.max(ALONE * ALONE).sqrt(),
+            steps.count(),
+        )
+    }
+
+    /// Corrects a predicted time of `job` and its interval.
+    fn correct(&self, job: &StepKey, seconds: f64, interval: Option<[f64; 2]>) -> CorrectedRun {
+        let (mean, deviation, steps) = self.condition(job);
+        let part = match self.steps.iter().any(|step| step.has_products_of(job)) {
+            true => 1.0,
+            false => {
+                let known = self.parts.iter().find(|(npu, _)| *npu == job.npu);
+                known.map_or(0.0, |(_, part)| *part)
+            }
+        };
+        if part == 0.0 {
+            return CorrectedRun {
+                seconds,
+                interval,
+                steps,
+                one_rate: None,
+            };
+        }
+        let seconds = seconds * libm::exp(part * mean);
+        let side = libm::exp(SIDE * deviation);
+        CorrectedRun {
+            seconds,
+            interval: Some([seconds / side, seconds * side]),
+            steps,
+            one_rate: None,
+        }
+    }
+}
+
+/// The part of corrections with the least mean error, for groups of pairs of a predicted and an own logarithm; zero if
+/// the groups gain less than one standard error.
+fn best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
+    if groups.len() < LEAST_GROUPS {
+        return 1.0;
+    }
+    let error =
+        |part: f64, [predicted, own]: &[f64; 2]| (libm::exp(part * predicted - own) - 1.0).abs();
+    let total = |part: f64| -> f64 { groups.iter().flatten().map(|pair| error(part, pair)).sum() };
+    let best = PARTS
+        .into_iter()
+        .min_by(|a, b| total(*a).total_cmp(&total(*b)));
+    let best = best.unwrap_or_default();
+    let gains: Vec<f64> = (groups.iter())
+        .map(|group| {
+            let gains = group
+                .iter()
+                .map(|pair| error(0.0, pair) - error(best, pair));
+            gains.sum::<f64>() / group.len() as f64
+        })
+        .collect();
+    let count = gains.len() as f64;
+    let gain = gains.iter().sum::<f64>() / count;
+    let squares: f64 = gains.iter().map(|own| (own - gain) * (own - gain)).sum();
+    match gain < (squares / (count - 1.0) / count).sqrt() {
+        true => 0.0,
+        false => best,
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Solves the lower triangular equations.
+fn forward(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
+    let mut solution: Vec<f64> = Vec::with_capacity(right.len());
+    for (row, value) in factor.iter().zip(right) {
+        let known = dot(&row[..solution.len()], &solution);
+        solution.push((value - known) / row[solution.len()]);
+    }
+    solution
+}
+
+/// Corrects the predictions of `runs` by the measured `steps`, with their predicted seconds.
+pub fn correct_by_steps(
+    runs: &[MeasuredRun],
+    predicted: &[PredictedRun],
+    steps: &[MeasuredRun],
+    seconds: &[PredictedRun],
+) -> Vec<CorrectedRun> {
+    let seconds = seconds.iter().map(|run| run.makespan.seconds());
+    let known = StepResiduals::of_runs(steps.iter().zip(seconds));
+    let runs = runs.iter().zip(predicted);
+    runs.map(|(run, predicted)| known.correct_prediction(run, predicted))
+        .collect()
+}
+
+/// Corrects the prediction of each run by the runs with other values of the option `key`, which is `model` or an option
+/// of the table.
+pub fn correct_by_others(
+    runs: &[MeasuredRun],
+    predicted: &[PredictedRun],
+    key: &str,
+) -> Vec<CorrectedRun> {
+    let values: Vec<&str> = runs.iter().map(|run| value_of(run, key)).collect();
+    let mut distinct = values.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let mut corrected = vec![None; runs.len()];
+    for value in distinct {
+        let others = (0..runs.len()).filter(|&i| values[i] != value);
+        let known =
+            StepResiduals::of_runs(others.map(|i| (&runs[i], predicted[i].makespan.seconds())));
+        for i in (0..runs.len()).filter(|&i| values[i] == value) {
+            corrected[i] = Some(known.correct_prediction(&runs[i], &predicted[i]));
+        }
+    }
+    corrected.into_iter().flatten().collect()
+}
+
+/// The value of the option `key`. A model that is cut to fewer layers has the name of the whole model.
+fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
+    match key {
+        MODEL => &run.training.model.name,
+        key => run.options.get(key).map_or("", String::as_str),
+    }
+}
+
+/// FLOPs of a step on each NPU without recomputation: two for each multiplication that a causal mask leaves, and twice
+/// as many in the backward pass.
+fn model_flops(run: &MeasuredRun) -> f64 {
+    let (model, plan) = (&run.training.model, &run.training.plan);
+    let passes = if plan.trains() { 3.0 } else { 1.0 };
+    let products = model.multiplications() - model.skippable_multiplications();
+    2.0 * passes * products as f64 * plan.batch as f64 / plan.ranks() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Variance of a step.
+    const ALL: f64 =
+        NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR + PRODUCTS * PRODUCTS + ALONE * ALONE;
+
+    fn job(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepKey {
+        StepKey {
+            npu: (npu.to_owned(), 0),
+            format,
+            sizes,
+        }
+    }
+
+    #[test]
+    fn one_step_corrects_by_its_part_of_the_variance() {
+        // Two variables with covariance c and variance v: the mean is c / v of the ratio, the variance v - c^2 / v.
+        let step = job("a", Dtype::Bf16, [0.0; SIZES]);
+        let known = StepResiduals::new(vec![step.clone()], &[0.2]);
+        let far = job("a", Dtype::Fp8, [100.0; SIZES]);
+        let (common, all) = (NPU * NPU, ALL);
+        let (mean, deviation, steps) = known.condition(&far);
+        assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
+        assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
+        assert_eq!(steps, 1);
+        // The same job again: everything but the step's own part is common.
+        let (mean, _, _) = known.condition(&step);
+        let common = all - ALONE * ALONE;
+        assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
+    }
+
+    #[test]
+    fn two_steps_solve_two_equations() {
+        // Steps at a distance of 1 in one size, and a job between them.
+        let at = |x: f64| {
+            let mut sizes = [0.0; SIZES];
+            sizes[0] = x;
+            job("a", Dtype::Bf16, sizes)
+        };
+        let known = StepResiduals::new(vec![at(0.0), at(1.0)], &[0.1, -0.05]);
+        let c = |d: f64| NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR * (-d * d / 2.0_f64).exp();
+        let v = ALL;
+        // Cramer's rule for [v, c1; c1, v] w = [0.1, -0.05].
+        let determinant = v * v - c(1.0) * c(1.0);
+        let weights = [
+            (0.1 * v + 0.05 * c(1.0)) / determinant,
+            (-0.05 * v - 0.1 * c(1.0)) / determinant,
+        ];
+        let expected = c(0.25) * weights[0] + c(0.75) * weights[1];
+        let (mean, _, _) = known.condition(&at(0.25));
+        assert!((mean - expected).abs() < 1e-12, "{mean} {expected}");
+    }
+
+    #[test]
+    fn steps_on_other_npus_correct_nothing() {
+        let known = StepResiduals::new(vec![job("a", Dtype::Bf16, [0.0; SIZES])], &[0.3]);
+        let other = job("b", Dtype::Bf16, [0.0; SIZES]);
+        let corrected = known.correct(&other, 2.0, Some([1.0, 3.0]));
+        let same = CorrectedRun {
+            seconds: 2.0,
+            interval: Some([1.0, 3.0]),
+            steps: 0,
+            one_rate: None,
+        };
+        assert_eq!(corrected, same);
+    }
+
+    #[test]
+    fn groups_that_are_left_out_are_predicted_as_by_the_others_alone() {
+        let at = |x: f64| {
+            let mut sizes = [0.0; SIZES];
+            (sizes[0], sizes[3]) = (x.floor(), x);
+            job("a", Dtype::Bf16, sizes)
+        };
+        let steps = [0.0, 0.5, 1.0, 1.25, 2.0].map(at);
+        let ratios = [0.1, 0.12, -0.03, 0.0, 0.2];
+        let known = StepResiduals::new(steps.to_vec(), &ratios);
+        let mut inverse = vec![vec![0.0; 5]; 5];
+        for column in 0..5 {
+            let mut unit = vec![0.0; 5];
+            unit[column] = 1.0;
+            for (row, value) in inverse.iter_mut().zip(forward(&known.factor, &unit)) {
+                row[column] = value;
+            }
+        }
+        let found = known.leave_out(&[2, 3], &inverse, &ratios);
+        let others = [0, 1, 4].map(|i| steps[i].clone()).to_vec();
+        let others = StepResiduals::new(others, &[0.1, 0.12, 0.2]);
+        for (i, [predicted, own]) in [2, 3].into_iter().zip(found) {
+            let (mean, _, _) = others.condition(&steps[i]);
+            assert!((predicted - mean).abs() < 1e-9, "{predicted} {mean}");
+            assert_eq!(own, ratios[i]);
+        }
+    }
+
+    #[test]
+    fn groups_that_do_not_predict_one_another_are_not_used() {
+        let same = vec![vec![[0.1, 0.11]], vec![[0.1, 0.1]], vec![[0.1, 0.09]]];
+        assert_eq!(best_part(&same), 1.0);
+        let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
+        assert_eq!(best_part(&contrary), 0.0);
+        // One group that gains does not show that others would.
+        let one = vec![
+            vec![[0.1, 0.3]],
+            vec![[0.01, 0.0]],
+            vec![[0.01, 0.0]],
+            vec![[0.01, 0.0]],
+        ];
+        assert_eq!(best_part(&one), 0.0);
+    }
+}

@@ -1,0 +1,101 @@
+//! Signs of options: pairs of measured runs that differ in one option, and whether predictions have them in order.
+
+use super::MeasuredRun;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Relative difference that repeated measurements of one plan have; smaller ones are not clear.
+const CLEAR: f64 = 0.03;
+
+/// Degrees that change two at a time on the same number of NPUs.
+const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
+/// Options that one choice changes together.
+const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
+
+/// Pairs of runs that differ in one option.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct OptionSigns {
+    /// The option, or two that change together: `data, tensor`.
+    pub option: String,
+    /// Pairs whose measured times differ.
+    pub pairs: usize,
+    /// Pairs that predictions have in the measured order.
+    pub right: usize,
+    /// Pairs whose measured times differ by more than 3 %.
+    pub clear_pairs: usize,
+    /// Clear pairs in the measured order.
+    pub clear_right: usize,
+}
+
+/// Counts the pairs of `runs` that differ in one option, in ascending order of options.
+pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns> {
+    let mut found: BTreeMap<String, OptionSigns> = BTreeMap::new();
+    for (i, run) in runs.iter().enumerate() {
+        for (j, other) in runs.iter().enumerate().skip(i + 1) {
+            if run.file != other.file || run.measured == other.measured {
+                continue;
+            }
+            let Some(option) = difference(&run.options, &other.options) else {
+                continue;
+            };
+            let signs = found.entry(option.clone()).or_default();
+            signs.option = option;
+            let measured = other.measured / run.measured;
+            let is_right =
+                (measured > 1.0) == (predicted[j] > predicted[i]) && predicted[j] != predicted[i];
+            let is_clear = libm::log(measured).abs() > CLEAR;
+            signs.pairs += 1;
+            signs.right += usize::from(is_right);
+            signs.clear_pairs += usize::from(is_clear);
+            signs.clear_right += usize::from(is_clear && is_right);
+        }
+    }
+    found.into_values().collect()
+}
+
+/// Returns the option in which two runs differ; `None` if they differ in none or in several.
+fn difference(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> Option<String> {
+    let keys: BTreeSet<&str> = (one.iter())
+        .filter(|(key, value)| other.get(*key) != Some(value))
+        .chain(other.iter().filter(|(key, _)| !one.contains_key(*key)))
+        .map(|(key, _)| key.as_str())
+        .collect();
+    let keys: Vec<&str> = keys.into_iter().collect();
+    let is_one_choice = match &keys[..] {
+        [_] => true,
+        [a, b] => TOGETHER.contains(&[*a, *b]) || [a, b].iter().all(|key| DEGREES.contains(key)),
+        _ => false,
+    };
+    is_one_choice.then(|| keys.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let pairs = pairs.iter();
+        pairs
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn runs_differ_in_one_choice_or_are_no_pair() {
+        let base = options(&[("tensor", "2"), ("data", "4"), ("batch", "8")]);
+        let swapped = options(&[("tensor", "4"), ("data", "2"), ("batch", "8")]);
+        let smaller = options(&[("tensor", "2"), ("data", "4"), ("batch", "4")]);
+        let both = options(&[("tensor", "2"), ("data", "2"), ("batch", "4")]);
+        let mut linears = base.clone();
+        linears.extend(options(&[("linears", "fp8"), ("scaling", "delayed")]));
+        assert_eq!(difference(&base, &swapped).as_deref(), Some("data, tensor"));
+        assert_eq!(difference(&base, &smaller).as_deref(), Some("batch"));
+        assert_eq!(
+            difference(&base, &linears).as_deref(),
+            Some("linears, scaling")
+        );
+        // A degree and a batch are two choices.
+        assert_eq!(difference(&base, &both), None);
+        assert_eq!(difference(&base, &base), None);
+    }
+}
