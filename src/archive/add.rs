@@ -152,7 +152,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
             self.amounts.known += 1;
             return Ok(());
         }
-        let io = |error| ArchiveError::io(Path::new(""), "write", error);
+        let io = |error| ArchiveError::io_error(Path::new(""), "write", error);
         let chunks = self
             .encoder
             .encode(bytes, self.out.objects(), family, is_trace)
@@ -168,7 +168,7 @@ impl<'a, 'w> ObjectPacker<'a, 'w> {
 }
 
 /// Returns a name without its digits. Names of files of one family differ only in their digits.
-pub(super) fn family(name: &str) -> String {
+pub(super) fn strip_digits(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
@@ -182,7 +182,7 @@ pub fn add(
     let writer = ArchiveWriter::open(path)?;
     let before = writer.archive();
     if before.workloads().contains_key(&draft.name) && !draft.replace {
-        return Err(ArchiveError::refused(
+        return Err(ArchiveError::request_refused(
             format!(
                 "{}: the archive already has a workload `{}`",
                 path.display(),
@@ -217,7 +217,9 @@ pub fn add(
 }
 
 /// Splits the name of a trace into prefix and ending.
-fn parts(file: &chakram_trace::format::file::RankFile) -> Result<(String, String), ArchiveError> {
+fn split_trace_name(
+    file: &chakram_trace::format::file::RankFile,
+) -> Result<(String, String), ArchiveError> {
     let name = file.path.file_name().and_then(|name| name.to_str());
     let rank = format!(".{}.", file.rank);
     let split = name.and_then(|name| {
@@ -227,7 +229,7 @@ fn parts(file: &chakram_trace::format::file::RankFile) -> Result<(String, String
     split
         .filter(|(prefix, _)| !prefix.is_empty())
         .ok_or_else(|| {
-            ArchiveError::refused(
+            ArchiveError::request_refused(
                 format!(
                     "{}: a trace in an archive is named PREFIX.RANK.et",
                     file.path.display()
@@ -246,14 +248,17 @@ fn pack_workload(
     let mut traces: Vec<TraceRow> = Vec::new();
     let mut linked: Option<((u64, u64), String, u64)> = None;
     for file in &draft.found.files {
-        let (own, ending) = parts(file)?;
+        let (own, ending) = split_trace_name(file)?;
         let other = prefix.get_or_insert_with(|| own.clone());
         if *other != own {
             let found = format!(
                 "{}: the file names of a workload's traces need one prefix, but other traces begin with `{other}`",
                 file.path.display()
             );
-            return Err(ArchiveError::refused(found, "the traces of one job"));
+            return Err(ArchiveError::request_refused(
+                found,
+                "the traces of one job",
+            ));
         }
         // In generated jobs many ranks share one file under several names, which the function reads only once.
         let identity = chakram_trace::files::identity(&file.path);
@@ -299,7 +304,7 @@ fn pack_workload(
         let contents = TraceContents::open_compressed(path)?;
         let bytes = contents.as_slice();
         files.push(FileRow {
-            blake3: packer.pack(bytes, &family(&name), false)?,
+            blake3: packer.pack(bytes, &strip_digits(&name), false)?,
             name,
             bytes: bytes.len() as u64,
         });
@@ -332,7 +337,7 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Packs the objects that `entry` of `from` needs.
-pub(super) fn repack(
+pub(super) fn repack_workload(
     from: &Archive,
     entry: &WorkloadEntry,
     packer: &mut ObjectPacker<'_, '_>,
@@ -345,7 +350,7 @@ pub(super) fn repack(
     let files = entry
         .files
         .iter()
-        .map(|row| (&row.blake3, family(&row.name), false));
+        .map(|row| (&row.blake3, strip_digits(&row.name), false));
     let baselines = entry.baselines.iter().flat_map(|row| {
         [
             (&row.report, "report".to_owned(), false),

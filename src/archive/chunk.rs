@@ -106,7 +106,7 @@ impl ObjectEncoder {
         family: &str,
         is_trace: bool,
     ) -> io::Result<Vec<EncodedChunk>> {
-        let records = if is_trace { records(bytes) } else { None };
+        let records = if is_trace { split_records(bytes) } else { None };
         let plain = is_trace && self.level == CompressionLevel::Plain;
         let count = records.as_ref().map_or(0, Vec::len);
         let mut same = self.bases.iter().filter(|base| base.family == family);
@@ -140,7 +140,7 @@ impl ObjectEncoder {
                     let part = &records[at..at + taken];
                     let on = own.or_else(|| base.unwrap_or(&made).chunks.first());
                     let at_chunk = (number, position as u32);
-                    let (chunk, kept) = self.nodes(part, at == 0, on, at_chunk)?;
+                    let (chunk, kept) = self.encode_nodes(part, at == 0, on, at_chunk)?;
                     if let (Some(own), Some(columns)) = (own, &kept.decoded.columns) {
                         alike += own
                             .decoded
@@ -162,7 +162,7 @@ impl ObjectEncoder {
                     let size = framed_bytes(&records[at..at + taken]);
                     let (part, behind) = rest.split_at(size);
                     out.push(EncodedChunk {
-                        frame: compress(part, self.level.zstd(), None)?,
+                        frame: compress(part, self.level.zstd_level(), None)?,
                         coding: ChunkCoding::Plain,
                         unpacked: size as u64,
                         bytes: size as u64,
@@ -177,9 +177,9 @@ impl ObjectEncoder {
                 for (position, part) in bytes.chunks(TARGET).enumerate() {
                     let on = base.and_then(|base| base.chunks.get(position));
                     let at = (number, position as u32);
-                    let mut best = self.bytes(part, plain, on.filter(|_| !plain), at)?;
+                    let mut best = self.encode_bytes(part, plain, on.filter(|_| !plain), at)?;
                     if !plain {
-                        let lines = self.lines(part, on, at)?;
+                        let lines = self.encode_lines(part, on, at)?;
                         if lines.0.frame.len() < best.0.frame.len() {
                             best = lines;
                         }
@@ -196,13 +196,13 @@ impl ObjectEncoder {
         } else {
             let buffers = self.buffers.get_mut();
             let chunks = made.chunks.into_iter();
-            chunks.for_each(|kept| kept.decoded.recycle(buffers));
+            chunks.for_each(|kept| kept.decoded.recycle_into(buffers));
         }
         Ok(out)
     }
 
     /// Encodes a chunk as plain bytes, and keeps the chunk as a possible base.
-    fn bytes(
+    fn encode_bytes(
         &self,
         part: &[u8],
         plain: bool,
@@ -211,7 +211,7 @@ impl ObjectEncoder {
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
-            frame: compress(part, self.level.zstd(), dictionary)?,
+            frame: compress(part, self.level.zstd_level(), dictionary)?,
             coding: if plain {
                 ChunkCoding::Plain
             } else {
@@ -236,7 +236,7 @@ impl ObjectEncoder {
     }
 
     /// Encodes a chunk of nodes as columns, and keeps the chunk as a possible base.
-    fn nodes(
+    fn encode_nodes(
         &self,
         records: &[&[u8]],
         first: bool,
@@ -248,7 +248,7 @@ impl ObjectEncoder {
         } else {
             RecordKind::Nodes
         };
-        let (chunk, kept) = self.columns(records, kind, on, at)?;
+        let (chunk, kept) = self.encode_columns(records, kind, on, at)?;
         let chunk = EncodedChunk {
             bytes: framed_bytes(records) as u64,
             records: records.len() as u64,
@@ -258,18 +258,18 @@ impl ObjectEncoder {
     }
 
     /// Encodes a chunk of a text as columns of the text's lines, and keeps the chunk as a possible base.
-    fn lines(
+    fn encode_lines(
         &self,
         part: &[u8],
         on: Option<&BaseChunk>,
         at: ChunkRef,
     ) -> io::Result<(EncodedChunk, BaseChunk)> {
         let lines: Vec<&[u8]> = part.split_inclusive(|byte| *byte == b'\n').collect();
-        self.columns(&lines, RecordKind::Lines, on, at)
+        self.encode_columns(&lines, RecordKind::Lines, on, at)
     }
 
     /// Encodes records as columns, and keeps the columns as a possible base.
-    fn columns(
+    fn encode_columns(
         &self,
         bodies: &[&[u8]],
         kind: RecordKind,
@@ -288,7 +288,7 @@ impl ObjectEncoder {
         } = columns.encode(base, memory, buffers);
         let dictionary = on.map(|on| &on.decoded.unpacked[..]);
         let chunk = EncodedChunk {
-            frame: compress_parts(&unpacked, &ends, self.level.zstd(), dictionary)?,
+            frame: compress_parts(&unpacked, &ends, self.level.zstd_level(), dictionary)?,
             coding: if kind == RecordKind::Lines {
                 ChunkCoding::Lines
             } else {
@@ -315,7 +315,7 @@ impl ObjectEncoder {
 
 /// Splits a trace into its records, without their lengths; returns `None` if the bytes are not a trace, or if a
 /// length is not encoded minimally.
-fn records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
+fn split_records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut all = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {

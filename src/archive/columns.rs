@@ -129,7 +129,7 @@ impl TraceColumns {
         for number in &mut sequence {
             let outline = &index.outlines[*number as usize];
             let own = &values[from..from + outline.slots.len()];
-            let variant = index.structural.fix(&outline.slots, own, &mut fixed);
+            let variant = index.structural.fix_values(&outline.slots, own, &mut fixed);
             for at in (0..fixed.len()).filter(|&at| fixed[at].is_none()) {
                 values[kept] = values[from + at];
                 kept += 1;
@@ -140,7 +140,7 @@ impl TraceColumns {
             key.extend_from_slice(&variant.to_le_bytes());
             let known = index.templates.get(&key);
             *number = known.unwrap_or_else(|| {
-                let ops = outline.fix(&fixed);
+                let ops = outline.fix_slots(&fixed);
                 let pushed = templates.push(&ops, count);
                 pushed.expect("ops are well formed");
                 put_varint(&mut written, ops.len() as u64);
@@ -153,7 +153,7 @@ impl TraceColumns {
             Some(shape) => Arc::clone(shape),
             None => {
                 let mut own = buffers.shapes.pop().unwrap_or_default();
-                *own.sequence_mut() = sequence;
+                *own.template_sequence_mut() = sequence;
                 own.place(&templates, count, usize::MAX)
                     .expect("columns of slots are there");
                 Arc::new(own)
@@ -179,8 +179,8 @@ impl TraceColumns {
         pairs.filter(|(a, b)| a == b).count()
     }
 
-    /// Returns the column with this index, if it exists.
-    fn column(&self, number: usize) -> Option<ColumnSlice<'_>> {
+    /// Returns the column with this index, or `None`.
+    fn column_at(&self, number: usize) -> Option<ColumnSlice<'_>> {
         (number < self.count).then(|| {
             let range = self.shape.range(number);
             (self.shape.records(number), &self.values[range])
@@ -188,8 +188,8 @@ impl TraceColumns {
     }
 
     /// Returns all columns.
-    fn columns(&self) -> impl Iterator<Item = ColumnSlice<'_>> {
-        (0..self.count).filter_map(|number| self.column(number))
+    fn all_columns(&self) -> impl Iterator<Item = ColumnSlice<'_>> {
+        (0..self.count).filter_map(|number| self.column_at(number))
     }
 
     /// Encodes the columns, without templates of `base`, into `bytes`, whose memory is reused.
@@ -210,11 +210,11 @@ impl TraceColumns {
         out.extend_from_slice(&self.written);
         let base_sequence = base.map(|base| base.shape.sequence());
         encode_sequence(sequence, base_sequence, &mut writer);
-        self.ids(&mut buffers.ids);
+        self.read_ids(&mut buffers.ids);
         let (mut others, known) = match base {
             Some(base) => (base.relations.clone(), &base.chosen[..]),
             None => (
-                relations::relations(self.columns(), sequence.len()),
+                relations::relations(self.all_columns(), sequence.len()),
                 &[][..],
             ),
         };
@@ -224,18 +224,20 @@ impl TraceColumns {
         let first = (0..self.count).filter(|&number| others[number].is_empty());
         let then = (0..self.count).filter(|&number| !others[number].is_empty());
         for number in first.chain(then) {
-            let (records, values) = self.column(number).unwrap_or_default();
+            let (records, values) = self.column_at(number).unwrap_or_default();
             if values.is_empty() {
                 continue;
             }
             let other = |at: usize| {
                 let other = *others[number].get(at)?;
-                Some((other as u32, self.column(other)?))
+                Some((other as u32, self.column_at(other)?))
             };
             let view = ColumnView {
                 records,
                 others: [other(0), other(1)],
-                ..self.shape.view(number, &self.templates, base, &buffers.ids)
+                ..self
+                    .shape
+                    .column_view(number, &self.templates, base, &buffers.ids)
             };
             put_varint(&mut writer.bytes, number as u64);
             let likely = known.get(number).copied().flatten();
@@ -277,7 +279,12 @@ impl TraceColumns {
         let base_shape = base.map(|base| &base.shape);
         let mut own = buffers.shapes.pop().unwrap_or_default();
         let base_sequence = base_shape.map(|shape| shape.sequence());
-        let same = decode_sequence(&mut input, records, base_sequence, own.sequence_mut())?;
+        let same = decode_sequence(
+            &mut input,
+            records,
+            base_sequence,
+            own.template_sequence_mut(),
+        )?;
         let shape = match base_shape.filter(|_| same && count >= known) {
             Some(shape) => {
                 buffers.shapes.push(own);
@@ -294,7 +301,7 @@ impl TraceColumns {
         }
         let mut values = buffers.values.pop().unwrap_or_default();
         // Every column is decoded, so all old values are overwritten.
-        resize(&mut values, all);
+        resize_uninitialised(&mut values, all);
         buffers.ids.clear();
         buffers.ids.resize(records, 0);
         let full = (0..count).filter(|&number| !shape.range(number).is_empty());
@@ -322,7 +329,7 @@ impl TraceColumns {
                 };
                 there.then(|| (shape.records(other), values))
             };
-            let view = shape.view(number, &templates, base, &buffers.ids);
+            let view = shape.column_view(number, &templates, base, &buffers.ids);
             choose::decode(&mut input, own, others, &view)?;
             if number == IDS {
                 let records = shape.records(IDS).iter();
@@ -344,7 +351,7 @@ impl TraceColumns {
     }
 
     /// Gives the memory of the columns to `buffers`, for the next chunk.
-    pub fn recycle(self, buffers: &mut ColumnBuffers) {
+    pub fn recycle_into(self, buffers: &mut ColumnBuffers) {
         buffers.values.push(self.values);
         buffers.shapes.extend(Arc::into_inner(self.shape));
         buffers.layers.extend(self.templates.into_layer());
@@ -372,7 +379,7 @@ impl TraceColumns {
             let most = template.most();
             if writer.room() < most {
                 let left = give(writer.written())?;
-                writer.restart();
+                writer.restart_at_begin();
                 writer.reserve(most.min(left));
             }
             let value = |column| {
@@ -389,10 +396,10 @@ impl TraceColumns {
     }
 
     /// Sets `ids` to the id of each record; a record without an id gets 0.
-    fn ids(&self, ids: &mut Vec<u64>) {
+    fn read_ids(&self, ids: &mut Vec<u64>) {
         ids.clear();
         ids.resize(self.shape.sequence().len(), 0);
-        if let Some((records, values)) = self.column(IDS) {
+        if let Some((records, values)) = self.column_at(IDS) {
             for (record, id) in records.iter().zip(values) {
                 ids[*record as usize] = *id;
             }
@@ -402,7 +409,7 @@ impl TraceColumns {
 
 /// Sets the length of `list` to `count`, with arbitrary contents. Zeroed new memory costs nothing; filling old memory
 /// costs time.
-fn resize<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
+fn resize_uninitialised<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
     if list.capacity() < count {
         *list = vec![T::default(); count];
     } else {
@@ -412,7 +419,7 @@ fn resize<T: Clone + Default>(list: &mut Vec<T>, count: usize) {
 
 impl RecordShape {
     /// Returns the inputs for predicting column `number`, except other columns.
-    fn view<'v>(
+    fn column_view<'v>(
         &'v self,
         number: usize,
         templates: &TemplateTable,
@@ -425,7 +432,7 @@ impl RecordShape {
             ids: if number == IDS { &[] } else { ids },
             sequence: self.sequence(),
             templates: templates.len(),
-            base: base.and_then(|base| base.column(number)),
+            base: base.and_then(|base| base.column_at(number)),
             others: [None; 2],
         }
     }

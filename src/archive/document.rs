@@ -241,7 +241,7 @@ impl WorkloadEntry {
     /// Fails if a name would lead outside a folder, a rank occurs twice, or a hash is malformed.
     pub fn check(&self) -> Result<(), ArchiveError> {
         let wrong = |found: String| {
-            Err(ArchiveError::broken(format!(
+            Err(ArchiveError::broken_archive(format!(
                 "workload `{}`: {found}",
                 chakram_trace::format::escape(&self.name)
             )))
@@ -291,7 +291,7 @@ pub fn check_name(name: &str) -> Result<(), ArchiveError> {
     if name.split('/').all(is_file_name) && !name.contains("::") && name.len() <= 255 {
         return Ok(());
     }
-    Err(ArchiveError::refused(
+    Err(ArchiveError::request_refused(
         format!(
             "`{}` is not a name of a workload",
             chakram_trace::format::escape(name)

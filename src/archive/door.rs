@@ -42,7 +42,7 @@ impl From<ArchiveError> for TraceError {
 }
 
 /// Splits `ARCHIVE::REST`; returns `None` if `path` has another form, or if a file with exactly that name exists.
-fn split(path: &Path) -> Option<(PathBuf, &str)> {
+fn split_path(path: &Path) -> Option<(PathBuf, &str)> {
     let (archive, rest) = path.to_str()?.split_once("::")?;
     let named = !archive.is_empty() && !rest.is_empty() && !path.exists();
     named.then(|| (PathBuf::from(archive), rest))
@@ -51,7 +51,7 @@ fn split(path: &Path) -> Option<(PathBuf, &str)> {
 /// Finds the traces of `ARCHIVE::WORKLOAD`; returns `None` if `path` is an ordinary path. The traces are read only
 /// when they are opened.
 pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
-    let Some((archive, name)) = split(path) else {
+    let Some((archive, name)) = split_path(path) else {
         return Ok(None);
     };
     let archive = Arc::new(Archive::open(&archive)?);
@@ -86,7 +86,7 @@ pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceE
 /// Reads the file `ARCHIVE::WORKLOAD/FILE`; returns `None` if `path` has another form, or if the workload has no such
 /// file.
 pub fn read_path(path: &Path) -> Result<Option<Vec<u8>>, ArchiveError> {
-    let Some((archive, rest)) = split(path) else {
+    let Some((archive, rest)) = split_path(path) else {
         return Ok(None);
     };
     let archive = Archive::open(&archive)?;

@@ -85,14 +85,15 @@ const NAME_BYTES: u64 = 8;
 fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        opened => opened.map_err(|error| ArchiveError::io(path, "read", error))?,
+        opened => opened.map_err(|error| ArchiveError::io_error(path, "read", error))?,
     };
     let mut hasher = blake3::Hasher::new();
-    std::io::copy(&mut file, &mut hasher).map_err(|error| ArchiveError::io(path, "read", error))?;
+    std::io::copy(&mut file, &mut hasher)
+        .map_err(|error| ArchiveError::io_error(path, "read", error))?;
     if hash == Some(&*hasher.finalize().to_hex()) {
         return Ok(());
     }
-    Err(ArchiveError::refused(
+    Err(ArchiveError::request_refused(
         format!(
             "{}: a different file exists, and extraction does not replace it",
             path.display()
@@ -126,7 +127,7 @@ impl Archive {
                 thousands(files.sum()),
                 Bytes(claimed)
             );
-            ArchiveError::broken(found).in_file(self.path())
+            ArchiveError::broken_archive(found).in_file(self.path())
         })
     }
 
@@ -172,13 +173,13 @@ impl Archive {
                 continue;
             }
             let mut file = outputs.create(&path)?;
-            let io = |error| ArchiveError::io(&path, "write", error);
+            let io = |error| ArchiveError::io_error(&path, "write", error);
             let mut write = |part: &[u8]| file.write_all(part).map_err(io);
             match nodes {
                 None => self.copy(hash, &mut write)?,
                 Some(nodes) => self
                     .copy_nodes(hash, nodes, &mut write)
-                    .map_err(|error| error.about(&name))?,
+                    .map_err(|error| error.about_subject(&name))?,
             }
             before = Some((hash, outputs.finish(file)?));
             written.push(path);
@@ -198,7 +199,7 @@ impl Archive {
         let Some(all) = self.nodes(hash)? else {
             let found =
                 "the trace's records are unknown, because the archive stores it as plain bytes";
-            return Err(ArchiveError::refused(
+            return Err(ArchiveError::request_refused(
                 found,
                 format!("without {}", SettingKey::Nodes),
             ));
@@ -206,7 +207,7 @@ impl Archive {
         if nodes.first >= all {
             let found = format!("the trace has {all} nodes, but none in this range");
             let hint = format!("{} 0-{}", SettingKey::Nodes, all.saturating_sub(1));
-            return Err(ArchiveError::refused(found, hint));
+            return Err(ArchiveError::request_refused(found, hint));
         }
         // The metadata is the record before the nodes.
         self.copy_records(hash, 0..1, out)?;

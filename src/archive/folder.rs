@@ -4,7 +4,7 @@
 //! a reader sees the archive either before or after the commit.
 
 use super::document::{SCHEMA, SegmentStart};
-use super::segment::{Segment, SegmentFile, crc32, start_of};
+use super::segment::{Segment, SegmentFile, compute_crc32, start_of};
 use super::segment_file::{SegmentBody, write_file};
 use super::segments::segments;
 use super::tail::ArchiveTail;
@@ -42,17 +42,17 @@ struct PackRow {
 }
 
 impl Manifest {
-    fn read(path: &Path) -> Result<Self, ArchiveError> {
+    fn read_file(path: &Path) -> Result<Self, ArchiveError> {
         let path = path.join(MANIFEST);
-        let io = |error| ArchiveError::io(&path, "read", error);
+        let io = |error| ArchiveError::io_error(&path, "read", error);
         let file = File::open(&path).map_err(io)?;
         let length = file.metadata().map_err(io)?.len();
         let text = read_text(&file, length).map_err(io)?;
-        let wrong = |found: &str| ArchiveError::broken(found).in_file(&path);
+        let wrong = |found: &str| ArchiveError::broken_archive(found).in_file(&path);
         let (line, sum) = text
             .split_once('\n')
             .ok_or_else(|| wrong("the manifest has no checksum"))?;
-        if sum != format!("{:08x}\n", crc32(line.as_bytes())) {
+        if sum != format!("{:08x}\n", compute_crc32(line.as_bytes())) {
             return Err(wrong("the checksum does not match"));
         }
         let this: Self = serde_json::from_str(line).map_err(|error| wrong(&error.to_string()))?;
@@ -62,26 +62,26 @@ impl Manifest {
         if this
             .packs
             .iter()
-            .any(|pack| pack.file != pack_name(pack.number()))
+            .any(|pack| pack.file != pack_name(pack.pack_number()))
         {
             return Err(wrong("a pack has an invalid name"));
         }
         Ok(this)
     }
 
-    fn write(&self, path: &Path) -> Result<(), ArchiveError> {
+    fn write_file(&self, path: &Path) -> Result<(), ArchiveError> {
         let path = path.join(MANIFEST);
-        let io = |error| ArchiveError::io(&path, "write", error);
+        let io = |error| ArchiveError::io_error(&path, "write", error);
         let line = serde_json::to_string(self).expect("a manifest is JSON");
         let mut file = OutputSet::default().create(&path)?;
-        file.write_all(format!("{line}\n{:08x}\n", crc32(line.as_bytes())).as_bytes())
+        file.write_all(format!("{line}\n{:08x}\n", compute_crc32(line.as_bytes())).as_bytes())
             .map_err(io)?;
         Ok(file.commit()?)
     }
 }
 
 impl PackRow {
-    fn number(&self) -> u64 {
+    fn pack_number(&self) -> u64 {
         let digits = self.file.strip_suffix(ENDING).unwrap_or("");
         digits.parse().unwrap_or(u64::MAX)
     }
@@ -94,7 +94,7 @@ fn pack_name(number: u64) -> String {
 /// Opens the segments of the archive `path`, and finds a pack that was written but that the manifest does not list.
 pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
-        return Err(ArchiveError::refused(
+        return Err(ArchiveError::request_refused(
             format!("{}: this folder is not an archive", path.display()),
             "chakram archive create",
         ));
@@ -103,17 +103,17 @@ pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveE
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {
-        let manifest = Manifest::read(path)?;
-        match packs(path, &manifest) {
+        let manifest = Manifest::read_file(path)?;
+        match open_packs(path, &manifest) {
             Err(error) if error.is_missing() => last = Some(error),
             Err(error) => return Err(error),
-            Ok(segments) => return Ok((segments, uncommitted(path, &manifest)?)),
+            Ok(segments) => return Ok((segments, find_uncommitted(path, &manifest)?)),
         }
     }
     Err(last.expect("one try failed"))
 }
 
-fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError> {
+fn open_packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError> {
     let mut all = Vec::new();
     for row in &manifest.packs {
         let file = path.join(PACKS).join(&row.file);
@@ -132,7 +132,7 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
                     "the file is not the pack of {} bytes that the manifest names",
                     row.bytes
                 );
-                return Err(ArchiveError::broken(found).in_file(&file));
+                return Err(ArchiveError::broken_archive(found).in_file(&file));
             }
         }
     }
@@ -140,14 +140,14 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
 }
 
 /// Finds a pack that a command wrote but did not commit; the name of its file has the manifest's next number.
-fn uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
+fn find_uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
     let pack = path.join(PACKS).join(pack_name(manifest.next));
     if !pack.is_file() {
         return Ok(None);
     }
     let lock = File::open(path.join(LOCK)).and_then(|file| Ok(file.try_lock_shared()?));
     let is_locked = lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-    if !is_locked && Manifest::read(path)?.next != manifest.next {
+    if !is_locked && Manifest::read_file(path)?.next != manifest.next {
         return Ok(None);
     }
     let file = SegmentFile::open(&pack)?;
@@ -161,7 +161,7 @@ fn uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, 
 
 /// Creates an empty archive in the folder `path`.
 pub fn create(path: &Path) -> Result<(), ArchiveError> {
-    let io = |error| ArchiveError::io(path, "create", error);
+    let io = |error| ArchiveError::io_error(path, "create", error);
     fs::create_dir_all(path.join(PACKS)).map_err(io)?;
     File::create(path.join(LOCK)).map_err(io)?;
     let manifest = Manifest {
@@ -169,7 +169,7 @@ pub fn create(path: &Path) -> Result<(), ArchiveError> {
         next: 1,
         packs: Vec::new(),
     };
-    manifest.write(path)
+    manifest.write_file(path)
 }
 
 fn write_pack(
@@ -184,7 +184,7 @@ fn write_pack(
     let (found, _) = segments(SegmentFile::open(&file)?)?;
     let segment = found
         .first()
-        .ok_or_else(|| ArchiveError::broken("the pack has no end").in_file(&file))?;
+        .ok_or_else(|| ArchiveError::broken_archive("the pack has no end").in_file(&file))?;
     Ok(PackRow {
         file: name,
         bytes: segment.end.length,
@@ -200,7 +200,7 @@ fn with_pack(
     start: SegmentStart,
     body: &mut SegmentBody<'_>,
 ) -> Result<Manifest, ArchiveError> {
-    let mut manifest = Manifest::read(path)?;
+    let mut manifest = Manifest::read_file(path)?;
     let row = write_pack(path, manifest.next, start, body)?;
     manifest.next += 1;
     manifest.packs.push(row);
@@ -213,7 +213,7 @@ pub fn add(
     start: SegmentStart,
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
-    with_pack(path, start, body)?.write(path)
+    with_pack(path, start, body)?.write_file(path)
 }
 
 /// Replaces all packs by one pack. The folder must be locked.
@@ -225,7 +225,7 @@ pub fn replace(
     let mut manifest = with_pack(path, start, body)?;
     let number = manifest.next - 1;
     manifest.packs.drain(..manifest.packs.len() - 1);
-    manifest.write(path)?;
+    manifest.write_file(path)?;
     // All packs that the catalogue does not list, including packs of interrupted commands, are
     // unused now.
     for entry in fs::read_dir(path.join(PACKS))

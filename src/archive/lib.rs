@@ -75,7 +75,7 @@ impl SettingChoice for CompressionLevel {
 }
 
 impl CompressionLevel {
-    fn zstd(self) -> i32 {
+    fn zstd_level(self) -> i32 {
         match self {
             Self::Plain | Self::Default => 3,
             Self::Best => 19,
@@ -87,7 +87,7 @@ impl CompressionLevel {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The archive's bytes were changed, or the file never was an archive.
-    #[error("{}{found}", Self::place(.file.as_deref(), *.at))]
+    #[error("{}{found}", Self::describe_location(.file.as_deref(), *.at))]
     Broken {
         /// The archive, or a file of the archive.
         file: Option<PathBuf>,
@@ -120,13 +120,13 @@ pub enum ArchiveError {
 }
 
 impl ArchiveError {
-    fn place(file: Option<&Path>, at: Option<u64>) -> String {
+    fn describe_location(file: Option<&Path>, at: Option<u64>) -> String {
         let file = file.map_or("archive".to_owned(), |file| file.display().to_string());
         let at = at.map_or(String::new(), |at| format!(", byte {at}"));
         format!("{file}{at}: ")
     }
 
-    fn broken(found: impl Into<String>) -> Self {
+    fn broken_archive(found: impl Into<String>) -> Self {
         Self::Broken {
             file: None,
             at: None,
@@ -134,14 +134,14 @@ impl ArchiveError {
         }
     }
 
-    fn refused(found: impl Into<String>, hint: impl Into<String>) -> Self {
+    fn request_refused(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Refused {
             found: found.into(),
             hint: hint.into(),
         }
     }
 
-    fn io(file: &Path, doing: &'static str, source: io::Error) -> Self {
+    fn io_error(file: &Path, doing: &'static str, source: io::Error) -> Self {
         Self::Io {
             file: file.to_owned(),
             doing,
@@ -164,7 +164,7 @@ impl ArchiveError {
     }
 
     /// Inserts the subject `name` before the finding of an error about invalid input.
-    fn about(mut self, name: &str) -> Self {
+    fn about_subject(mut self, name: &str) -> Self {
         if let Self::Refused { found, .. } = &mut self {
             *found = format!("{}: {found}", chakram_trace::format::escape(name));
         }

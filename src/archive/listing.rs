@@ -2,7 +2,7 @@
 
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{DescribedWorkload, MetadataValue};
-use super::store::{committed, located};
+use super::store::{apply_change, locate_segments};
 use super::tail::ArchiveTail;
 use super::{ArchiveError, WorkloadEntry};
 use serde::Deserialize;
@@ -139,7 +139,7 @@ impl ArchiveListing {
     ///
     /// Fails if `path` is not an archive, or if a catalogue cannot be unpacked.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        let (segments, tail) = located(path)?;
+        let (segments, tail) = locate_segments(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
         let texts = segments.into_iter().map(|segment| {
             let text = segment.catalogue_text()?;
@@ -172,7 +172,7 @@ impl ArchiveListing {
         for (segment, text) in &self.catalogues {
             let change: CatalogueChange<ListedWorkload<'_>> = segment.parse_catalogue(text)?;
             let check = |row: &ListedWorkload<'_>| check_name(&row.name);
-            committed(&mut all, change, check, |row| row.name.clone())
+            apply_change(&mut all, change, check, |row| row.name.clone())
                 .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(all)

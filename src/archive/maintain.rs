@@ -1,6 +1,6 @@
 //! Merges archives, and removes expired workloads and unused objects.
 
-use super::add::{ObjectPacker, repack};
+use super::add::{ObjectPacker, repack_workload};
 use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitPlan};
@@ -53,7 +53,7 @@ pub fn merge(
                         source.path().display(),
                         into.display()
                     );
-                    return Err(ArchiveError::refused(
+                    return Err(ArchiveError::request_refused(
                         found,
                         "extract the workload, and add it under another name",
                     ));
@@ -72,7 +72,7 @@ pub fn merge(
         let mut change = CatalogueChange::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
-            repack(source, entry, &mut packer, done)?;
+            repack_workload(source, entry, &mut packer, done)?;
             let mut entry = (*entry).clone();
             entry
                 .provenance
@@ -111,7 +111,7 @@ pub struct CollectResult {
 /// Returns the workloads whose last day of retention is before the day `as_of`.
 pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
-        return Err(ArchiveError::refused(
+        return Err(ArchiveError::request_refused(
             format!("`{}` is not a date", chakram_trace::format::escape(as_of)),
             "YYYY-MM-DD",
         ));
@@ -146,7 +146,7 @@ pub fn collect(
         let mut change = CatalogueChange::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
-            repack(&before, entry, &mut packer, done)?;
+            repack_workload(&before, entry, &mut packer, done)?;
             change.workloads.push((*entry).clone());
         }
         Ok(change)

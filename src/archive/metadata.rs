@@ -50,7 +50,7 @@ impl MetadataValue {
     pub fn parse(key: &str, text: &str) -> Result<Self, ArchiveError> {
         let own = KEYS.iter().find(|(known, _)| *known == key);
         let Some((_, kind)) = own else {
-            return Ok(Self::guess(text));
+            return Ok(Self::guess_type(text));
         };
         Self::of_type(*kind, text).ok_or_else(|| {
             let (what, hint) = match kind {
@@ -59,7 +59,7 @@ impl MetadataValue {
                 MetadataType::Version => ("a version", "for example 2.5.1"),
                 MetadataType::Date => ("a date", "YYYY-MM-DD"),
             };
-            ArchiveError::refused(
+            ArchiveError::request_refused(
                 format!(
                     "{key}: `{}` is not {what}",
                     chakram_trace::format::escape(text)
@@ -69,7 +69,7 @@ impl MetadataValue {
         })
     }
 
-    fn guess(text: &str) -> Self {
+    fn guess_type(text: &str) -> Self {
         let kinds = [
             MetadataType::Number,
             MetadataType::Date,
@@ -95,11 +95,11 @@ impl MetadataValue {
     }
 
     /// Compares the value with the text of a query; returns `None` if the types differ.
-    fn compare(&self, text: &str) -> Option<Ordering> {
+    fn compare_with(&self, text: &str) -> Option<Ordering> {
         match self {
             Self::Text(own) => Some(own.to_lowercase().cmp(&text.to_lowercase())),
             Self::Number(own) => own.partial_cmp(&text.parse().ok()?),
-            Self::Version(own) => Some(version(own).cmp(&version(text))),
+            Self::Version(own) => Some(version_parts(own).cmp(&version_parts(text))),
             Self::Date(own) => is_date(text).then(|| own[..].cmp(text)),
         }
     }
@@ -138,7 +138,7 @@ pub fn is_date(text: &str) -> bool {
 
 /// Returns the parts of a version in a form that sorts correctly: numbers sort by length and digits, and other text
 /// sorts last.
-fn version(text: &str) -> Vec<(usize, &str)> {
+fn version_parts(text: &str) -> Vec<(usize, &str)> {
     let mut parts: Vec<(usize, &str)> = text
         .split(['.', '+', '-'])
         .map(|part| {
@@ -206,16 +206,16 @@ pub trait DescribedWorkload {
 impl MetadataQuery {
     /// Parses a query.
     pub fn parse(text: &str) -> Result<Self, ArchiveError> {
-        let tokens = tokens(text)?;
+        let tokens = tokenize(text)?;
         let mut parser = QueryParser {
             tokens: &tokens,
             at: 0,
             text,
         };
-        let query = parser.any(0)?;
-        match parser.peek() {
+        let query = parser.parse_or(0)?;
+        match parser.peek_token() {
             None => Ok(query),
-            Some(_) => Err(parser.wrong("`and` or `or`")),
+            Some(_) => Err(parser.unexpected_token("`and` or `or`")),
         }
     }
 
@@ -238,7 +238,7 @@ impl MetadataQuery {
                     let own = own.to_string().to_lowercase();
                     return own.contains(&text.to_lowercase());
                 }
-                let order = own.compare(text);
+                let order = own.compare_with(text);
                 match comparison {
                     Comparison::Equal => order == Some(Ordering::Equal),
                     Comparison::NotEqual => order != Some(Ordering::Equal),
@@ -273,7 +273,7 @@ const SIGNS: [(&str, Option<Comparison>); 9] = [
     (")", None),
 ];
 
-fn tokens(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
+fn tokenize(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
     let mut all = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -282,7 +282,7 @@ fn tokens(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
             rest = &rest[sign.len()..];
         } else if let Some(quoted) = rest.strip_prefix(['"', '\'']) {
             let end = quoted.find(&rest[..1]).ok_or_else(|| {
-                ArchiveError::refused(
+                ArchiveError::request_refused(
                     format!("`{text}`: a quotation does not end"),
                     "a second quotation mark",
                 )
@@ -293,7 +293,7 @@ fn tokens(text: &str) -> Result<Vec<QueryToken>, ArchiveError> {
             let ends = |c: char| c.is_whitespace() || "!<>=~()\"'".contains(c);
             let end = rest.find(ends).unwrap_or(rest.len()).max(1);
             if rest.starts_with('!') {
-                return Err(ArchiveError::refused(
+                return Err(ArchiveError::request_refused(
                     format!("`{text}`: `!` alone means nothing"),
                     "!= or not",
                 ));
@@ -313,80 +313,81 @@ struct QueryParser<'t> {
 }
 
 impl QueryParser<'_> {
-    fn peek(&self) -> Option<&QueryToken> {
+    fn peek_token(&self) -> Option<&QueryToken> {
         self.tokens.get(self.at)
     }
 
-    fn wrong(&self, expected: &str) -> ArchiveError {
-        let found = match self.peek() {
+    fn unexpected_token(&self, expected: &str) -> ArchiveError {
+        let found = match self.peek_token() {
             None => "its end".to_owned(),
             Some(QueryToken::Word(word, _)) => format!("`{word}`"),
             Some(QueryToken::Sign(sign)) => format!("`{sign}`"),
         };
-        ArchiveError::refused(
+        ArchiveError::request_refused(
             format!("`{}`: expected {expected}, found {found}", self.text),
             "for example 'gpu = h100 and framework >= 2.5'",
         )
     }
 
     fn takes_word(&mut self, word: &str) -> bool {
-        let found = matches!(self.peek(), Some(QueryToken::Word(own, false)) if own == word);
+        let found = matches!(self.peek_token(), Some(QueryToken::Word(own, false)) if own == word);
         self.at += usize::from(found);
         found
     }
 
     fn takes_sign(&mut self, sign: &str) -> bool {
-        let found = matches!(self.peek(), Some(QueryToken::Sign(own)) if *own == sign);
+        let found = matches!(self.peek_token(), Some(QueryToken::Sign(own)) if *own == sign);
         self.at += usize::from(found);
         found
     }
 
-    fn any(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
-        let mut query = self.all(depth)?;
+    fn parse_or(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
+        let mut query = self.parse_and(depth)?;
         while self.takes_word("or") {
-            query = MetadataQuery::Or(Box::new(query), Box::new(self.all(depth)?));
+            query = MetadataQuery::Or(Box::new(query), Box::new(self.parse_and(depth)?));
         }
         Ok(query)
     }
 
-    fn all(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
-        let mut query = self.one(depth)?;
+    fn parse_and(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
+        let mut query = self.parse_term(depth)?;
         while self.takes_word("and") {
-            query = MetadataQuery::And(Box::new(query), Box::new(self.one(depth)?));
+            query = MetadataQuery::And(Box::new(query), Box::new(self.parse_term(depth)?));
         }
         Ok(query)
     }
 
-    fn one(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
+    fn parse_term(&mut self, depth: usize) -> Result<MetadataQuery, ArchiveError> {
         if depth > DEPTH {
-            return Err(self.wrong("fewer parentheses within one another"));
+            return Err(self.unexpected_token("fewer parentheses within one another"));
         }
         if self.takes_word("not") {
-            return Ok(MetadataQuery::Not(Box::new(self.one(depth + 1)?)));
+            return Ok(MetadataQuery::Not(Box::new(self.parse_term(depth + 1)?)));
         }
         if self.takes_sign("(") {
-            let query = self.any(depth + 1)?;
+            let query = self.parse_or(depth + 1)?;
             return if self.takes_sign(")") {
                 Ok(query)
             } else {
-                Err(self.wrong("`)`"))
+                Err(self.unexpected_token("`)`"))
             };
         }
-        let Some(QueryToken::Word(key, _)) = self.peek().cloned() else {
-            return Err(self.wrong("a key"));
+        let Some(QueryToken::Word(key, _)) = self.peek_token().cloned() else {
+            return Err(self.unexpected_token("a key"));
         };
         self.at += 1;
-        let comparison = match self.peek() {
+        let comparison = match self.peek_token() {
             Some(QueryToken::Sign(sign)) => SIGNS
                 .iter()
                 .find(|(own, _)| own == sign)
                 .and_then(|(_, c)| *c),
             _ => None,
         };
-        let comparison = comparison.ok_or_else(|| self.wrong("a comparison: = != < <= > >= ~"))?;
+        let comparison =
+            comparison.ok_or_else(|| self.unexpected_token("a comparison: = != < <= > >= ~"))?;
         self.at += 1;
-        let Some(QueryToken::Word(value, _)) = self.peek().cloned() else {
-            return Err(self.wrong("a value"));
+        let Some(QueryToken::Word(value, _)) = self.peek_token().cloned() else {
+            return Err(self.unexpected_token("a value"));
         };
         self.at += 1;
         Ok(MetadataQuery::Compare(key, comparison, value))

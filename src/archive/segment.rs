@@ -59,7 +59,7 @@ impl SegmentEnd {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(&self.digest);
-        let crc = crc32(&out);
+        let crc = compute_crc32(&out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
     }
@@ -71,7 +71,7 @@ impl SegmentEnd {
         let head = [&MAGIC[..], &(END_BYTES as u32 - 8).to_le_bytes(), &END].concat();
         if bytes.len() as u64 != END_BYTES
             || !body.starts_with(&head)
-            || *crc != crc32(body).to_le_bytes()
+            || *crc != compute_crc32(body).to_le_bytes()
         {
             return None;
         }
@@ -99,7 +99,7 @@ impl SegmentEnd {
 }
 
 /// Returns the CRC-32 of `bytes`, as zlib computes it.
-pub fn crc32(bytes: &[u8]) -> u32 {
+pub fn compute_crc32(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);
     crc.sum()
@@ -124,11 +124,11 @@ impl<W: Write> SegmentWriter<W> {
             objects: Vec::new(),
             hashes: BTreeSet::new(),
         };
-        this.document(START, start)?;
+        this.write_document(START, start)?;
         Ok(this)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn write_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)?;
         self.hasher.update(bytes);
         self.at += bytes.len() as u64;
@@ -136,20 +136,24 @@ impl<W: Write> SegmentWriter<W> {
     }
 
     /// Writes `contents` in a skippable frame; returns the offset and the length of `contents`.
-    fn skippable(&mut self, letters: [u8; 4], contents: &[u8]) -> io::Result<(u64, u64)> {
+    fn write_skippable(&mut self, letters: [u8; 4], contents: &[u8]) -> io::Result<(u64, u64)> {
         let size = u32::try_from(contents.len() + 4)
             .map_err(|_| io::Error::other("a frame would be larger than 4 GiB"))?;
-        self.write(&MAGIC)?;
-        self.write(&size.to_le_bytes())?;
-        self.write(&letters)?;
+        self.write_bytes(&MAGIC)?;
+        self.write_bytes(&size.to_le_bytes())?;
+        self.write_bytes(&letters)?;
         let at = self.at;
-        self.write(contents)?;
+        self.write_bytes(contents)?;
         Ok((at, contents.len() as u64))
     }
 
-    fn document(&mut self, letters: [u8; 4], document: &impl Serialize) -> io::Result<(u64, u64)> {
+    fn write_document(
+        &mut self,
+        letters: [u8; 4],
+        document: &impl Serialize,
+    ) -> io::Result<(u64, u64)> {
         let text = serde_json::to_vec(document)?;
-        self.skippable(letters, &compress(&text, 9, None)?)
+        self.write_skippable(letters, &compress(&text, 9, None)?)
     }
 
     /// Returns the number of objects written so far.
@@ -174,10 +178,10 @@ impl<W: Write> SegmentWriter<W> {
             let (at, length) = match chunk.coding {
                 ChunkCoding::Plain => {
                     let at = self.at;
-                    self.write(&chunk.frame)?;
+                    self.write_bytes(&chunk.frame)?;
                     (at, chunk.frame.len() as u64)
                 }
-                _ => self.skippable(OBJECT, &chunk.frame)?,
+                _ => self.write_skippable(OBJECT, &chunk.frame)?,
             };
             let base = chunk
                 .base
@@ -205,11 +209,11 @@ impl<W: Write> SegmentWriter<W> {
     /// Writes the catalogue and the index. Returns the sink and the bytes of the segment's end, which the caller must
     /// write after everything else is synced.
     pub fn finish(mut self, catalogue: &CatalogueChange) -> io::Result<(W, Vec<u8>)> {
-        let catalogue = self.document(CATALOGUE, catalogue)?;
+        let catalogue = self.write_document(CATALOGUE, catalogue)?;
         let index = ObjectIndex {
             objects: std::mem::take(&mut self.objects),
         };
-        let index = self.document(INDEX, &index)?;
+        let index = self.write_document(INDEX, &index)?;
         let end = SegmentEnd {
             length: self.at + END_BYTES,
             catalogue,
@@ -230,7 +234,7 @@ pub struct SegmentFile {
 impl SegmentFile {
     /// Opens `path`.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        let file = File::open(path).map_err(|error| ArchiveError::io(path, "open", error))?;
+        let file = File::open(path).map_err(|error| ArchiveError::io_error(path, "open", error))?;
         Ok(Self {
             path: path.to_owned(),
             file: Mutex::new(file),
@@ -253,7 +257,7 @@ impl SegmentFile {
         let metadata = file.metadata();
         metadata
             .map(|m| m.len())
-            .map_err(|error| ArchiveError::io(&self.path, "read the size of", error))
+            .map_err(|error| ArchiveError::io_error(&self.path, "read the size of", error))
     }
 
     /// Reads `length` bytes at offset `at`; all of these bytes must be within the file.
@@ -265,7 +269,7 @@ impl SegmentFile {
 
     /// Reads `length` bytes at offset `at` into `out`, whose previous contents are dropped.
     pub fn read_into(&self, at: u64, length: u64, out: &mut Vec<u8>) -> Result<(), ArchiveError> {
-        let io = |error| ArchiveError::io(&self.path, "read", error);
+        let io = |error| ArchiveError::io_error(&self.path, "read", error);
         bounds::check("a part of an archive", length, 1, "smaller archives")
             .map_err(|e| io(io::Error::other(e)))?;
         let mut file = self
@@ -281,7 +285,7 @@ impl SegmentFile {
         if out.len() as u64 == length {
             return Ok(());
         }
-        Err(ArchiveError::broken("the segment ends too early").in_file(&self.path))
+        Err(ArchiveError::broken_archive("the segment ends too early").in_file(&self.path))
     }
 }
 
@@ -295,20 +299,20 @@ pub struct Segment {
 }
 
 impl Segment {
-    fn document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
+    fn read_document(&self, (at, length): (u64, u64), what: &str) -> Result<Vec<u8>, ArchiveError> {
         let frame = self.file.read(self.start + at, length)?;
-        unpack_document(&frame).map_err(|error| self.unreadable(at, what, &error))
+        unpack_document(&frame).map_err(|error| self.unreadable_document(at, what, &error))
     }
 
-    fn unreadable(&self, at: u64, what: &str, found: &dyn fmt::Display) -> ArchiveError {
+    fn unreadable_document(&self, at: u64, what: &str, found: &dyn fmt::Display) -> ArchiveError {
         let at = self.start + at;
-        ArchiveError::broken(format!("byte {at}: the {what} cannot be read: {found}"))
+        ArchiveError::broken_archive(format!("byte {at}: the {what} cannot be read: {found}"))
             .in_file(&self.file.path)
     }
 
     /// Reads the text of the catalogue.
     pub fn catalogue_text(&self) -> Result<Vec<u8>, ArchiveError> {
-        self.document(self.end.catalogue, "catalogue")
+        self.read_document(self.end.catalogue, "catalogue")
     }
 
     /// Parses the text of the catalogue.
@@ -317,14 +321,14 @@ impl Segment {
         text: &'t [u8],
     ) -> Result<CatalogueChange<W>, ArchiveError> {
         let parsed = serde_json::from_slice(text);
-        parsed.map_err(|error| self.unreadable(self.end.catalogue.0, "catalogue", &error))
+        parsed.map_err(|error| self.unreadable_document(self.end.catalogue.0, "catalogue", &error))
     }
 
     /// Reads the index of the segment's objects, and checks that chunks are consecutive within the segment.
     pub fn index(&self) -> Result<ObjectIndex, ArchiveError> {
-        let text = self.document(self.end.index, "index")?;
+        let text = self.read_document(self.end.index, "index")?;
         let index: ObjectIndex = serde_json::from_slice(&text)
-            .map_err(|error| self.unreadable(self.end.index.0, "index", &error))?;
+            .map_err(|error| self.unreadable_document(self.end.index.0, "index", &error))?;
         let mut next = 0;
         for (number, row) in index.objects.iter().enumerate() {
             let mut bytes = 0u64;
@@ -343,7 +347,7 @@ impl Segment {
                         "object {number} of the segment at byte {}: the list of chunks is invalid",
                         self.start
                     );
-                    return Err(ArchiveError::broken(found).in_file(&self.file.path));
+                    return Err(ArchiveError::broken_archive(found).in_file(&self.file.path));
                 }
                 next = chunk.0 + chunk.1;
                 bytes = bytes.saturating_add(chunk.4);
@@ -353,7 +357,7 @@ impl Segment {
                     "object {number} of the segment at byte {}: the chunks have {bytes} bytes, but the object has {}",
                     self.start, row.bytes
                 );
-                return Err(ArchiveError::broken(found).in_file(&self.file.path));
+                return Err(ArchiveError::broken_archive(found).in_file(&self.file.path));
             }
         }
         Ok(index)

@@ -17,7 +17,7 @@ pub fn write_segment(
     body: &mut SegmentBody<'_>,
     path: &Path,
 ) -> Result<Vec<u8>, ArchiveError> {
-    let io = |error| ArchiveError::io(path, "write", error);
+    let io = |error| ArchiveError::io_error(path, "write", error);
     let mut writer = SegmentWriter::new(out, &start).map_err(io)?;
     let change = body(&mut writer)?;
     let (_, end) = writer.finish(&change).map_err(io)?;
@@ -30,7 +30,7 @@ pub fn write_file(
     start: SegmentStart,
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
-    let io = |error| ArchiveError::io(path, "write", error);
+    let io = |error| ArchiveError::io_error(path, "write", error);
     let mut outputs = chakram_trace::files::OutputSet::default();
     let mut file = BufWriter::with_capacity(1 << 18, outputs.create(path)?);
     let end = write_segment(&mut file, start, body, path)?;

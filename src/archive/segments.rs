@@ -26,7 +26,7 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
     }
     let at = found.iter().map(|segment| segment.end.length).sum();
     let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
-    match ArchiveTail::find(&file, at, bytes) {
+    match ArchiveTail::examine_tail(&file, at, bytes) {
         Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
         // A writer that fails may remove the tail while this function reads it.
         Err(_) if is_locked => Ok((found, None)),
@@ -48,7 +48,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
         if end == 0 {
             return first_error.map_or(Ok((Vec::new(), length)), Err);
         }
-        match chain(file, end, &mut failed) {
+        match follow_chain(file, end, &mut failed) {
             Ok(found) => return Ok((found, length - end)),
             // The file ends with a segment's end, so there is no tail, and a segment must be damaged.
             Err(error) if end == length => return Err(error),
@@ -60,7 +60,7 @@ fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), Ar
 
 /// Follows the ends of segments from byte `end` back to byte 0. The function adds offsets that do not lead back to
 /// byte 0 to `failed`.
-fn chain(
+fn follow_chain(
     file: &Arc<SegmentFile>,
     end: u64,
     failed: &mut BTreeSet<u64>,
@@ -95,7 +95,7 @@ fn chain(
                 .iter()
                 .map(|segment| segment.start + segment.end.length),
         );
-        return Err(ArchiveError::broken(problem).in_file(&file.path));
+        return Err(ArchiveError::broken_archive(problem).in_file(&file.path));
     }
     found.reverse();
     Ok(found)

@@ -35,12 +35,12 @@ impl Archive {
     ///
     /// Fails if `path` is not an archive, or if its catalogue is damaged.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        let (segments, tail) = located(path)?;
+        let (segments, tail) = locate_segments(path)?;
         let mut workloads = BTreeMap::new();
         for segment in &segments {
             let change = segment.parse_catalogue(&segment.catalogue_text()?)?;
             let name = |entry: &WorkloadEntry| entry.name.clone();
-            committed(&mut workloads, change, WorkloadEntry::check, name)
+            apply_change(&mut workloads, change, WorkloadEntry::check, name)
                 .map_err(|error| error.in_file(&segment.file.path))?;
         }
         Ok(Self {
@@ -93,19 +93,21 @@ impl Archive {
                 chakram_trace::format::escape(name),
                 tail.unwrap_or_default()
             );
-            ArchiveError::refused(found, hint)
+            ArchiveError::request_refused(found, hint)
         })
     }
 }
 
 /// Finds the segments of the archive `path` (a file or a folder), and the tail after them.
-pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+pub(super) fn locate_segments(
+    path: &Path,
+) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if path.is_dir() {
         return folder::open(path);
     }
     let (found, tail) = segments(SegmentFile::open(path)?)?;
     if found.is_empty() {
-        return Err(ArchiveError::refused(
+        return Err(ArchiveError::request_refused(
             format!(
                 "{}: this is not an archive, or no part of it is complete",
                 path.display()
@@ -117,7 +119,7 @@ pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>)
 }
 
 /// Applies the changes of a segment to the workloads of the earlier segments.
-pub(super) fn committed<N: Ord + Borrow<str>, W>(
+pub(super) fn apply_change<N: Ord + Borrow<str>, W>(
     workloads: &mut BTreeMap<N, W>,
     change: CatalogueChange<W>,
     check: impl Fn(&W) -> Result<(), ArchiveError>,
@@ -128,7 +130,7 @@ pub(super) fn committed<N: Ord + Borrow<str>, W>(
             "the schema is `{}`, expected {SCHEMA}",
             chakram_trace::format::escape(&change.schema)
         );
-        return Err(ArchiveError::broken(found));
+        return Err(ArchiveError::broken_archive(found));
     }
     for name in &change.dropped {
         workloads.remove(&name[..]);

@@ -47,8 +47,12 @@ pub struct ArchiveTail {
 
 impl ArchiveTail {
     /// Examines the `bytes` bytes at offset `at` of `file`.
-    pub(super) fn find(file: &SegmentFile, at: u64, bytes: u64) -> Result<Self, ArchiveError> {
-        let io = |error| ArchiveError::io(&file.path, "read", error);
+    pub(super) fn examine_tail(
+        file: &SegmentFile,
+        at: u64,
+        bytes: u64,
+    ) -> Result<Self, ArchiveError> {
+        let io = |error| ArchiveError::io_error(&file.path, "read", error);
         let start = start_of(&file.read(at, bytes.min(1 << 20))?);
         let is_cut = has_cut_segment(&file.path, at, at + bytes).map_err(io)?;
         Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
@@ -105,7 +109,7 @@ impl ArchiveTail {
             self.at,
             self.file.display()
         );
-        Err(ArchiveError::broken(found).in_file(&self.file))
+        Err(ArchiveError::broken_archive(found).in_file(&self.file))
     }
 
     /// Copies the tail to a new file next to `beside`, named after `beside`; returns the new file.
@@ -118,7 +122,7 @@ impl ArchiveTail {
                 n => format!(".unfinished.{n}"),
             });
             let path = beside.with_file_name(own);
-            let io = |error| ArchiveError::io(&path, "write", error);
+            let io = |error| ArchiveError::io_error(&path, "write", error);
             let mut out = match File::create_new(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 file => file.map_err(io)?,
@@ -188,7 +192,7 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
         if next == [END] {
             return Ok(frames.left < END_BYTES);
         }
-        match frames.step()? {
+        match frames.next_frame()? {
             TailFrame::Cut => return Ok(true),
             TailFrame::Plain if next.contains(&OBJECT) => {}
             TailFrame::Skippable(letters) if next.contains(&letters) => {
@@ -224,7 +228,7 @@ struct FrameWalk {
 
 impl FrameWalk {
     /// Reads `N` bytes; returns `None` if fewer bytes are left.
-    fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+    fn read_array<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let mut bytes = [0; N];
         if self.left < N as u64 {
             self.left = 0;
@@ -236,7 +240,7 @@ impl FrameWalk {
     }
 
     /// Skips `count` bytes; returns `None` if fewer bytes are left.
-    fn skip(&mut self, count: u64) -> io::Result<Option<()>> {
+    fn skip_bytes(&mut self, count: u64) -> io::Result<Option<()>> {
         if self.left < count {
             self.left = 0;
             return Ok(None);
@@ -246,40 +250,40 @@ impl FrameWalk {
         Ok(Some(()))
     }
 
-    fn step(&mut self) -> io::Result<TailFrame> {
+    fn next_frame(&mut self) -> io::Result<TailFrame> {
         const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
-        let Some(magic) = self.take::<4>()? else {
+        let Some(magic) = self.read_array::<4>()? else {
             return Ok(TailFrame::Cut);
         };
         let end = match magic {
-            MAGIC => self.skippable()?,
-            ZSTD => self.plain()?,
+            MAGIC => self.read_skippable()?,
+            ZSTD => self.skip_plain()?,
             _ => Some(TailFrame::Unknown),
         };
         Ok(end.unwrap_or(TailFrame::Cut))
     }
 
-    fn skippable(&mut self) -> io::Result<Option<TailFrame>> {
-        let Some(size) = self.take()? else {
+    fn read_skippable(&mut self) -> io::Result<Option<TailFrame>> {
+        let Some(size) = self.read_array()? else {
             return Ok(None);
         };
         let size = u64::from(u32::from_le_bytes(size));
         if size < 4 {
             return Ok(Some(TailFrame::Unknown));
         }
-        let Some(letters) = self.take()? else {
+        let Some(letters) = self.read_array()? else {
             return Ok(None);
         };
         if ![START, OBJECT, CATALOGUE, INDEX, END].contains(&letters) {
             return Ok(Some(TailFrame::Unknown));
         }
-        let whole = self.skip(size - 4)?;
+        let whole = self.skip_bytes(size - 4)?;
         Ok(whole.map(|()| TailFrame::Skippable(letters)))
     }
 
     /// Skips a zstd frame after its magic number (RFC 8878, 3.1.1).
-    fn plain(&mut self) -> io::Result<Option<TailFrame>> {
-        let Some([descriptor]) = self.take()? else {
+    fn skip_plain(&mut self) -> io::Result<Option<TailFrame>> {
+        let Some([descriptor]) = self.read_array()? else {
             return Ok(None);
         };
         let is_single = descriptor & 0x20 != 0;
@@ -287,13 +291,13 @@ impl FrameWalk {
         let size = [u64::from(is_single), 2, 4, 8][usize::from(descriptor >> 6)];
         let checksum = u64::from(descriptor >> 2 & 1) * 4;
         if self
-            .skip(u64::from(!is_single) + dictionary + size)?
+            .skip_bytes(u64::from(!is_single) + dictionary + size)?
             .is_none()
         {
             return Ok(None);
         }
         loop {
-            let Some([a, b, c]) = self.take()? else {
+            let Some([a, b, c]) = self.read_array()? else {
                 return Ok(None);
             };
             let header = u32::from_le_bytes([a, b, c, 0]);
@@ -304,7 +308,7 @@ impl FrameWalk {
             };
             let is_last = header & 1 != 0;
             let length = length + if is_last { checksum } else { 0 };
-            if self.skip(length)?.is_none() {
+            if self.skip_bytes(length)?.is_none() {
                 return Ok(None);
             }
             if is_last {

@@ -121,5 +121,5 @@ fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
         "the segment of bytes {} to {end} has changed since it was written",
         segment.start
     );
-    Err(ArchiveError::broken(found).in_file(&segment.file.path))
+    Err(ArchiveError::broken_archive(found).in_file(&segment.file.path))
 }

@@ -17,7 +17,7 @@ pub(super) type CollectiveRefusal = (String, &'static str);
 impl AstraCollectives {
     /// Checks that a collective of `bytes` among `members` (all NPUs if no group is named) can run along the dimensions
     /// of a mask.
-    pub(super) fn check(
+    pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,
         bytes: u64,
@@ -25,8 +25,8 @@ impl AstraCollectives {
         dimensions: Option<u32>,
         node: u64,
     ) -> Result<(), CollectiveRefusal> {
-        if let Some(number) = self.script(kind, node) {
-            return self.check_custom(number, members.unwrap_or(self.npus()));
+        if let Some(number) = self.script_index(kind, node) {
+            return self.check_custom(number, members.unwrap_or(self.npu_count()));
         }
         let key = match kind {
             CollectiveKind::AllReduce => "all-reduce-implementation",
@@ -41,14 +41,14 @@ impl AstraCollectives {
             }
         };
         let alone = members == Some(1);
-        let list = self.list(kind);
+        let list = self.implementations_of(kind);
         if list.is_empty() && !alone {
             return Err((
                 format!("the system file has no key `{key}`"),
                 "a list of implementations, one for each dimension, such as [\"ring\"]",
             ));
         }
-        let (chunk, count) = self.chunks(kind, bytes);
+        let (chunk, count) = self.chunk_size_and_count(kind, bytes);
         if chunk.bytes == 0 && kind == CollectiveKind::AllGather && !alone {
             return Err((
                 format!(
@@ -65,14 +65,14 @@ impl AstraCollectives {
             ));
         }
         // Groups may run at the same time, so the bound applies to their total.
-        let lines = u64::from(self.npus());
+        let lines = u64::from(self.npu_count());
         if u64::from(count) * lines > MOST_CHUNKS {
             return Err((
                 format!("{count} chunks on {lines} NPUs do not fit in memory"),
                 "fewer `preferred-dataset-splits`",
             ));
         }
-        let whole = members.is_none_or(|members| members == self.npus());
+        let whole = members.is_none_or(|members| members == self.npu_count());
         if !whole && self.groups_span() {
             // A ring replaces algorithms that cannot run the collective.
             return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
@@ -99,16 +99,21 @@ impl AstraCollectives {
                         "remove `involved_dim`, or name an implementation for each dimension",
                     ));
                 }
-                return self.check_one(implementation.algorithm, kind, self.npus(), false);
+                return self.check_one(implementation.algorithm, kind, self.npu_count(), false);
             }
             let several = list.len() > 1;
-            self.check_one(implementation.algorithm, kind, self.size(level), several)?;
+            self.check_one(
+                implementation.algorithm,
+                kind,
+                self.dimension_size(level),
+                several,
+            )?;
         }
         Ok(())
     }
 
     fn check_custom(&self, number: u16, members: u32) -> Result<(), CollectiveRefusal> {
-        let algorithm = self.custom(number);
+        let algorithm = self.custom_algorithm(number);
         if algorithm.positions() < members {
             return Err((
                 format!(
@@ -148,10 +153,13 @@ impl AstraCollectives {
         mask: u32,
         node: u64,
     ) -> (Option<u32>, bool) {
-        if self.script(kind, node).is_some() {
+        if self.script_index(kind, node).is_some() {
             return (None, true);
         }
-        let one = self.list(kind).iter().position(|entry| entry.one);
+        let one = self
+            .implementations_of(kind)
+            .iter()
+            .position(|entry| entry.one);
         match one {
             Some(0) => (None, mask & 1 == 1),
             // All earlier entries of the list of groups are masked out, so all NPUs take part.
@@ -219,7 +227,7 @@ impl AstraCollectives {
         members: u32,
         several: bool,
     ) -> bool {
-        let scatters = several && self.optimization() == CollectiveOptimization::LocalBwAware;
+        let scatters = several && self.optimization_mode() == CollectiveOptimization::LocalBwAware;
         match algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => true,
             AstraAlgorithm::HalvingDoubling => match kind {

@@ -179,18 +179,18 @@ impl AstraCollectives {
         self.scripts.add(inputs, prefix, algorithm);
     }
 
-    /// Returns the index of the custom algorithm for a collective, if any.
-    pub(super) fn script(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
+    /// Returns the index of the custom algorithm for a collective, or `None`.
+    pub(super) fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         self.scripts.number(kind, node)
     }
 
     /// Returns the custom algorithm with index `number`.
-    pub(super) fn custom(&self, number: u16) -> &ScriptedAlgorithm {
+    pub(super) fn custom_algorithm(&self, number: u16) -> &ScriptedAlgorithm {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations of a collective; empty if the collective has none.
-    pub(super) fn list(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
+    /// Returns the list of implementations of a collective (empty if the collective has none).
+    pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {
             CollectiveKind::AllReduce => &lists.all_reduce,
@@ -205,8 +205,10 @@ impl AstraCollectives {
     /// [`Quirk::WholeNs`].
     #[inline]
     fn reduction_of(&self, amount: BufferShare) -> Span {
-        let once = |gbps: f64| quirks::bytes(amount) / (gbps * 1e9) * 1e9;
-        self.quirks.span(self.reduction.map_or(0.0, once)).times(3)
+        let once = |gbps: f64| quirks::fractional_bytes(amount) / (gbps * 1e9) * 1e9;
+        self.quirks
+            .span_from_ns(self.reduction.map_or(0.0, once))
+            .times(3)
     }
 
     /// Returns true if messages pass buses.
@@ -215,21 +217,21 @@ impl AstraCollectives {
     }
 
     /// Returns the number of all NPUs.
-    pub(super) fn npus(&self) -> u32 {
+    pub(super) fn npu_count(&self) -> u32 {
         self.npus
     }
 
     /// Returns the number of dimensions.
-    fn dimensions(&self) -> usize {
+    fn dimension_count(&self) -> usize {
         self.sizes.len()
     }
 
     /// Returns the number of NPUs along a dimension.
-    pub(super) fn size(&self, dimension: usize) -> u32 {
+    pub(super) fn dimension_size(&self, dimension: usize) -> u32 {
         self.sizes[dimension]
     }
 
-    pub(super) fn optimization(&self) -> CollectiveOptimization {
+    pub(super) fn optimization_mode(&self) -> CollectiveOptimization {
         self.optimization
     }
 
@@ -239,7 +241,11 @@ impl AstraCollectives {
     }
 
     /// Returns the size of a chunk and the number of chunks.
-    pub(super) fn chunks(&self, kind: CollectiveKind, bytes: u64) -> (BufferShare, u32) {
+    pub(super) fn chunk_size_and_count(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+    ) -> (BufferShare, u32) {
         if !self.quirks.has(Quirk::Padding) {
             let count = self.splits.min(bytes).max(1);
             let parts = count;
@@ -267,14 +273,18 @@ impl AstraCollectives {
     /// such a group is no sub-grid; if the group spans dimensions, its line of all members has an
     /// index beyond the dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
-        let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimensions();
+        let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
     /// Returns the phases of the extent that a collective visits, innermost first, each phase with
     /// the level whose queues it uses and its algorithm.
-    fn route(&self, kind: CollectiveKind, extent: &GroupExtent) -> Vec<(u32, u32, AstraAlgorithm)> {
-        let list = self.list(kind);
+    fn route_phases(
+        &self,
+        kind: CollectiveKind,
+        extent: &GroupExtent,
+    ) -> Vec<(u32, u32, AstraAlgorithm)> {
+        let list = self.implementations_of(kind);
         if self.is_named(extent) && self.groups_span() {
             return self.route_of_group(kind, list, extent);
         }
@@ -288,7 +298,7 @@ impl AstraCollectives {
         let mut route = Vec::new();
         for (level, implementation) in list.iter().enumerate() {
             let dimension = if implementation.one {
-                self.dimensions()
+                self.dimension_count()
             } else {
                 level
             };
@@ -313,7 +323,7 @@ impl AstraCollectives {
     ) -> Vec<(u32, u32, AstraAlgorithm)> {
         let along = extent.phases.iter().enumerate();
         let along: Vec<_> = along
-            .filter(|(_, p)| p.dimension < self.dimensions())
+            .filter(|(_, p)| p.dimension < self.dimension_count())
             .collect();
         let mut route = Vec::new();
         for &(number, phase) in &along {

@@ -123,7 +123,7 @@ impl CongestionAware {
 
     /// Forwards a message at a device over its next link, or adds it to the queue of this link.
     #[inline]
-    fn forward(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
+    fn forward_message(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let ForwardedMessage { at, to, .. } = self.carried[op.index()];
         let (link, device) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
@@ -134,7 +134,7 @@ impl CongestionAware {
         let state = &mut self.links[at as usize][link as usize];
         if !state.busy {
             state.busy = true;
-            self.transmit(now, op, link, device, agenda);
+            self.transmit_over(now, op, link, device, agenda);
             return;
         }
         match state.first {
@@ -148,7 +148,7 @@ impl CongestionAware {
     /// Sends a message over a link of its device, which the message occupies from now on, to the
     /// device at the end.
     #[inline]
-    fn transmit(
+    fn transmit_over(
         &mut self,
         now: Time,
         op: OpIndex,
@@ -159,21 +159,25 @@ impl CongestionAware {
         let message = &mut self.carried[op.index()];
         let (bytes, at) = (message.bytes, message.at);
         message.at = device;
-        agenda.schedule(now + self.hop(bytes), NetworkEvent::Hop { order: 0, op });
-        let free = now + self.quirks.span(bytes / self.bytes_per_ns);
+        agenda.schedule(
+            now + self.hop_time(bytes),
+            NetworkEvent::Hop { order: 0, op },
+        );
+        let free = now + self.quirks.span_from_ns(bytes / self.bytes_per_ns);
         // The number fits 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
-        let number = at * self.stride() + link;
+        let number = at * self.link_stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }
 
     /// Returns the time over a free link until a message is whole at the next device.
     #[inline]
-    fn hop(&self, bytes: f64) -> Span {
-        self.quirks.span(self.latency + bytes / self.bytes_per_ns)
+    fn hop_time(&self, bytes: f64) -> Span {
+        self.quirks
+            .span_from_ns(self.latency + bytes / self.bytes_per_ns)
     }
 
     /// Returns the difference between the link numbers of neighbouring devices.
-    fn stride(&self) -> u32 {
+    fn link_stride(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,
             DimensionShape::FullyConnected | DimensionShape::Switch => self.npus,
@@ -204,14 +208,18 @@ impl NetworkBackend for CongestionAware {
     }
 
     fn link_time(&self, amount: BufferShare) -> Option<Span> {
-        let bytes = quirks::bytes(amount);
-        (self.shape == DimensionShape::Switch).then(|| self.quirks.span(bytes / self.bytes_per_ns))
+        let bytes = quirks::fractional_bytes(amount);
+        (self.shape == DimensionShape::Switch)
+            .then(|| self.quirks.span_from_ns(bytes / self.bytes_per_ns))
     }
 
     /// The time of each hop is truncated separately.
     fn uncontended(&self, (from, to): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         let hops = self.shape.hops(self.npus, from.0, to.0);
-        Some(self.hop(quirks::bytes(amount)).times(u64::from(hops)))
+        Some(
+            self.hop_time(quirks::fractional_bytes(amount))
+                .times(u64::from(hops)),
+        )
     }
 
     #[inline]
@@ -219,7 +227,7 @@ impl NetworkBackend for CongestionAware {
         let op = message.op.index();
         let (from, to) = message.ends;
         let carried = ForwardedMessage {
-            bytes: quirks::bytes(message.amount),
+            bytes: quirks::fractional_bytes(message.amount),
             at: from.0,
             to: to.0,
             next: NONE,
@@ -228,7 +236,7 @@ impl NetworkBackend for CongestionAware {
             self.carried.resize(op + 1, carried);
         }
         self.carried[op] = carried;
-        self.forward(now, message.op, agenda);
+        self.forward_message(now, message.op, agenda);
     }
 
     #[inline]
@@ -245,11 +253,11 @@ impl NetworkBackend for CongestionAware {
                 if at == to {
                     notices.push(DeliveryNotice::Delivered(op))
                 } else {
-                    self.forward(now, op, agenda)
+                    self.forward_message(now, op, agenda)
                 }
             }
             NetworkEvent::LinkFree(number) => {
-                let (device, link) = (number / self.stride(), number % self.stride());
+                let (device, link) = (number / self.link_stride(), number % self.link_stride());
                 let state = &mut self.links[device as usize][link as usize];
                 let op = state.first;
                 state.busy = op != NONE;
@@ -257,7 +265,7 @@ impl NetworkBackend for CongestionAware {
                     let ForwardedMessage { at, to, next, .. } = self.carried[op.index()];
                     state.first = next;
                     let (_, end) = self.next_link(at, to);
-                    self.transmit(now, op, link, end, agenda);
+                    self.transmit_over(now, op, link, end, agenda);
                 }
             }
             _ => unreachable!("messages hop, and links become free"),

@@ -61,7 +61,7 @@ impl CongestionUnaware {
 
     /// Returns the duration of a message of `amount` from one NPU to another.
     #[inline]
-    fn delay(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Span {
+    fn message_duration(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Span {
         let (mut a, mut b) = (a.0, b.0);
         let (mut latency, mut slowest) = (0.0, f64::INFINITY);
         for level in &self.levels {
@@ -76,7 +76,8 @@ impl CongestionUnaware {
             (a, b) = (a / level.size, b / level.size);
         }
         // A message of an NPU to itself crosses no link and takes no time.
-        self.quirks.span(latency + quirks::bytes(amount) / slowest)
+        self.quirks
+            .span_from_ns(latency + quirks::fractional_bytes(amount) / slowest)
     }
 }
 
@@ -89,12 +90,12 @@ impl NetworkBackend for CongestionUnaware {
     }
 
     fn uncontended(&self, ends: (Npu, Npu), amount: BufferShare) -> Option<Span> {
-        Some(self.delay(ends, amount))
+        Some(self.message_duration(ends, amount))
     }
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
-        let delay = self.delay(message.ends, message.amount);
+        let delay = self.message_duration(message.ends, message.amount);
         agenda.schedule(now + delay, NetworkEvent::Delivered(message.op));
     }
 
@@ -132,7 +133,9 @@ mod tests {
     }
 
     fn ps(network: &CongestionUnaware, a: u32, b: u32, bytes: u64) -> u64 {
-        network.delay((Npu(a), Npu(b)), BufferShare::whole(bytes)).0
+        network
+            .message_duration((Npu(a), Npu(b)), BufferShare::whole(bytes))
+            .0
     }
 
     fn ns(network: &CongestionUnaware, a: u32, b: u32) -> u64 {

@@ -26,7 +26,7 @@ pub enum ScriptTiming {
 
 impl ScriptTiming {
     /// Converts a node's times for a script.
-    fn edit(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
+    fn convert_times(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
             Self::AstraSim => {
                 (node.delay, node.wait) = (Span::ZERO, Span::ZERO);
@@ -66,7 +66,7 @@ pub fn read<C: AsRef<[u8]>>(
     let mut scripts = Vec::new();
     for (position, contents) in (0..).zip(contents) {
         let policy = DependencyPolicy::Both;
-        let edit = |node: &mut NodeView<'_>| lasting.edit(node);
+        let edit = |node: &mut NodeView<'_>| lasting.convert_times(node);
         let read = Graph::read_edited(contents.as_ref(), position, policy, edit);
         let (graph, binding) = read.map_err(|e| (position, e))?;
         let mut script = MemberScript::default();

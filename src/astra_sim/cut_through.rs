@@ -86,7 +86,7 @@ impl<W: ServerRouting> AstraCutThrough<W> {
     }
 
     /// Handles the arrival of a message's first byte at its next server.
-    fn enter(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
+    fn enter_server(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let state = &mut self.carried[op.index()];
         let Some(leg) = self.routing.next_hop(state.at, state.to) else {
             // A message of an NPU to itself passes no server; all other messages are delivered by
@@ -102,9 +102,9 @@ impl<W: ServerRouting> AstraCutThrough<W> {
         let begin = now.max(*free);
         // The server is occupied at the total rate of all its links, although one message uses the
         // rate of a single link.
-        *free = begin + self.quirks.span(state.bytes / leg.occupied_rate);
-        let latency = self.quirks.span(leg.latency);
-        let passes = self.quirks.span(state.bytes / leg.rate);
+        *free = begin + self.quirks.span_from_ns(state.bytes / leg.occupied_rate);
+        let latency = self.quirks.span_from_ns(leg.latency);
+        let passes = self.quirks.span_from_ns(state.bytes / leg.rate);
         state.last = state.last.max(begin + passes) + latency;
         state.at = leg.to;
         match self.routing.next_hop(state.at, state.to) {
@@ -131,12 +131,12 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
         }
         let (Npu(npu), Npu(to)) = message.ends;
         self.carried[op] = MessageInTransit {
-            bytes: quirks::bytes(message.amount),
+            bytes: quirks::fractional_bytes(message.amount),
             at: RoutePosition { npu, state: 0 },
             to,
             last: now,
         };
-        self.enter(now, message.op, agenda);
+        self.enter_server(now, message.op, agenda);
     }
 
     #[inline]
@@ -148,7 +148,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
         notices: &mut Vec<DeliveryNotice>,
     ) {
         match event {
-            NetworkEvent::Hop { op, .. } => self.enter(now, op, agenda),
+            NetworkEvent::Hop { op, .. } => self.enter_server(now, op, agenda),
             NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             _ => unreachable!("messages hop, and are delivered"),
         }

@@ -30,13 +30,13 @@ struct LinkDimension {
 }
 
 impl LinkDimension {
-    fn coordinate(&self, npu: u32) -> u32 {
+    fn coordinate_of(&self, npu: u32) -> u32 {
         npu / self.stride % self.size
     }
 
     /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to a
     /// switch and from the switch.
-    fn links(&self) -> u32 {
+    fn links_per_npu(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
             DimensionShape::FullyConnected => self.size,
@@ -45,7 +45,7 @@ impl LinkDimension {
 
     /// Returns the next NPU around the ring from coordinate `x` to `y`, and true if the direction
     /// is upward.
-    fn around(&self, x: u32, y: u32) -> (u32, bool) {
+    fn next_around_ring(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };
         if up <= n - up {
@@ -78,7 +78,7 @@ impl CutThroughLinks {
                 first,
             };
             stride *= dimension.npus;
-            first += level.links();
+            first += level.links_per_npu();
             level
         });
         let levels = levels.collect();
@@ -105,14 +105,15 @@ impl ServerRouting for LinkRouting {
             return Some(leg(&self.levels[dimension as usize], 1, at.npu, 0));
         }
         let mut levels = self.levels.iter().zip(1..);
-        let (level, number) = levels.find(|(l, _)| l.coordinate(at.npu) != l.coordinate(to))?;
-        let (x, y) = (level.coordinate(at.npu), level.coordinate(to));
+        let (level, number) =
+            levels.find(|(l, _)| l.coordinate_of(at.npu) != l.coordinate_of(to))?;
+        let (x, y) = (level.coordinate_of(at.npu), level.coordinate_of(to));
         let moved = |next: u32| at.npu - x * level.stride + next * level.stride;
         Some(match level.shape {
             DimensionShape::Switch => leg(level, 0, moved(y), number),
             DimensionShape::FullyConnected => leg(level, y, moved(y), 0),
             DimensionShape::Ring => {
-                let (next, up) = level.around(x, y);
+                let (next, up) = level.next_around_ring(x, y);
                 leg(level, u32::from(!up), moved(next), 0)
             }
             DimensionShape::Mesh => unreachable!("network files have none"),

@@ -31,7 +31,7 @@ struct PortDimension {
 }
 
 impl PortDimension {
-    fn coordinate(&self, npu: u32) -> u32 {
+    fn coordinate_of(&self, npu: u32) -> u32 {
         npu / self.stride % self.size
     }
 }
@@ -79,7 +79,7 @@ impl ServerRouting for PortRouting {
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop> {
         let (npu, enters) = (at.npu, at.state % 2 == 1);
         let from = (at.state / 2) as usize;
-        let differ = |level: &&PortDimension| level.coordinate(npu) != level.coordinate(to);
+        let differ = |level: &&PortDimension| level.coordinate_of(npu) != level.coordinate_of(to);
         let dimension = if enters {
             from
         } else {
@@ -101,7 +101,7 @@ impl ServerRouting for PortRouting {
                 },
             });
         }
-        let (x, y) = (level.coordinate(npu), level.coordinate(to));
+        let (x, y) = (level.coordinate_of(npu), level.coordinate_of(to));
         let next = if self.only_first {
             to
         } else {

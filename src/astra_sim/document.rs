@@ -1,6 +1,6 @@
 //! A file of keys and values, in JSON or YAML. Every value is parsed as the expected type; an error names key and line.
 
-use super::error::{InputError, InputNote, did_you_mean, escape};
+use super::error::{InputError, InputNote, did_you_mean, escape_key};
 use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
 use chakram_base::config::quoted;
@@ -28,25 +28,25 @@ const MOST_BYTES: usize = 1 << 20;
 
 impl<'f> InputDocument<'f> {
     /// Parses JSON; the last of duplicate keys counts, as in the original.
-    pub(super) fn json(
+    pub(super) fn parse_json(
         text: &str,
         file: &'f str,
         keys: &KnownKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         check_size(text, file, "JSON")?;
-        Self::new(json::entries(text, file)?, file, keys, lenient)
+        Self::new(json::parse_entries(text, file)?, file, keys, lenient)
     }
 
     /// Parses YAML; a duplicate key is an error.
-    pub(super) fn yaml(
+    pub(super) fn parse_yaml(
         text: &str,
         file: &'f str,
         keys: &KnownKeys,
         lenient: bool,
     ) -> Result<Self, InputError> {
         check_size(text, file, "YAML")?;
-        Self::new(yaml::entries(text, file)?, file, keys, lenient)
+        Self::new(yaml::parse_entries(text, file)?, file, keys, lenient)
     }
 
     fn new(
@@ -85,7 +85,7 @@ impl<'f> InputDocument<'f> {
                          {} to have unknown keys ignored",
                         SettingKey::Lenient
                     );
-                    return Err(document.error(key, *line, why));
+                    return Err(document.error_about(key, *line, why));
                 }
                 document.note_at(key, *line, format!("ignored, because it is unknown{hint}"));
             } else if index != last_index {
@@ -105,22 +105,22 @@ impl<'f> InputDocument<'f> {
         self.notes
     }
 
-    fn entry(&self, key: &str) -> Option<&InputEntry> {
+    fn find_entry(&self, key: &str) -> Option<&InputEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
     /// Returns the value of `key`, if present.
     pub(super) fn get(&self, key: &str) -> Option<&InputValue> {
-        self.entry(key).map(|entry| &entry.value)
+        self.find_entry(key).map(|entry| &entry.value)
     }
 
     /// Adds the note `why` about `key`, with its line if the key is present.
-    pub(super) fn note(&mut self, key: &str, why: impl Into<String>) {
-        let line = self.entry(key).map(|entry| entry.line);
+    pub(super) fn add_note(&mut self, key: &str, why: impl Into<String>) {
+        let line = self.find_entry(key).map(|entry| entry.line);
         self.notes.push(InputNote {
             file: self.file.to_owned(),
             line,
-            key: escape(key),
+            key: escape_key(key),
             why: why.into(),
         });
     }
@@ -129,34 +129,34 @@ impl<'f> InputDocument<'f> {
         self.notes.push(InputNote {
             file: self.file.to_owned(),
             line: Some(line),
-            key: escape(key),
+            key: escape_key(key),
             why,
         });
     }
 
-    fn error(&self, key: &str, line: usize, why: String) -> InputError {
+    fn error_about(&self, key: &str, line: usize, why: String) -> InputError {
         InputError::Key {
             file: self.file.to_owned(),
             line,
-            key: escape(key),
+            key: escape_key(key),
             why,
         }
     }
 
     /// Returns an error: `key` has `found` instead of `expected`; `hint` says what to try, or is empty.
-    pub(super) fn refuse(
+    pub(super) fn invalid_value(
         &self,
         key: &str,
         found: impl Display,
         expected: impl Display,
         hint: &str,
     ) -> InputError {
-        let line = self.entry(key).map_or(1, |entry| entry.line);
+        let line = self.find_entry(key).map_or(1, |entry| entry.line);
         let hint = match hint {
             "" => String::new(),
             _ => format!("\n  try: {hint}"),
         };
-        self.error(
+        self.error_about(
             key,
             line,
             format!("found {found}, expected {expected}{hint}"),
@@ -164,20 +164,20 @@ impl<'f> InputDocument<'f> {
     }
 
     /// Returns a number of at least `least`, if present.
-    pub(super) fn number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
+    pub(super) fn read_number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
         let fits = |number: &f64| number.is_finite() && *number >= least;
-        let number = value.number().filter(fits);
+        let number = value.as_number().filter(fits);
         let expected = format_args!("a number of at least {least}");
-        let wrong = || self.refuse(key, value.found(), expected, "");
+        let wrong = || self.invalid_value(key, value.describe_found(), expected, "");
         number.map(Some).ok_or_else(wrong)
     }
 
     /// Returns a whole number from `least` to `most`, if present. Fractions are truncated with a note, because the
     /// original truncates them.
-    pub(super) fn whole(
+    pub(super) fn read_whole(
         &mut self,
         key: &str,
         least: u64,
@@ -186,31 +186,31 @@ impl<'f> InputDocument<'f> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        let number = value.number().filter(|n| n.is_finite() && *n >= 0.0);
+        let number = value.as_number().filter(|n| n.is_finite() && *n >= 0.0);
         let whole = number.map(|number| number as u64);
         let Some(whole) = whole.filter(|whole| (least..=most).contains(whole)) else {
             let expected = format_args!("a whole number from {least} to {most}");
-            return Err(self.refuse(key, value.found(), expected, ""));
+            return Err(self.invalid_value(key, value.describe_found(), expected, ""));
         };
         if let Some(number) = number.filter(|number| number.fract() != 0.0) {
             let why = format!("{number} counts as {whole}: the original truncates the number");
-            self.note(key, why);
+            self.add_note(key, why);
         }
         Ok(Some(whole))
     }
 
-    /// Returns a flag from 0 or 1; false if absent.
-    pub(super) fn switch(&self, key: &str) -> Result<bool, InputError> {
+    /// Returns a flag from 0 or 1, or false if absent.
+    pub(super) fn read_switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
             Some(InputValue::Number(number)) if *number == 0.0 => Ok(false),
             Some(InputValue::Number(number)) if *number == 1.0 => Ok(true),
-            Some(value) => Err(self.refuse(key, value.found(), "0 or 1", "")),
+            Some(value) => Err(self.invalid_value(key, value.describe_found(), "0 or 1", "")),
         }
     }
 
     /// Returns one of the names in `all`, if present.
-    pub(super) fn choice<T: Copy>(
+    pub(super) fn read_choice<T: Copy>(
         &self,
         key: &str,
         all: &[(T, &str)],
@@ -218,49 +218,54 @@ impl<'f> InputDocument<'f> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        let text = value.text();
+        let text = value.as_text();
         let chosen = all.iter().find(|(_, name)| Some(*name) == text);
         let names = || all.iter().map(|(_, name)| *name);
         let wrong = || {
             let hint = text.map_or(String::new(), |text| did_you_mean(text, names()));
             let names = names().collect::<Vec<_>>().join(", ");
-            self.refuse(key, value.found(), format_args!("one of {names}{hint}"), "")
+            self.invalid_value(
+                key,
+                value.describe_found(),
+                format_args!("one of {names}{hint}"),
+                "",
+            )
         };
         chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
     }
 
     /// Returns a non-empty text of one line, if present.
-    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, InputError> {
+    pub(super) fn read_text(&self, key: &str) -> Result<Option<&str>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
         let fits = |text: &&str| !text.is_empty() && !text.chars().any(char::is_control);
-        let text = value.text().filter(fits);
-        let wrong = || self.refuse(key, value.found(), "a text of one line", "");
+        let text = value.as_text().filter(fits);
+        let wrong = || self.invalid_value(key, value.describe_found(), "a text of one line", "");
         text.map(Some).ok_or_else(wrong)
     }
 
     /// Returns a list, if present.
-    pub(super) fn list(&self, key: &str) -> Result<Option<&[InputValue]>, InputError> {
+    pub(super) fn read_list(&self, key: &str) -> Result<Option<&[InputValue]>, InputError> {
         match self.get(key) {
             None => Ok(None),
             Some(InputValue::List(items)) => Ok(Some(items)),
-            Some(value) => Err(self.refuse(key, value.found(), "a list", "")),
+            Some(value) => Err(self.invalid_value(key, value.describe_found(), "a list", "")),
         }
     }
 }
 
 impl InputValue {
-    /// Returns the number, if it is one.
-    pub(super) fn number(&self) -> Option<f64> {
+    /// Returns the number, or `None`.
+    pub(super) fn as_number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
             _ => None,
         }
     }
 
-    /// Returns the text, if it is one.
-    pub(super) fn text(&self) -> Option<&str> {
+    /// Returns the text, or `None`.
+    pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
             _ => None,
@@ -268,7 +273,7 @@ impl InputValue {
     }
 
     /// Formats the value for messages.
-    pub(super) fn found(&self) -> String {
+    pub(super) fn describe_found(&self) -> String {
         match self {
             Self::Null => "nothing".to_owned(),
             Self::Flag(flag) => flag.to_string(),
@@ -309,7 +314,7 @@ mod tests {
     #[test]
     fn unknown_keys_are_errors_or_notes() {
         let text = "{\"size\": 1,\n\"dealy\": 2}";
-        let error = InputDocument::json(text, "f", &KEYS, false)
+        let error = InputDocument::parse_json(text, "f", &KEYS, false)
             .map(|_| ())
             .unwrap_err()
             .to_string();
@@ -318,7 +323,7 @@ mod tests {
             "{error}"
         );
         assert!(error.contains("did you mean `delay`?"), "{error}");
-        let document = InputDocument::json(text, "f", &KEYS, true).unwrap();
+        let document = InputDocument::parse_json(text, "f", &KEYS, true).unwrap();
         let noted = "f:2: `dealy`: ignored, because it is unknown; did you mean `delay`?";
         assert_eq!(notes(document), [noted]);
     }
@@ -326,8 +331,8 @@ mod tests {
     #[test]
     fn of_a_key_twice_the_last_counts() {
         let text = "{\"size\": 1,\n\"boost\": 0,\n\"size\": 2.5, \"size\": 3.5}";
-        let mut document = InputDocument::json(text, "f", &KEYS, false).unwrap();
-        assert_eq!(document.whole("size", 0, 9).unwrap(), Some(3));
+        let mut document = InputDocument::parse_json(text, "f", &KEYS, false).unwrap();
+        assert_eq!(document.read_whole("size", 0, 9).unwrap(), Some(3));
         assert_eq!(
             notes(document),
             [
@@ -337,19 +342,22 @@ mod tests {
                 "f:3: `size`: 3.5 counts as 3: the original truncates the number",
             ]
         );
-        assert!(InputDocument::yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
+        assert!(InputDocument::parse_yaml("size: 1\nsize: 2", "f", &KEYS, true).is_err());
     }
 
     #[test]
     fn values_are_what_they_should_be() {
         for value in ["-1", "10", "1e300", "\"1\"", "null", "true", "[1]", "{}"] {
             let text = format!("{{\"size\": {value}}}");
-            let mut document = InputDocument::json(&text, "f", &KEYS, false).unwrap();
-            let error = document.whole("size", 1, 9).unwrap_err().to_string();
+            let mut document = InputDocument::parse_json(&text, "f", &KEYS, false).unwrap();
+            let error = document.read_whole("size", 1, 9).unwrap_err().to_string();
             let expected = "expected a whole number from 1 to 9";
             assert!(error.contains(expected), "{error}");
-            assert!(document.switch("size").is_err(), "{text}");
-            assert!(document.choice("size", &[((), "one")]).is_err(), "{text}");
+            assert!(document.read_switch("size").is_err(), "{text}");
+            assert!(
+                document.read_choice("size", &[((), "one")]).is_err(),
+                "{text}"
+            );
         }
     }
 }

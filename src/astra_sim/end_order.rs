@@ -75,7 +75,7 @@ struct MemberOrders {
 
 impl MemberOrders {
     /// Returns the order after `messages` that each member receives in `stage`.
-    fn after(
+    fn order_after(
         &mut self,
         mut order: MemberOrder,
         stage: &AstraPhase,
@@ -84,14 +84,16 @@ impl MemberOrders {
         let slot = stage.only_slot();
         let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
-            AstraAlgorithm::Ring => (place + turn(stage, messages.len() as u32)) % stage.size,
+            AstraAlgorithm::Ring => {
+                (place + ring_rotation(stage, messages.len() as u32)) % stage.size
+            }
             AstraAlgorithm::HalvingDoubling => {
-                let first = stage.place(0, Position(0));
-                let steps = messages.filter_map(|step| stage.step(slot, first, step));
+                let first = stage.line_position_of(0, Position(0));
+                let steps = messages.filter_map(|step| stage.nth_send(slot, first, step));
                 steps.fold(place, |place, step| place ^ step.to)
             }
             AstraAlgorithm::Direct { .. } | AstraAlgorithm::DoubleBinaryTree => {
-                for _ in 0..exchanges(stage, messages.len() as u32) {
+                for _ in 0..exchange_count(stage, messages.len() as u32) {
                     let next = self.whole.len() as u32 + 1;
                     let whole = *self.whole.entry((order, stage.phase)).or_insert(next);
                     let moves = BTreeMap::new();
@@ -109,7 +111,7 @@ impl MemberOrders {
 }
 
 /// Returns the number of places of a ring by which `messages` rotate the order upward.
-fn turn(stage: &AstraPhase, messages: u32) -> u32 {
+fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_slot().backward {
         true => (stage.size - turn) % stage.size,
@@ -118,7 +120,7 @@ fn turn(stage: &AstraPhase, messages: u32) -> u32 {
 }
 
 /// Returns the number of complete all-to-all exchanges in `messages` of a member.
-fn exchanges(stage: &AstraPhase, messages: u32) -> u32 {
+fn exchange_count(stage: &AstraPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
@@ -160,7 +162,7 @@ impl WaveList {
     }
 
     /// Registers a delay of all members in this order.
-    fn register(
+    fn register_delay(
         &mut self,
         at: Span,
         of: (usize, usize),
@@ -211,7 +213,7 @@ pub(super) fn order_of_ends(
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
-        list.register(at, (passage, 0), (MemberOrder::default(), None));
+        list.register_delay(at, (passage, 0), (MemberOrder::default(), None));
     }
     while let Some(Reverse((now, _, event))) = list.events.pop() {
         let number = match event {
@@ -221,11 +223,11 @@ pub(super) fn order_of_ends(
                 let of = &delays[stage.index()];
                 let messages = of[delay - 1].1..of[delay].1;
                 let (order, change) = list.sent.remove(&(passage, delay))?;
-                let order = orders.after(order, &stages[stage.index()], messages.clone());
+                let order = orders.order_after(order, &stages[stage.index()], messages.clone());
                 changes.push((change, OrderChange { stage, messages }));
                 let change = Some(changes.len() - 1);
                 let at = passages[passage].begin + of[delay].0;
-                list.register(at, (passage, delay), (order, change));
+                list.register_delay(at, (passage, delay), (order, change));
                 continue;
             }
         };
@@ -245,12 +247,12 @@ pub(super) fn order_of_ends(
                     let entry = Some(passages[passage].entry);
                     for &next in admitted.get(&entry).into_iter().flatten() {
                         let (at, _) = *delays[stage_of(next).index()].first()?;
-                        list.register(now + at, (next, 0), (order.clone(), change));
+                        list.register_delay(now + at, (next, 0), (order.clone(), change));
                     }
                 }
                 // No message arrives before the next delay ends, so it is registered at once.
                 Some(&(at, arrived)) if arrived == of[delay].1 => {
-                    list.register(begin + at, (passage, delay + 1), (order.clone(), change));
+                    list.register_delay(begin + at, (passage, delay + 1), (order.clone(), change));
                 }
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
@@ -287,7 +289,8 @@ fn costs_are_equal(
 ) -> bool {
     let phase = &extent.phases[stage.phase as usize];
     let npu = |index| extent.npus[phase.position(Position(0), index).index()];
-    let Some(step) = stage.step(QueueSlot::default(), line_at(stage, phase, Position(0)), 0) else {
+    let Some(step) = stage.nth_send(QueueSlot::default(), line_at(stage, phase, Position(0)), 0)
+    else {
         return false;
     };
     let cost = |from, to| (quiet.cost)((npu(from), npu(to)), step.amount);
@@ -306,12 +309,12 @@ fn costs_are_equal(
 }
 
 fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePosition {
-    stage.place(phase.index(position), position)
+    stage.line_position_of(phase.index(position), position)
 }
 
 /// Reorders `members` from the order in which they send `messages` of `stage` to the order in which
 /// the messages arrive.
-pub(super) fn follow(
+pub(super) fn reorder_members(
     stage: &AstraPhase,
     messages: Range<u32>,
     extent: &GroupExtent,
@@ -321,7 +324,7 @@ pub(super) fn follow(
     let slot = stage.only_slot();
     match stage.algorithm {
         AstraAlgorithm::Ring => {
-            let turn = turn(stage, messages.len() as u32);
+            let turn = ring_rotation(stage, messages.len() as u32);
             for member in members {
                 let to = (phase.index(*member) + turn) % stage.size;
                 *member = phase.position(*member, to);
@@ -331,14 +334,14 @@ pub(super) fn follow(
             for step in messages {
                 for member in &mut *members {
                     let line = line_at(stage, phase, *member);
-                    if let Some(step) = stage.step(slot, line, step) {
+                    if let Some(step) = stage.nth_send(slot, line, step) {
                         *member = phase.position(*member, step.to);
                     }
                 }
             }
         }
         AstraAlgorithm::Direct { .. } => {
-            for _ in 0..exchanges(stage, messages.len() as u32) {
+            for _ in 0..exchange_count(stage, messages.len() as u32) {
                 *members = order_of_arrivals(stage, slot, phase, members);
             }
         }
@@ -365,7 +368,7 @@ fn order_of_arrivals(
         if *left == 0 {
             continue;
         }
-        for step in (0..stage.size - 1).filter_map(|i| stage.step(slot, line, i)) {
+        for step in (0..stage.size - 1).filter_map(|i| stage.nth_send(slot, line, i)) {
             let to = phase.position(from, step.to);
             if !std::mem::replace(&mut reached[to.index()], true) {
                 *left -= 1;

@@ -111,7 +111,7 @@ pub(super) fn one_line(why: &str) -> String {
 }
 
 /// Formats a key for messages: without quotes if it looks like a key.
-pub(super) fn escape(key: &str) -> String {
+pub(super) fn escape_key(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
         key.to_owned()

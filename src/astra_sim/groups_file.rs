@@ -1,7 +1,7 @@
 //! The file of communicator groups: members by group number, in the order of the file.
 
-use super::error::{InputError, InputNote, escape};
-use super::json::{RawJsonEntry, raw_entries, syntax};
+use super::error::{InputError, InputNote, escape_key};
+use super::json::{RawJsonEntry, raw_entries, syntax_error};
 use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -35,16 +35,16 @@ impl CommGroupFile {
         let mut lines: BTreeMap<u32, usize> = BTreeMap::new();
         let mut notes = Vec::new();
         for entry in &entries {
-            let id = number(entry, file)?;
+            let id = parse_number(entry, file)?;
             if let Some(line) = lines.insert(id, entry.line) {
                 notes.push(InputNote {
                     file: file.to_owned(),
                     line: Some(line),
-                    key: escape(&entry.key),
+                    key: escape_key(&entry.key),
                     why: format!("ignored, because line {} repeats the group", entry.line),
                 });
             }
-            groups.insert(id, members(entry, file)?);
+            groups.insert(id, parse_members(entry, file)?);
         }
         Ok((Self(groups), notes))
     }
@@ -71,7 +71,7 @@ impl CommGroupFile {
     }
 }
 
-fn number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError> {
+fn parse_number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError> {
     let key = &entry.key;
     let digits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_digit());
     let id = key
@@ -79,14 +79,14 @@ fn number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError> {
         .ok()
         .filter(|&id| digits && id <= i32::MAX as u32);
     match id {
-        Some(0) => Err(refuse(
+        Some(0) => Err(invalid_entry(
             entry,
             file,
             "found group 0, which stands for all ranks and cannot be declared (the original \
              aborts)\n  try: delete the group, or give it another number here and in the traces",
         )),
         Some(id) => Ok(id),
-        None => Err(refuse(
+        None => Err(invalid_entry(
             entry,
             file,
             &format!("found no number, expected a group from 1 to {}", i32::MAX),
@@ -94,22 +94,22 @@ fn number(entry: &RawJsonEntry<'_>, file: &str) -> Result<u32, InputError> {
     }
 }
 
-fn members(entry: &RawJsonEntry<'_>, file: &str) -> Result<Vec<u32>, InputError> {
+fn parse_members(entry: &RawJsonEntry<'_>, file: &str) -> Result<Vec<u32>, InputError> {
     let members: Vec<u32> = match serde_json::from_str(entry.value) {
         Ok(members) => members,
         Err(error) if error.is_data() => {
-            let syntax = syntax(file, entry.value_line, &error);
+            let syntax = syntax_error(file, entry.value_line, &error);
             let InputError::Syntax { line, why, .. } = syntax else {
                 return Err(syntax);
             };
             return Err(InputError::Key {
                 file: file.to_owned(),
                 line,
-                key: escape(&entry.key),
+                key: escape_key(&entry.key),
                 why: format!("{why}; expected a list of ranks such as [0, 1]"),
             });
         }
-        Err(error) => return Err(syntax(file, entry.value_line, &error)),
+        Err(error) => return Err(syntax_error(file, entry.value_line, &error)),
     };
     let mut sorted = members.clone();
     sorted.sort_unstable();
@@ -122,14 +122,14 @@ fn members(entry: &RawJsonEntry<'_>, file: &str) -> Result<Vec<u32>, InputError>
         }
         _ => return Ok(members),
     };
-    Err(refuse(entry, file, &why))
+    Err(invalid_entry(entry, file, &why))
 }
 
-fn refuse(entry: &RawJsonEntry<'_>, file: &str, why: &str) -> InputError {
+fn invalid_entry(entry: &RawJsonEntry<'_>, file: &str, why: &str) -> InputError {
     InputError::Key {
         file: file.to_owned(),
         line: entry.line,
-        key: escape(&entry.key),
+        key: escape_key(&entry.key),
         why: why.to_owned(),
     }
 }

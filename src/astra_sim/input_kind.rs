@@ -21,7 +21,7 @@ impl AstraInputKind {
         let has = |document: InputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
         };
-        let json = |keys: &KnownKeys| InputDocument::json(text, "", keys, true).ok();
+        let json = |keys: &KnownKeys| InputDocument::parse_json(text, "", keys, true).ok();
         if let Some(document) = json(&memory_file::KEYS)
             && has(document, &["memory-type"])
         {
@@ -33,7 +33,7 @@ impl AstraInputKind {
             // Another tool might also use a single one of the keys of ASTRA-sim's system file.
             return (count >= 2).then_some(Self::System);
         }
-        let document = InputDocument::yaml(text, "", &network_file::KEYS, true).ok()?;
+        let document = InputDocument::parse_yaml(text, "", &network_file::KEYS, true).ok()?;
         has(document, &["topology", "npus_count"]).then_some(Self::Network)
     }
 }

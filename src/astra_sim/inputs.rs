@@ -112,7 +112,7 @@ impl AstraInputs {
     ///
     /// Fails if a file cannot be read, is rejected by its parser, or contradicts another file.
     pub fn read(flags: &AstraFlags, read: &mut TextLoader<'_>) -> Result<Self, InputError> {
-        let mut notes = of_flags(flags);
+        let mut notes = flag_notes(flags);
         let mut text = |role: &'static str, path: &Path| {
             let file = path.display().to_string();
             let error = |source| InputError::Read {
@@ -178,7 +178,7 @@ impl AstraInputs {
             quirks: flags.quirks,
             notes,
         };
-        inputs.check(flags)
+        inputs.check_consistency(flags)
     }
 
     /// Returns true if a scale reduces the system file's endpoint delay to 0.
@@ -202,7 +202,7 @@ impl AstraInputs {
     }
 
     /// Checks the inputs for consistency with one another.
-    fn check(mut self, flags: &AstraFlags) -> Result<Self, InputError> {
+    fn check_consistency(mut self, flags: &AstraFlags) -> Result<Self, InputError> {
         let refuse = |file: &Path, key: &str, why: String| {
             Err(InputError::Disagreement {
                 file: file.display().to_string(),
@@ -307,7 +307,7 @@ impl AstraInputs {
     }
 }
 
-fn of_flags(flags: &AstraFlags) -> Vec<InputNote> {
+fn flag_notes(flags: &AstraFlags) -> Vec<InputNote> {
     let unused = "has no effect: the original reads the value but does not use it";
     let mut notes = Vec::new();
     for (flag, scale) in [

@@ -29,26 +29,27 @@ pub(super) fn raw_entries<'t>(
 ) -> Result<Vec<RawJsonEntry<'t>>, InputError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let object: JsonObject<'t> =
-        serde_json::from_str(text).map_err(|error| syntax(file, 1, &error))?;
+        serde_json::from_str(text).map_err(|error| syntax_error(file, 1, &error))?;
     let lines = LineIndex::new(text);
     let entry = |(key, value): (&'t RawValue, &'t RawValue)| {
-        let line = lines.of(key.get());
+        let line = lines.line_of(key.get());
         Ok(RawJsonEntry {
-            key: serde_json::from_str(key.get()).map_err(|error| syntax(file, line, &error))?,
+            key: serde_json::from_str(key.get())
+                .map_err(|error| syntax_error(file, line, &error))?,
             line,
             value: value.get(),
-            value_line: lines.of(value.get()),
+            value_line: lines.line_of(value.get()),
         })
     };
     object.0.into_iter().map(entry).collect()
 }
 
 /// Returns the keys of the object in `text`, with their values.
-pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
+pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
     let raw = raw_entries(text, file)?.into_iter();
     let entry = |raw: RawJsonEntry<'_>| {
         Ok(InputEntry {
-            value: value(raw.value, file, raw.value_line)?,
+            value: parse_value(raw.value, file, raw.value_line)?,
             key: raw.key,
             line: raw.line,
         })
@@ -57,7 +58,7 @@ pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputEr
 }
 
 /// Converts an error in a slice of text that begins on line `first`.
-pub(super) fn syntax(file: &str, first: usize, error: &serde_json::Error) -> InputError {
+pub(super) fn syntax_error(file: &str, first: usize, error: &serde_json::Error) -> InputError {
     let why = error.to_string();
     let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);
     InputError::Syntax {
@@ -69,28 +70,28 @@ pub(super) fn syntax(file: &str, first: usize, error: &serde_json::Error) -> Inp
 }
 
 /// Parses the value in `raw`, which begins on line `first`.
-fn value(raw: &str, file: &str, first: usize) -> Result<InputValue, InputError> {
+fn parse_value(raw: &str, file: &str, first: usize) -> Result<InputValue, InputError> {
     let error = |piece: &str, error| {
-        let before = &raw[..place(raw, piece)];
+        let before = &raw[..offset_of(raw, piece)];
         let line = first + before.bytes().filter(|&b| b == b'\n').count();
-        syntax(file, line, &error)
+        syntax_error(file, line, &error)
     };
     match raw.as_bytes().first() {
         Some(b'[') => {
             let items: Vec<&RawValue> = serde_json::from_str(raw).map_err(|e| error(raw, e))?;
             let item = |item: &RawValue| match item.get().as_bytes().first() {
                 Some(b'[' | b'{') => Ok(InputValue::Nested),
-                _ => scalar(item.get()).map_err(|e| error(item.get(), e)),
+                _ => parse_scalar(item.get()).map_err(|e| error(item.get(), e)),
             };
             let items = items.into_iter().map(item).collect::<Result<_, _>>()?;
             Ok(InputValue::List(items))
         }
         Some(b'{') => Ok(InputValue::Nested),
-        _ => scalar(raw).map_err(|e| error(raw, e)),
+        _ => parse_scalar(raw).map_err(|e| error(raw, e)),
     }
 }
 
-fn scalar(raw: &str) -> Result<InputValue, serde_json::Error> {
+fn parse_scalar(raw: &str) -> Result<InputValue, serde_json::Error> {
     Ok(match raw.as_bytes().first() {
         Some(b'"') => InputValue::Text(serde_json::from_str(raw)?),
         Some(b'n') => InputValue::Null,
@@ -127,7 +128,7 @@ impl<'t> Visitor<'t> for JsonObjectVisitor {
 }
 
 /// Returns the offset in `text` of its part `piece`.
-fn place(text: &str, piece: &str) -> usize {
+fn offset_of(text: &str, piece: &str) -> usize {
     piece.as_ptr().addr() - text.as_ptr().addr()
 }
 
@@ -144,8 +145,8 @@ impl<'t> LineIndex<'t> {
     }
 
     /// Returns the line, from 1, on which `piece` of the text begins.
-    fn of(&self, piece: &str) -> usize {
-        let at = place(self.text, piece);
+    fn line_of(&self, piece: &str) -> usize {
+        let at = offset_of(self.text, piece);
         1 + self.ends.partition_point(|&end| end < at)
     }
 }
@@ -157,7 +158,7 @@ mod tests {
     #[test]
     fn lines_are_those_of_the_keys() {
         let text = "{\n  \"a\": {\"b\": 1,\n    \"b\": 2},\n  \"b\"\n  :\n  [1,\n  \"x\", [[]], {}],\n\"\\u0061\": null}";
-        let entries = entries(text, "f").unwrap();
+        let entries = parse_entries(text, "f").unwrap();
         let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
         assert_eq!(found, [("a", 2), ("b", 4), ("a", 8)]);
         assert_eq!(entries[0].value, InputValue::Nested);
@@ -182,7 +183,7 @@ mod tests {
             ("{\"a\":\n [1,\n 1e999]}", 3),
             ("{\n\"\\ud800\": 1}", 2),
         ] {
-            let error = raw_entries(text, "f").and_then(|_| entries(text, "f"));
+            let error = raw_entries(text, "f").and_then(|_| parse_entries(text, "f"));
             let error = error.map(|_| ()).unwrap_err().to_string();
             assert!(
                 error.starts_with(&format!("f:{line}: not JSON: ")),
@@ -195,7 +196,7 @@ mod tests {
     fn nesting_is_no_recursion() {
         let deep = format!("{{\"a\": {}{}}}", "[".repeat(200_000), "]".repeat(200_000));
         assert_eq!(
-            entries(&deep, "f").unwrap()[0].value,
+            parse_entries(&deep, "f").unwrap()[0].value,
             InputValue::List(vec![InputValue::Nested])
         );
     }

@@ -29,7 +29,7 @@ impl DependencyVisitor for RecordDependencies {
 /// # Errors
 ///
 /// Fails if a record is malformed.
-pub(super) fn runnable(
+pub(super) fn keep_runnable(
     contents: &[u8],
     file: &str,
     notes: &mut Vec<InputNote>,

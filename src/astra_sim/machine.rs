@@ -42,12 +42,14 @@ pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     };
     let algorithms =
         vec![AlgorithmChoice::Named(CollectiveAlgorithm::Ring); inputs.network.dimensions.len()];
-    let remote = inputs.memory.map(|memory| remote(memory, inputs.quirks));
+    let remote = inputs
+        .memory
+        .map(|memory| build_remote_memory(memory, inputs.quirks));
     let machine = Machine::uniform("ASTRA-sim".to_owned(), topology, algorithms, class, remote);
     machine.expect("an algorithm for each dimension, lanes and memory")
 }
 
-fn remote(memory: RemoteMemoryFile, quirks: QuirkSet) -> RemoteMemory {
+fn build_remote_memory(memory: RemoteMemoryFile, quirks: QuirkSet) -> RemoteMemory {
     RemoteMemory {
         attachment: match memory.sharing {
             ServerSharing::PerNpu => MemoryAttachment::PerNpu,

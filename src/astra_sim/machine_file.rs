@@ -66,23 +66,23 @@ pub fn machine_file(
     if let Some(system) = system {
         let (file, found) = SystemFile::parse(system.text, system.file, false)?;
         notes.extend(found.into_iter().filter(|note| note.line.is_some()));
-        algorithms = implementations(&file, &dimensions, &mut unsaid);
-        parts += &npus(&file, &mut unsaid);
-        collectives = chunks(&file, &mut unsaid);
+        algorithms = dimension_algorithms(&file, &dimensions, &mut unsaid);
+        parts += &npu_table(&file, &mut unsaid);
+        collectives = collectives_table(&file, &mut unsaid);
         about_system(&file, &dimensions, &mut unsaid);
-        notes.extend(unsaid.noted(system, &system::KEYS, false)?);
-        notes.push(quirks(&file, &dimensions, &algorithms));
+        notes.extend(unsaid.into_notes(system, &system::KEYS, false)?);
+        notes.push(quirk_note(&file, &dimensions, &algorithms));
     }
     for (index, dimension) in dimensions.iter().enumerate() {
-        parts += &table(index, dimension, algorithms[index], &mut unsaid);
+        parts += &dimension_table(index, dimension, algorithms[index], &mut unsaid);
     }
-    notes.extend(unsaid.noted(network, &network_file::KEYS, true)?);
+    notes.extend(unsaid.into_notes(network, &network_file::KEYS, true)?);
     parts += &collectives;
     if let Some(memory) = memory {
         let (file, found) = RemoteMemoryFile::parse(memory.text, memory.file, false)?;
         notes.extend(found);
-        parts += &remote(file, &mut unsaid);
-        notes.extend(unsaid.noted(memory, &memory_file::KEYS, false)?);
+        parts += &memory_table(file, &mut unsaid);
+        notes.extend(unsaid.into_notes(memory, &memory_file::KEYS, false)?);
     }
     let files: Vec<_> = [Some(network), system, memory]
         .into_iter()
@@ -131,25 +131,25 @@ fn one_line(text: &str) -> String {
 struct UnsaidKeys(Vec<(String, String)>);
 
 impl UnsaidKeys {
-    fn add(&mut self, key: &str, why: impl Into<String>) {
+    fn add_key(&mut self, key: &str, why: impl Into<String>) {
         self.0.push((key.to_owned(), why.into()));
     }
 
     /// Converts the notes about `input`, with the lines of the notes.
-    fn noted(
+    fn into_notes(
         &mut self,
         input: InputText<'_>,
         keys: &KnownKeys,
         yaml: bool,
     ) -> Result<Vec<InputNote>, InputError> {
         let mut document = match yaml {
-            true => InputDocument::yaml(input.text, input.file, keys, true)?,
-            false => InputDocument::json(input.text, input.file, keys, true)?,
+            true => InputDocument::parse_yaml(input.text, input.file, keys, true)?,
+            false => InputDocument::parse_json(input.text, input.file, keys, true)?,
         };
         let unsaid = std::mem::take(&mut self.0);
         let count = unsaid.len();
         for (key, why) in unsaid {
-            document.note(&key, why);
+            document.add_note(&key, why);
         }
         // The parser's own notes come first; the caller already has them.
         let mut notes = document.into_notes();
@@ -159,7 +159,7 @@ impl UnsaidKeys {
 
 /// Returns the algorithm of each dimension: the algorithm of the first kind of collective that has
 /// one.
-fn implementations(
+fn dimension_algorithms(
     system: &SystemFile,
     dimensions: &[AstraDimension],
     unsaid: &mut UnsaidKeys,
@@ -184,14 +184,14 @@ fn implementations(
     for (kind, list) in KINDS.iter().zip(lists) {
         let key = format!("{kind}-implementation");
         if list.first().is_some_and(|first| first.one) && dimensions.len() > 1 {
-            unsaid.add(&key, "one algorithm over all NPUs as one dimension; a machine goes dimension by dimension");
+            unsaid.add_key(&key, "one algorithm over all NPUs as one dimension; a machine goes dimension by dimension");
         } else if !list.is_empty() && list.len() < dimensions.len() {
-            unsaid.add(
+            unsaid.add_key(
                 &key,
                 "leaves out the dimensions behind its end; here the last name stands for them",
             );
         } else if !list.is_empty() && along(list) != all {
-            unsaid.add(
+            unsaid.add_key(
                 &key,
                 format!(
                     "a dimension has one algorithm for all collectives, here that of {}",
@@ -211,13 +211,13 @@ fn implementations(
         let tree =
             |one: &CollectiveImplementation| one.algorithm == AstraAlgorithm::DoubleBinaryTree;
         if list.iter().any(tree) {
-            unsaid.add(
+            unsaid.add_key(
                 &key,
                 "a doubleBinaryTree takes active-chunks-per-dimension chunks at once; here at least four for each level",
             );
         }
         if windows {
-            unsaid.add(
+            unsaid.add_key(
                 &key,
                 "messages in flight are limited; here all are sent behind one another",
             );
@@ -230,14 +230,14 @@ fn implementations(
         &system.custom.all_to_all,
     ]) {
         if custom.is_some() {
-            unsaid.add(
+            unsaid.add_key(
                 &format!("{kind}-implementation-custom"),
                 "custom algorithms are given to a replay, not to a machine",
             );
         }
     }
     if system.per_node_custom.is_some() {
-        unsaid.add(
+        unsaid.add_key(
             "per-node-custom-implementation",
             "custom algorithms are given to a replay, not to a machine",
         );
@@ -246,7 +246,7 @@ fn implementations(
 }
 
 /// Returns the class of NPUs, if the file states its rates.
-fn npus(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
+fn npu_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
     let (Some(bandwidth), Some(peak)) = (bandwidth, peak) else {
@@ -255,7 +255,7 @@ fn npus(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
             ("peak-perf", peak.is_some(), "local-mem-bw"),
         ] {
             if known {
-                unsaid.add(
+                unsaid.add_key(
                     key,
                     format!("a class of NPUs needs {other} too, so NPUs are unknown here"),
                 );
@@ -276,14 +276,14 @@ fn npus(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
 }
 
 /// Returns the table of collectives with the number of chunks.
-fn chunks(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
+fn collectives_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     let most = ChunkPipeline::MOST_CHUNKS;
     for (key, count) in [
         ("preferred-dataset-splits", system.splits),
         ("active-chunks-per-dimension", system.active_chunks),
     ] {
         if count > most {
-            unsaid.add(key, format!("is {count}; a machine has at most {most}"));
+            unsaid.add_key(key, format!("is {count}; a machine has at most {most}"));
         }
     }
     format!(
@@ -302,18 +302,18 @@ fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut
         } else {
             ""
         };
-        unsaid.add(
+        unsaid.add_key(
             "endpoint-delay",
             format!("{delay} ns{by_default} before each message and after each reception"),
         );
     }
     if system.local_memory_bandwidth.is_some() {
-        unsaid.add("local-mem-bw", "all-reduce and reduce-scatter read and write what they reduce at this rate, three times the bytes of a message");
+        unsaid.add_key("local-mem-bw", "all-reduce and reduce-scatter read and write what they reduce at this rate, three times the bytes of a message");
     }
     if system.optimization == CollectiveOptimization::Baseline && dimensions.len() > 1 {
-        unsaid.add("collective-optimization", "an all-reduce of the whole buffer in every dimension; here outer dimensions carry what inner ones scattered");
+        unsaid.add_key("collective-optimization", "an all-reduce of the whole buffer in every dimension; here outer dimensions carry what inner ones scattered");
     }
-    unsaid.add(
+    unsaid.add_key(
         "scheduling-policy",
         "collectives of an NPU follow one another; here they overlap as the lanes of a trace do",
     );
@@ -340,16 +340,16 @@ fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut
         ),
     ] {
         if is_on {
-            unsaid.add(key, why);
+            unsaid.add_key(key, why);
         }
     }
     if system.shared_bus.is_some() {
-        unsaid.add("model-shared-bus", "a bus with L, o, g, G and local-reduction-delay between NPU and memory takes the place of the endpoint delay");
+        unsaid.add_key("model-shared-bus", "a bus with L, o, g, G and local-reduction-delay between NPU and memory takes the place of the endpoint delay");
     }
 }
 
 /// Returns the note about quirks of ASTRA-sim that may matter and that the machine does not have.
-fn quirks(
+fn quirk_note(
     system: &SystemFile,
     dimensions: &[AstraDimension],
     algorithms: &[Option<AstraAlgorithm>],
@@ -388,7 +388,7 @@ fn quirks(
 }
 
 /// Returns the table of one dimension.
-fn table(
+fn dimension_table(
     index: usize,
     dimension: &AstraDimension,
     algorithm: Option<AstraAlgorithm>,
@@ -403,12 +403,12 @@ fn table(
             let why = format!(
                 "dimension {number}: a collective's ring has it; other messages have half, since an NPU sends half each way"
             );
-            unsaid.add("bandwidth", why);
+            unsaid.add_key("bandwidth", why);
             (1.0, "what a ring sends, half each way")
         }
         (DimensionShape::Ring, algorithm) if one_way => {
             if matches!(algorithm, Some(Direct { .. })) {
-                unsaid.add(
+                unsaid.add_key(
                     "bandwidth",
                     format!(
                         "dimension {number}: that of a message; here an NPU sends that much each way round at once"
@@ -421,7 +421,7 @@ fn table(
             let why = format!(
                 "dimension {number}: that of each link; here a single message may use all {links} links of its NPU"
             );
-            unsaid.add("bandwidth", why);
+            unsaid.add_key("bandwidth", why);
             (links, "of all links of an NPU")
         }
         _ => (1.0, "as the network file says"),
@@ -444,7 +444,7 @@ fn table(
 }
 
 /// Returns the table of the remote memory.
-fn remote(memory: Option<RemoteMemoryFile>, unsaid: &mut UnsaidKeys) -> String {
+fn memory_table(memory: Option<RemoteMemoryFile>, unsaid: &mut UnsaidKeys) -> String {
     let Some(memory) = memory else {
         return String::new();
     };
@@ -455,7 +455,7 @@ fn remote(memory: Option<RemoteMemoryFile>, unsaid: &mut UnsaidKeys) -> String {
             let why = format!(
                 "memory that {npus_per_node} NPUs share is none of a machine's kinds, so this one has none"
             );
-            unsaid.add("memory-type", why);
+            unsaid.add_key("memory-type", why);
             return String::new();
         }
     };

@@ -71,7 +71,7 @@ impl<'a> TensorMemory<'a> {
         };
         let mut known = vec![None; tensors.names.len()];
         for node in ran {
-            for one in tensors.of(node.id) {
+            for one in tensors.uses_of(node.id) {
                 memory.record_use(one, node, &mut known[one.tensor as usize]);
             }
         }
@@ -132,10 +132,10 @@ impl<'a> TensorMemory<'a> {
     /// Returns the tensors that a node read before another node wrote them. The original aborts
     /// there; here these tensors exist from the start.
     pub fn early(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.early.iter().map(|tensor| self.name(*tensor))
+        self.early.iter().map(|tensor| self.tensor_name(*tensor))
     }
 
-    fn name(&self, tensor: u32) -> &str {
+    fn tensor_name(&self, tensor: u32) -> &str {
         &self.names[tensor as usize]
     }
 }

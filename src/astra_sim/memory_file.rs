@@ -63,18 +63,18 @@ impl RemoteMemoryFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Option<Self>, Vec<InputNote>), InputError> {
-        let mut document = InputDocument::json(text, file, &KEYS, lenient)?;
+        let mut document = InputDocument::parse_json(text, file, &KEYS, lenient)?;
         let types = [
             (MemoryType::None, "NO_MEMORY_EXPANSION"),
             (MemoryType::PerNpu, "PER_NPU_MEMORY_EXPANSION"),
             (MemoryType::PerNode, "PER_NODE_MEMORY_EXPANSION"),
             (MemoryType::Pool, "MEMORY_POOL"),
         ];
-        let Some(chosen) = document.choice("memory-type", &types)? else {
+        let Some(chosen) = document.read_choice("memory-type", &types)? else {
             let names = types.map(|(_, name)| name).join(", ");
             let hint = "\"memory-type\": \"NO_MEMORY_EXPANSION\"";
             let expected = format_args!("one of {names}");
-            return Err(document.refuse("memory-type", "nothing", expected, hint));
+            return Err(document.invalid_value("memory-type", "nothing", expected, hint));
         };
         let name = types.iter().find(|(one, _)| *one == chosen);
         let name = name.map_or("", |(_, name)| name);
@@ -85,10 +85,10 @@ impl RemoteMemoryFile {
         };
         for key in [LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE] {
             match (needed.contains(&key), document.get(key).is_some()) {
-                (false, true) => document.note(key, format!("has no effect with {name}")),
+                (false, true) => document.add_note(key, format!("has no effect with {name}")),
                 (true, false) => {
                     let expected = format_args!("a whole number, which {name} needs");
-                    return Err(document.refuse(key, "nothing", expected, ""));
+                    return Err(document.invalid_value(key, "nothing", expected, ""));
                 }
                 _ => {}
             }
@@ -98,23 +98,23 @@ impl RemoteMemoryFile {
             _ => Some(Self {
                 sharing: match chosen {
                     MemoryType::PerNode => ServerSharing::PerNode {
-                        nodes: count(&mut document, NODES)?,
-                        npus_per_node: count(&mut document, NPUS_PER_NODE)?,
+                        nodes: read_count(&mut document, NODES)?,
+                        npus_per_node: read_count(&mut document, NPUS_PER_NODE)?,
                     },
                     MemoryType::Pool => ServerSharing::Pool,
                     MemoryType::PerNpu | MemoryType::None => ServerSharing::PerNpu,
                 },
-                latency: document.whole(LATENCY, 0, MOST)?.unwrap_or(0),
-                bandwidth: document.whole(BANDWIDTH, 1, MOST)?.unwrap_or(1),
+                latency: document.read_whole(LATENCY, 0, MOST)?.unwrap_or(0),
+                bandwidth: document.read_whole(BANDWIDTH, 1, MOST)?.unwrap_or(1),
             }),
         };
         Ok((remote, document.into_notes()))
     }
 }
 
-fn count(document: &mut InputDocument<'_>, key: &str) -> Result<u32, InputError> {
+fn read_count(document: &mut InputDocument<'_>, key: &str) -> Result<u32, InputError> {
     let most = i32::MAX as u64;
-    let count = document.whole(key, 1, most)?.unwrap_or(1);
+    let count = document.read_whole(key, 1, most)?.unwrap_or(1);
     Ok(u32::try_from(count).expect("it is at most 2^31"))
 }
 

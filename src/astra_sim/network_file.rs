@@ -58,21 +58,21 @@ impl AstraNetworkFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
-        let document = InputDocument::yaml(text, file, &KEYS, lenient)?;
-        let shapes = column(&document, "topology", None, shape)?;
+        let document = InputDocument::parse_yaml(text, file, &KEYS, lenient)?;
+        let shapes = read_per_dimension(&document, "topology", None, parse_shape)?;
         let length = Some(shapes.len());
-        let npus = column(&document, "npus_count", length, |value| {
-            let whole = number(value).filter(|n| n.fract() == 0.0 && *n >= 2.0);
+        let npus = read_per_dimension(&document, "npus_count", length, |value| {
+            let whole = parse_number(value).filter(|n| n.fract() == 0.0 && *n >= 2.0);
             let fits = whole.filter(|&n| n <= f64::from(MAX_NPUS));
             let expected = || format!("whole numbers from 2 to {MAX_NPUS}");
             fits.map(|n| n as u32).ok_or_else(expected)
         })?;
-        let bandwidths = column(&document, "bandwidth", length, |value| {
-            let fits = number(value).filter(|&n| n.is_finite() && n > 0.0);
+        let bandwidths = read_per_dimension(&document, "bandwidth", length, |value| {
+            let fits = parse_number(value).filter(|&n| n.is_finite() && n > 0.0);
             fits.ok_or_else(|| "numbers above 0, in GB/s".to_owned())
         })?;
-        let latencies = column(&document, "latency", length, |value| {
-            let fits = number(value).filter(|&n| n.is_finite() && n >= 0.0);
+        let latencies = read_per_dimension(&document, "latency", length, |value| {
+            let fits = parse_number(value).filter(|&n| n.is_finite() && n >= 0.0);
             fits.ok_or_else(|| "numbers of at least 0, in ns".to_owned())
         })?;
         let all = npus.iter().try_fold(1_u32, |all, &npus| {
@@ -80,7 +80,7 @@ impl AstraNetworkFile {
         });
         if all.is_none() {
             let expected = format_args!("at most {MAX_NPUS} NPUs in all");
-            return Err(document.refuse("npus_count", "a larger product", expected, ""));
+            return Err(document.invalid_value("npus_count", "a larger product", expected, ""));
         }
         let rows = shapes.into_iter().zip(npus).zip(bandwidths).zip(latencies);
         let dimension = |(((shape, npus), bandwidth), latency)| AstraDimension {
@@ -95,7 +95,7 @@ impl AstraNetworkFile {
 }
 
 /// Returns the values of `key`, one per dimension, each parsed by `read`.
-fn column<T>(
+fn read_per_dimension<T>(
     document: &InputDocument<'_>,
     key: &str,
     length: Option<usize>,
@@ -105,23 +105,25 @@ fn column<T>(
     let list = match document.get(key) {
         Some(InputValue::List(list)) => list,
         Some(single) => std::slice::from_ref(single),
-        None => return Err(document.refuse(key, "nothing", "a list", HINT)),
+        None => return Err(document.invalid_value(key, "nothing", "a list", HINT)),
     };
     if list.is_empty() {
-        return Err(document.refuse(key, "an empty list", "a value per dimension", HINT));
+        return Err(document.invalid_value(key, "an empty list", "a value per dimension", HINT));
     }
     if let Some(length) = length.filter(|&length| length != list.len()) {
         let found = format_args!("{} values", list.len());
         let expected = format_args!("{length}, as many as `topology` has");
-        return Err(document.refuse(key, found, expected, HINT));
+        return Err(document.invalid_value(key, found, expected, HINT));
     }
-    let item =
-        |value| read(value).map_err(|e| document.refuse(key, InputValue::found(value), e, ""));
+    let item = |value| {
+        read(value)
+            .map_err(|e| document.invalid_value(key, InputValue::describe_found(value), e, ""))
+    };
     list.iter().map(item).collect()
 }
 
-fn shape(value: &InputValue) -> Result<DimensionShape, String> {
-    let text = value.text().unwrap_or_default();
+fn parse_shape(value: &InputValue) -> Result<DimensionShape, String> {
+    let text = value.as_text().unwrap_or_default();
     let found = SHAPES.iter().find(|(_, name)| *name == text);
     let names = SHAPES.map(|(_, name)| name);
     let expected = || format!("{}{}", names.join(", "), did_you_mean(text, names));
@@ -129,9 +131,9 @@ fn shape(value: &InputValue) -> Result<DimensionShape, String> {
 }
 
 /// Parses a number, with or without quotes, as the original does.
-fn number(value: &InputValue) -> Option<f64> {
-    let quoted = || value.text()?.trim().parse().ok();
-    value.number().or_else(quoted)
+fn parse_number(value: &InputValue) -> Option<f64> {
+    let quoted = || value.as_text()?.trim().parse().ok();
+    value.as_number().or_else(quoted)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The file of trace prefixes of custom algorithms for single collective nodes.
 
-use super::error::{InputError, InputNote, escape};
+use super::error::{InputError, InputNote, escape_key};
 use super::input_entry::InputValue;
 use super::yaml;
 use std::collections::BTreeMap;
@@ -25,11 +25,11 @@ impl PerNodeFile {
         _lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
         let mut prefixes = BTreeMap::new();
-        for entry in yaml::entries(text, file)? {
+        for entry in yaml::parse_entries(text, file)? {
             let error = |why: String| InputError::Key {
                 file: file.to_owned(),
                 line: entry.line,
-                key: escape(&entry.key),
+                key: escape_key(&entry.key),
                 why,
             };
             let digits = entry.key.bytes().all(|b| b.is_ascii_digit());
@@ -38,7 +38,7 @@ impl PerNodeFile {
             let prefix = match &entry.value {
                 InputValue::Text(prefix) if !prefix.is_empty() => PathBuf::from(prefix),
                 other => {
-                    let found = other.found();
+                    let found = other.describe_found();
                     let why =
                         format!("found {found}, expected a prefix of files PREFIX.POSITION.et");
                     return Err(error(why));

@@ -125,9 +125,9 @@ struct PacketRounds {
 }
 
 impl PacketRounds {
-    /// Returns the number of packets of the round after packet `p` that may be reduced; `None` if
-    /// `p` itself may not be reduced.
-    fn left(&self, p: u32) -> Option<u32> {
+    /// Returns the number of packets of the round after packet `p` that may be reduced, or `None`
+    /// if `p` itself may not be reduced.
+    fn remaining_packets(&self, p: u32) -> Option<u32> {
         // In 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
         let place = u64::from(p) % round;
@@ -136,7 +136,7 @@ impl PacketRounds {
 
     /// Returns true if packet `p` is reduced.
     #[inline]
-    fn reduces(&self, part: PhaseOperation, p: u32) -> bool {
+    fn reduces_packet(&self, part: PhaseOperation, p: u32) -> bool {
         let round = u64::from(self.idle) + u64::from(self.busy);
         let (number, place) = (u64::from(p) / round, u64::from(p) % round);
         place >= u64::from(self.idle)
@@ -151,7 +151,7 @@ impl PacketRounds {
 /// Returns the index that is `by` places further along a line of `size` members, or back if
 /// `backward`.
 #[inline]
-fn along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
+fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
     // `by` is below `size`, so one conditional subtraction replaces the remainder.
     let by = if backward { size - by } else { by };
     let to = index + by;
@@ -182,7 +182,7 @@ impl AstraPhase {
     }
 
     /// Returns the line position of the member with index `index`, which has `position` in the group.
-    pub(super) fn place(&self, index: u32, position: Position) -> LinePosition {
+    pub(super) fn line_position_of(&self, index: u32, position: Position) -> LinePosition {
         LinePosition {
             size: self.size,
             index,
@@ -192,7 +192,7 @@ impl AstraPhase {
     }
 
     /// Returns one of `n` equal parts: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
-    pub(super) fn part(&self, amount: BufferShare, n: u64) -> BufferShare {
+    pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has(Quirk::Padding) {
             BufferShare::whole(amount.bytes() / n)
         } else {
@@ -204,7 +204,7 @@ impl AstraPhase {
     }
 
     /// Returns `amount` multiplied by `n`.
-    fn times(amount: BufferShare, n: u64) -> BufferShare {
+    fn multiplied(amount: BufferShare, n: u64) -> BufferShare {
         if amount.parts.is_multiple_of(n) {
             BufferShare {
                 bytes: amount.bytes,
@@ -221,61 +221,67 @@ impl AstraPhase {
     }
 
     /// Returns the data of one member after the phase.
-    pub(super) fn result(&self) -> BufferShare {
+    pub(super) fn result_size(&self) -> BufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
             (AstraAlgorithm::DoubleBinaryTree, _) => self.amount,
             (_, PhaseOperation::AllReduce | PhaseOperation::AllToAll) => self.amount,
-            (_, PhaseOperation::ReduceScatter) => self.part(self.amount, n),
-            (_, PhaseOperation::AllGather) => Self::times(self.amount, n),
+            (_, PhaseOperation::ReduceScatter) => self.equal_part(self.amount, n),
+            (_, PhaseOperation::AllGather) => Self::multiplied(self.amount, n),
         }
     }
 
     #[inline]
-    pub(super) fn credits(&self, slot: QueueSlot, position: LinePosition) -> u32 {
+    pub(super) fn initial_credits(&self, slot: QueueSlot, position: LinePosition) -> u32 {
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::HalvingDoubling => 1,
-            AstraAlgorithm::Direct { window } => direct::window(window, position),
+            AstraAlgorithm::Direct { window } => direct::window_size(window, position),
             AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(slot, position).credits(),
         }
     }
 
     #[inline]
-    pub(super) fn receives(&self, slot: QueueSlot, position: LinePosition) -> u32 {
+    pub(super) fn receive_count(&self, slot: QueueSlot, position: LinePosition) -> u32 {
         match self.algorithm {
-            AstraAlgorithm::Ring => ring::steps(self, position),
-            AstraAlgorithm::Direct { .. } => direct::steps(self, position),
-            AstraAlgorithm::HalvingDoubling => halving_doubling::steps(self, position),
+            AstraAlgorithm::Ring => ring::message_count(self, position),
+            AstraAlgorithm::Direct { .. } => direct::message_count(self, position),
+            AstraAlgorithm::HalvingDoubling => halving_doubling::message_count(self, position),
             AstraAlgorithm::DoubleBinaryTree => tree::TreeRole::of(slot, position).receives(),
         }
     }
 
     #[inline]
-    pub(super) fn step(&self, slot: QueueSlot, position: LinePosition, i: u32) -> Option<SendStep> {
+    pub(super) fn nth_send(
+        &self,
+        slot: QueueSlot,
+        position: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
         let after = i + 1;
         let (to, amount, after, arrived) = match self.algorithm {
             AstraAlgorithm::Ring => {
-                let to = along(position.index, position.size, 1, slot.backward);
-                (i < ring::steps(self, position)).then(|| (to, ring::amount(self), after, 0))?
+                let to = index_along(position.index, position.size, 1, slot.backward);
+                (i < ring::message_count(self, position))
+                    .then(|| (to, ring::message_size(self), after, 0))?
             }
             AstraAlgorithm::Direct { .. } => {
-                let to = along(
+                let to = index_along(
                     position.index,
                     position.size,
-                    direct::distance(position, i),
+                    direct::partner_distance(position, i),
                     slot.backward,
                 );
-                let (after, arrived) = direct::after(self, position, i);
-                (i < direct::steps(self, position))
-                    .then(|| (to, ring::amount(self), after, arrived))?
+                let (after, arrived) = direct::required_before(self, position, i);
+                (i < direct::message_count(self, position))
+                    .then(|| (to, ring::message_size(self), after, arrived))?
             }
             AstraAlgorithm::HalvingDoubling => {
-                if i >= halving_doubling::steps(self, position) {
+                if i >= halving_doubling::message_count(self, position) {
                     return None;
                 }
-                let packet = halving_doubling::packet(self, position, i);
+                let packet = halving_doubling::nth_packet(self, position, i);
                 (
-                    halving_doubling::partner(position, packet.distance),
+                    halving_doubling::partner_at(position, packet.distance),
                     packet.amount,
                     after,
                     0,
@@ -303,7 +309,7 @@ impl AstraPhase {
     }
 
     /// Returns the `k`-th source from which a member receives after `taken` steps.
-    pub(super) fn source(
+    pub(super) fn receive_source(
         &self,
         slot: QueueSlot,
         position: LinePosition,
@@ -317,14 +323,14 @@ impl AstraPhase {
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
             AstraAlgorithm::Direct { .. } => {
-                let distance = direct::distance(position, step);
-                along(position.index, position.size, distance, !slot.backward)
+                let distance = direct::partner_distance(position, step);
+                index_along(position.index, position.size, distance, !slot.backward)
             }
             AstraAlgorithm::HalvingDoubling => {
-                let packet = halving_doubling::packet(self, position, step);
-                halving_doubling::partner(position, packet.distance)
+                let packet = halving_doubling::nth_packet(self, position, step);
+                halving_doubling::partner_at(position, packet.distance)
             }
-            _ => along(position.index, position.size, 1, !slot.backward),
+            _ => index_along(position.index, position.size, 1, !slot.backward),
         };
         Some(ReceiveSource { from, step })
     }
@@ -340,21 +346,21 @@ impl AstraPhase {
         };
         let slot = QueueSlot::default();
         let backward = |of: &Self| of.rotation == QueueRotation::Second;
-        let count = self.receives(slot, position);
+        let count = self.receive_count(slot, position);
         if self.script.is_some()
             || other.script.is_some()
             || (self.size, backward(self)) != (other.size, backward(other))
-            || count != other.receives(slot, position)
+            || count != other.receive_count(slot, position)
         {
             return false;
         }
         // The messages of a ring are all equal; other algorithms have at most two messages for each
         // member here.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
-            return ring::amount(self) == ring::amount(other);
+            return ring::message_size(self) == ring::message_size(other);
         }
         let message = |of: &Self, i| {
-            let step = of.step(slot, position, i);
+            let step = of.nth_send(slot, position, i);
             step.map(|step| (step.to, step.amount, step.recv_posted))
         };
         (0..count).all(|i| message(self, i) == message(other, i))
@@ -371,9 +377,9 @@ impl AstraPhase {
         heard: u32,
     ) -> Option<u32> {
         match self.algorithm {
-            AstraAlgorithm::Ring => {
-                (along(position.index, position.size, 1, !slot.backward) == from).then_some(heard)
-            }
+            AstraAlgorithm::Ring => (index_along(position.index, position.size, 1, !slot.backward)
+                == from)
+                .then_some(heard),
             AstraAlgorithm::Direct { .. } => {
                 let others = position.size - 1;
                 let round = heard.checked_sub(1)? / others;
@@ -385,7 +391,7 @@ impl AstraPhase {
                 // the start, and the parent after the message up.
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
-                    let source = self.source(slot, position, taken, k)?;
+                    let source = self.receive_source(slot, position, taken, k)?;
                     (source.from == from).then_some(taken)
                 });
                 sources.next()
@@ -403,7 +409,7 @@ impl AstraPhase {
     ) -> Option<u32> {
         match self.algorithm {
             AstraAlgorithm::Ring => {
-                (along(position.index, position.size, 1, slot.backward) == to).then_some(step)
+                (index_along(position.index, position.size, 1, slot.backward) == to).then_some(step)
             }
             AstraAlgorithm::Direct { .. } => {
                 let others = position.size - 1;
@@ -420,10 +426,10 @@ impl AstraPhase {
 
     /// Returns the rounds of the member's packets.
     #[inline]
-    fn rounds(&self, position: LinePosition) -> PacketRounds {
+    fn packet_rounds(&self, position: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
             AstraAlgorithm::Direct { window } => {
-                let idle = direct::window(window, position);
+                let idle = direct::window_size(window, position);
                 if self.named && self.quirks.has(Quirk::GroupReductions) {
                     (idle, idle.saturating_mul(position.size - 1))
                 } else {
@@ -431,7 +437,7 @@ impl AstraPhase {
                 }
             }
             AstraAlgorithm::HalvingDoubling => {
-                let levels = halving_doubling::levels(position);
+                let levels = halving_doubling::level_count(position);
                 if self.quirks.has(Quirk::HalvingDoublingReductions) {
                     (1, levels - 1)
                 } else {
@@ -445,7 +451,7 @@ impl AstraPhase {
 
     /// Returns the bus transfer of a packet: packets that are not reduced leave the NPU, and all
     /// other packets enter it. All packets of a round except the last window return.
-    pub(super) fn load(
+    pub(super) fn bus_transfer(
         &self,
         slot: QueueSlot,
         position: LinePosition,
@@ -473,7 +479,7 @@ impl AstraPhase {
                 }
             };
         }
-        let rounds = self.rounds(position);
+        let rounds = self.packet_rounds(position);
         // All packets with which a member begins are the first of a round.
         let p = match of {
             TransferCause::Start => 0,
@@ -484,14 +490,14 @@ impl AstraPhase {
                 self.halved_reception(position, r)
             }
             (AstraAlgorithm::HalvingDoubling, _) => {
-                halving_doubling::packet(self, position, p).amount
+                halving_doubling::nth_packet(self, position, p).amount
             }
-            _ => ring::amount(self),
+            _ => ring::message_size(self),
         };
-        match rounds.left(p) {
+        match rounds.remaining_packets(p) {
             None => load(amount, true, false, false),
             Some(left) => {
-                let reduces = rounds.reduces(self.part, p);
+                let reduces = rounds.reduces_packet(self.part, p);
                 load(amount, false, reduces, left + 1 > rounds.idle)
             }
         }
@@ -503,7 +509,7 @@ impl AstraPhase {
     #[inline]
     fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
-        halving_doubling::packet(self, position, r + ahead).amount
+        halving_doubling::nth_packet(self, position, r + ahead).amount
     }
 
     /// Returns true if a member of a tree reduces its reception `r`; the third reception of an
@@ -515,17 +521,17 @@ impl AstraPhase {
 
     /// Returns the data that a member reduces at reception `r`, if any.
     #[inline]
-    pub(super) fn reduced(
+    pub(super) fn reduced_amount(
         &self,
         slot: QueueSlot,
         position: LinePosition,
         r: u32,
     ) -> Option<BufferShare> {
-        let rounds = self.rounds(position);
-        let reduces = || rounds.reduces(self.part, rounds.idle + r);
+        let rounds = self.packet_rounds(position);
+        let reduces = || rounds.reduces_packet(self.part, rounds.idle + r);
         match self.algorithm {
             AstraAlgorithm::Ring | AstraAlgorithm::Direct { .. } => {
-                reduces().then(|| ring::amount(self))
+                reduces().then(|| ring::message_size(self))
             }
             AstraAlgorithm::HalvingDoubling => {
                 reduces().then(|| self.halved_reception(position, r))

@@ -56,7 +56,7 @@ struct QuirkText {
     corrected: &'static str,
 }
 
-const fn about(
+const fn quirk_text(
     quirk: Quirk,
     name: &'static str,
     original: &'static str,
@@ -72,97 +72,97 @@ const fn about(
 
 /// Names and descriptions in the order of the enumeration.
 const ABOUT: [QuirkText; 16] = [
-    about(
+    quirk_text(
         Quirk::Padding,
         "padding",
         "every chunk has floor(size / splits) bytes, also the last; small chunks are padded, shares truncated",
         "as many chunks as splits, which cover the size exactly, in equal shares",
     ),
-    about(
+    quirk_text(
         Quirk::ShortList,
         "short-list",
         "dimensions after the end of a list of implementations are left out",
         "the last name of a list applies to the dimensions after it",
     ),
-    about(
+    quirk_text(
         Quirk::FreePorts,
         "free-ports",
         "each message has the full bandwidth of an NPU, no matter how many are in flight",
         "an NPU sends and receives one message at a time in a dimension",
     ),
-    about(
+    quirk_text(
         Quirk::FullyConnectedLinks,
         "fully-connected-links",
         "the bandwidth of FullyConnected is per link, so an NPU has n - 1 times this bandwidth",
         "the bandwidth of FullyConnected is per NPU, over all its links",
     ),
-    about(
+    quirk_text(
         Quirk::FirstDimension,
         "first-dimension",
         "only the lowest dimension that a message crosses delays it",
         "latencies of all dimensions crossed add up, and the slowest sets the rate",
     ),
-    about(
+    quirk_text(
         Quirk::StoreAndForward,
         "store-and-forward",
         "each device receives a whole message before it forwards the message; one dimension only",
         "messages cut through; several dimensions are crossed in their order",
     ),
-    about(
+    quirk_text(
         Quirk::GroupRing,
         "group-ring",
         "a named group is one line, or a ring if the list has several names",
         "a named group goes through the dimensions that it spans, each with its own algorithm",
     ),
-    about(
+    quirk_text(
         Quirk::GroupEndpoint,
         "group-endpoint",
         "endpoints of named groups take 10 ns",
         "endpoints of named groups take the endpoint delay of the system file",
     ),
-    about(
+    quirk_text(
         Quirk::GroupReductions,
         "group-reductions",
         "direct in a named group also reduces the gathered data",
         "direct in a named group reduces once",
     ),
-    about(
+    quirk_text(
         Quirk::OneAtATime,
         "one-at-a-time",
         "collectives, sends, loads and stores of an NPU wait for one another",
         "collectives and sends wait only for dependencies, loads and stores also for one another",
     ),
-    about(
+    quirk_text(
         Quirk::SharedQueue,
         "shared-queue",
         "phases out and back share a dimension's queue, so late NPUs may wait for each other for ever",
         "each phase of a collective has its own queue",
     ),
-    about(
+    quirk_text(
         Quirk::Gib,
         "gib",
         "a GB of the network file is 2^30 bytes",
         "a GB is 10^9 bytes everywhere",
     ),
-    about(
+    quirk_text(
         Quirk::WholeNs,
         "whole-ns",
         "times of messages, reductions, kernels and loads are truncated to whole ns",
         "times are rounded to the nearest ps",
     ),
-    about(
+    quirk_text(
         Quirk::HalvingDoublingReductions,
         "halving-doubling-reductions",
         "halvingDoubling reduces one message too few, each at the size of the next",
         "halvingDoubling reduces all data received on the way in, at their own size",
     ),
-    about(
+    quirk_text(
         Quirk::EarlyReduction,
         "early-reduction",
         "direct begins to gather when all parts have arrived and any one of them is reduced",
         "direct begins to gather when all parts are reduced",
     ),
-    about(
+    quirk_text(
         Quirk::TreeReductions,
         "tree-reductions",
         "members of a doubleBinaryTree reduce the result again on its way down",
@@ -176,23 +176,23 @@ impl Quirk {
         ABOUT.iter().map(|about| about.quirk)
     }
 
-    fn about(self) -> &'static QuirkText {
+    fn quirk_text(self) -> &'static QuirkText {
         &ABOUT[self as usize]
     }
 
     /// Returns the name by which the quirk is switched.
     pub fn name(self) -> &'static str {
-        self.about().name
+        self.quirk_text().name
     }
 
     /// Returns a description of ASTRA-sim's behaviour.
     pub fn original(self) -> &'static str {
-        self.about().original
+        self.quirk_text().original
     }
 
     /// Returns a description of the corrected behaviour.
     pub fn corrected(self) -> &'static str {
-        self.about().corrected
+        self.quirk_text().corrected
     }
 
     /// Returns true if the quirk has an effect under `model`. The congestion-aware network always
@@ -245,7 +245,7 @@ impl QuirkSet {
 
     /// Converts ns to a time, truncated to whole ns under [`Quirk::WholeNs`].
     #[inline]
-    pub(super) fn span(self, ns: f64) -> Span {
+    pub(super) fn span_from_ns(self, ns: f64) -> Span {
         if self.has(Quirk::WholeNs) {
             Span::from_ns(ns as u64)
         } else {
@@ -265,7 +265,7 @@ impl QuirkSet {
 
 /// Returns the bytes of a share, which may be fractional.
 #[inline]
-pub(super) fn bytes(amount: BufferShare) -> f64 {
+pub(super) fn fractional_bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
@@ -372,12 +372,12 @@ mod tests {
     #[test]
     fn times_and_rates() {
         // 1.6786 ns is truncated with the quirk, and rounded to 1,679 ps without.
-        assert_eq!(QuirkSet::ALL.span(1.6786), Span::from_ns(1));
-        assert_eq!(QuirkSet::NONE.span(1.6786), Span(1679));
+        assert_eq!(QuirkSet::ALL.span_from_ns(1.6786), Span::from_ns(1));
+        assert_eq!(QuirkSet::NONE.span_from_ns(1.6786), Span(1679));
         // 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, and 50 without.
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.
-        assert_eq!(bytes(BufferShare::whole(10).part(3)), 10.0 / 3.0);
+        assert_eq!(fractional_bytes(BufferShare::whole(10).part(3)), 10.0 / 3.0);
     }
 }

@@ -87,7 +87,7 @@ pub(super) struct SharedBus {
 }
 
 /// Returns the other side of a bus.
-fn partner(side: usize) -> usize {
+fn other_side(side: usize) -> usize {
     side ^ 1
 }
 
@@ -112,7 +112,7 @@ impl SharedBus {
         };
         if load.outward {
             // The transfer first comes from the NPU's memory.
-            self.inner(
+            self.send_over_inner_bus(
                 now,
                 INNER_AGENT,
                 false,
@@ -121,7 +121,7 @@ impl SharedBus {
                 clock,
             );
         } else {
-            self.request(now, AGENT, transfer, clock);
+            self.request_transfer(now, AGENT, transfer, clock);
         }
     }
 
@@ -142,8 +142,8 @@ impl SharedBus {
                 state.in_a_row += 1;
                 None
             }
-            RECEIVED => self.received(now, side, clock),
-            _ => self.reduced(now, side, clock),
+            RECEIVED => self.on_received(now, side, clock),
+            _ => self.on_reduced(now, side, clock),
         };
         if ended.is_none() {
             self.continue_after(now, event, clock);
@@ -163,13 +163,13 @@ impl SharedBus {
     fn continue_after(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
         let side = (event / 3) as usize;
         if event % 3 == REDUCED {
-            self.reduce(now, side, clock);
+            self.begin_reduction(now, side, clock);
         }
         self.start_next(now, side, clock);
     }
 
     /// Sends a transfer over the inner bus from `side`.
-    fn inner(
+    fn send_over_inner_bus(
         &mut self,
         now: Time,
         side: usize,
@@ -183,10 +183,10 @@ impl SharedBus {
             then,
             ..transfer
         };
-        self.request(now, side, transfer, clock);
+        self.request_transfer(now, side, transfer, clock);
     }
 
-    fn request(
+    fn request_transfer(
         &mut self,
         now: Time,
         side: usize,
@@ -199,21 +199,21 @@ impl SharedBus {
 
     /// Starts the next transfer of a free side, unless the side yields to its partner.
     fn start_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
-        let (state, other) = (&self.sides[side], &self.sides[partner(side)]);
+        let (state, other) = (&self.sides[side], &self.sides[other_side(side)]);
         if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
             // A busy partner sends when it becomes free.
             if other.state == BusSideState::Free {
-                self.start_next(now, partner(side), clock);
+                self.start_next(now, other_side(side), clock);
             }
             return;
         }
-        self.send(now, side, clock);
+        self.send_next(now, side, clock);
     }
 
-    fn send(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+    fn send_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let LogGpParams {
             latency,
             overhead,
@@ -234,7 +234,7 @@ impl SharedBus {
         };
         let transfer = state.sends.pop_front().expect("there is something to send");
         state.state = BusSideState::Sending;
-        let other = &mut self.sides[partner(side)];
+        let other = &mut self.sides[other_side(side)];
         other.receives.push_back(transfer);
         other.before = other.state;
         other.state = BusSideState::Receiving;
@@ -248,11 +248,11 @@ impl SharedBus {
         };
         // The arrival is scheduled before the departure, which determines the order if both are at
         // one instant.
-        after(arrives, partner(side), RECEIVED);
+        after(arrives, other_side(side), RECEIVED);
         after(leaves, side, SENT);
     }
 
-    fn received(
+    fn on_received(
         &mut self,
         now: Time,
         side: usize,
@@ -268,7 +268,7 @@ impl SharedBus {
         match side {
             NPU if transfer.reduces => {
                 transfer.reduces = false;
-                self.inner(
+                self.send_over_inner_bus(
                     now,
                     INNER_NPU,
                     true,
@@ -279,9 +279,16 @@ impl SharedBus {
             }
             NPU if transfer.returns => {
                 transfer.returns = false;
-                self.inner(now, INNER_NPU, true, BusContinuation::Send, transfer, clock);
+                self.send_over_inner_bus(
+                    now,
+                    INNER_NPU,
+                    true,
+                    BusContinuation::Send,
+                    transfer,
+                    clock,
+                );
             }
-            NPU => self.inner(
+            NPU => self.send_over_inner_bus(
                 now,
                 INNER_NPU,
                 false,
@@ -292,7 +299,7 @@ impl SharedBus {
             AGENT if transfer.reduces => {
                 transfer.reduces = false;
                 state.reductions.push_back(transfer);
-                self.reduce(now, side, clock);
+                self.begin_reduction(now, side, clock);
             }
             AGENT if transfer.returns => {
                 transfer.returns = false;
@@ -320,7 +327,7 @@ impl SharedBus {
             BusContinuation::Send => self.sides[NPU].sends.push_back(transfer),
             BusContinuation::Reduce => {
                 self.sides[NPU].reductions.push_back(transfer);
-                self.reduce(now, NPU, clock);
+                self.begin_reduction(now, NPU, clock);
             }
         }
         self.start_next(now, NPU, clock);
@@ -328,7 +335,7 @@ impl SharedBus {
     }
 
     /// Begins a reduction if none is in progress.
-    fn reduce(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
+    fn begin_reduction(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let state = &mut self.sides[side];
         if let Some(transfer) = state.reductions.front()
             && !state.reducing
@@ -339,7 +346,7 @@ impl SharedBus {
         }
     }
 
-    fn reduced(
+    fn on_reduced(
         &mut self,
         now: Time,
         side: usize,
@@ -350,8 +357,15 @@ impl SharedBus {
         let mut transfer = state.reductions.pop_front()?;
         let returns = std::mem::take(&mut transfer.returns);
         match (side, returns) {
-            (NPU, true) => self.inner(now, INNER_NPU, true, BusContinuation::Send, transfer, clock),
-            (NPU, false) => self.inner(
+            (NPU, true) => self.send_over_inner_bus(
+                now,
+                INNER_NPU,
+                true,
+                BusContinuation::Send,
+                transfer,
+                clock,
+            ),
+            (NPU, false) => self.send_over_inner_bus(
                 now,
                 INNER_NPU,
                 false,

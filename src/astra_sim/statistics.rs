@@ -63,7 +63,7 @@ impl RankWork {
                     work.busy += recorded;
                     uses.time += recorded;
                     if system.roofline && !system.replay_only {
-                        uses.kernel(graph.flops(node), graph.bytes(node), recorded, system);
+                        uses.add_kernel(graph.flops(node), graph.bytes(node), recorded, system);
                     }
                 }
                 NodeKind::Send
@@ -79,7 +79,7 @@ impl RankWork {
                 }
             }
         }
-        work.roofline = system.roofline.then(|| uses.mean());
+        work.roofline = system.roofline.then(|| uses.mean_values());
         work
     }
 }
@@ -95,13 +95,13 @@ struct RooflineSums {
 }
 
 impl RooflineSums {
-    fn kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &SystemFile) {
+    fn add_kernel(&mut self, flops: u64, bytes: u64, lasts: Span, system: &SystemFile) {
         let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
         let peak = system.peak * 1e12;
         if bytes == 0 {
             return;
         }
-        let ns = ns(lasts);
+        let ns = as_ns(lasts);
         let intensity = flops as f64 / bytes as f64;
         let reached = (bandwidth * intensity).min(peak);
         if reached >= peak {
@@ -117,8 +117,8 @@ impl RooflineSums {
         self.intensity += ns * intensity;
     }
 
-    fn mean(&self) -> RooflineMeans {
-        let time = 1.0 + ns(self.time);
+    fn mean_values(&self) -> RooflineMeans {
+        let time = 1.0 + as_ns(self.time);
         RooflineMeans {
             compute_bound: self.bound / time,
             compute: self.compute / time,
@@ -128,7 +128,7 @@ impl RooflineSums {
     }
 }
 
-fn ns(span: Span) -> f64 {
+fn as_ns(span: Span) -> f64 {
     (span.0 / 1000) as f64
 }
 

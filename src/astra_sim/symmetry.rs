@@ -44,8 +44,8 @@ impl SymmetricLine<'_> {
         match self.stage.algorithm {
             // Members of a tree behave differently.
             AstraAlgorithm::DoubleBinaryTree => None,
-            AstraAlgorithm::Ring => self.ring(endpoint, reduction),
-            _ if self.alike() => self.simulate(endpoint, reduction, |_, _| ()),
+            AstraAlgorithm::Ring => self.ring_duration(endpoint, reduction),
+            _ if self.costs_are_equal() => self.simulate_phase(endpoint, reduction, |_, _| ()),
             _ => None,
         }
     }
@@ -59,15 +59,19 @@ impl SymmetricLine<'_> {
     ) -> Option<Vec<(Span, u32)>> {
         let mut delays = Vec::new();
         if self.stage.algorithm != AstraAlgorithm::Ring {
-            self.simulate(endpoint, reduction, |at, arrived| {
+            self.simulate_phase(endpoint, reduction, |at, arrived| {
                 delays.push((at, arrived))
             })?;
             return Some(delays);
         }
-        let (cost, once, reduced) = (self.message(0, 0)?, self.once(reduction), self.reduced());
+        let (cost, once, reduced) = (
+            self.message_time(0, 0)?,
+            self.reduction_time(reduction),
+            self.reduced_messages(),
+        );
         let mut now = endpoint;
         delays.push((now, 0));
-        for message in 0..self.stage.receives(self.slot, self.position(0)) {
+        for message in 0..self.stage.receive_count(self.slot, self.position_of(0)) {
             now += cost + endpoint;
             delays.push((now, message + 1));
             if message < reduced {
@@ -79,7 +83,7 @@ impl SymmetricLine<'_> {
     }
 
     /// Returns the number of messages of a ring that are followed by a reduction.
-    fn reduced(&self) -> u32 {
+    fn reduced_messages(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
             PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
@@ -87,18 +91,20 @@ impl SymmetricLine<'_> {
     }
 
     /// Returns the time of a reduction in a ring.
-    fn once(&self, reduction: impl Fn(BufferShare) -> Span) -> Span {
-        let amount = self.stage.reduced(self.slot, self.position(0), 0);
+    fn reduction_time(&self, reduction: impl Fn(BufferShare) -> Span) -> Span {
+        let amount = self.stage.reduced_amount(self.slot, self.position_of(0), 0);
         amount.map_or(Span::ZERO, reduction)
     }
 
-    fn position(&self, index: u32) -> LinePosition {
-        self.stage.place(index, Position(index))
+    fn position_of(&self, index: u32) -> LinePosition {
+        self.stage.line_position_of(index, Position(index))
     }
 
-    fn message(&self, index: u32, step: u32) -> Option<Span> {
+    fn message_time(&self, index: u32, step: u32) -> Option<Span> {
         let phase = &self.extent.phases[self.stage.phase as usize];
-        let step = self.stage.step(self.slot, self.position(index), step)?;
+        let step = self
+            .stage
+            .nth_send(self.slot, self.position_of(index), step)?;
         let npu = |index| self.extent.npus[phase.position(Position(0), index).index()];
         (self.quiet.cost)((npu(index), npu(step.to)), step.amount)
     }
@@ -111,39 +117,46 @@ impl SymmetricLine<'_> {
 
     /// Returns true if a message from every sender takes the same time, as along a whole dimension
     /// of the machine. Lines of a sub-grid are equal, so the first line represents all lines.
-    fn alike(&self) -> bool {
+    fn costs_are_equal(&self) -> bool {
         if self.is_dimension() {
             return true;
         }
         if self.stage.size > COMPARED {
             return false;
         }
-        let steps = self.stage.receives(self.slot, self.position(0));
+        let steps = self.stage.receive_count(self.slot, self.position_of(0));
         (0..steps.min(self.stage.size)).all(|step| {
-            let first = self.message(0, step);
-            (1..self.stage.size).all(|index| self.message(index, step) == first)
+            let first = self.message_time(0, step);
+            (1..self.stage.size).all(|index| self.message_time(index, step) == first)
         })
     }
 
-    fn ring(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
-        let (size, position) = (self.stage.size, self.position(0));
-        let cost = self.message(0, 0)?;
+    fn ring_duration(
+        &self,
+        endpoint: Span,
+        reduction: impl Fn(BufferShare) -> Span,
+    ) -> Option<Span> {
+        let (size, position) = (self.stage.size, self.position_of(0));
+        let cost = self.message_time(0, 0)?;
         let same =
-            self.is_dimension() || (1..size).all(|index| self.message(index, 0) == Some(cost));
-        let messages = u64::from(self.stage.receives(self.slot, position));
-        let (once, reduced) = (self.once(reduction), u64::from(self.reduced()));
+            self.is_dimension() || (1..size).all(|index| self.message_time(index, 0) == Some(cost));
+        let messages = u64::from(self.stage.receive_count(self.slot, position));
+        let (once, reduced) = (
+            self.reduction_time(reduction),
+            u64::from(self.reduced_messages()),
+        );
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
 
-    fn simulate(
+    fn simulate_phase(
         &self,
         endpoint: Span,
         reduction: impl Fn(BufferShare) -> Span,
         mut on_delay: impl FnMut(Span, u32),
     ) -> Option<Span> {
-        let position = self.position(0);
-        let start = self.stage.credits(self.slot, position);
-        let all = start + self.stage.receives(self.slot, position);
+        let position = self.position_of(0);
+        let start = self.stage.initial_credits(self.slot, position);
+        let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
         // Time until which the member's link is busy, if all its messages leave over one link.
         let mut taken_until = Span::ZERO;
@@ -166,7 +179,8 @@ impl SymmetricLine<'_> {
                     push(&mut due, now + endpoint, MemberEvent::Attended(arrived - 1));
                     continue;
                 }
-                MemberEvent::Attended(r) => match self.stage.reduced(self.slot, position, r) {
+                MemberEvent::Attended(r) => match self.stage.reduced_amount(self.slot, position, r)
+                {
                     Some(amount) => {
                         push(&mut due, now + reduction(amount), MemberEvent::Credits(1));
                         continue;
@@ -175,11 +189,11 @@ impl SymmetricLine<'_> {
                 },
                 MemberEvent::Credits(more) => credits += more,
             }
-            while let Some(step) = self.stage.step(self.slot, position, taken) {
+            while let Some(step) = self.stage.nth_send(self.slot, position, taken) {
                 if step.after > credits || step.arrived > arrived {
                     break;
                 }
-                let cost = self.message(0, taken)?;
+                let cost = self.message_time(0, taken)?;
                 let leaves = now.max(taken_until);
                 taken_until = leaves + (self.quiet.link_time)(step.amount).unwrap_or(Span::ZERO);
                 push(&mut due, leaves + cost, MemberEvent::Arrival);

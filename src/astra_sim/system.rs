@@ -123,8 +123,8 @@ impl SystemFile {
         file: &str,
         lenient: bool,
     ) -> Result<(Self, Vec<InputNote>), InputError> {
-        let mut document = InputDocument::json(text, file, &KEYS, lenient)?;
-        let system = read(&mut document)?;
+        let mut document = InputDocument::parse_json(text, file, &KEYS, lenient)?;
+        let system = parse_system(&mut document)?;
         Ok((system, document.into_notes()))
     }
 }
@@ -196,8 +196,8 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
     ],
 };
 
-fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
-    let scheduling = document.choice(
+fn parse_system(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
+    let scheduling = document.read_choice(
         "scheduling-policy",
         &[
             (SchedulingPolicy::Lifo, "LIFO"),
@@ -207,9 +207,9 @@ fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
     )?;
     if scheduling.is_none() {
         let why = "is absent and counts as LIFO; in the original the value is undefined";
-        document.note("scheduling-policy", why);
+        document.add_note("scheduling-policy", why);
     }
-    let optimization = document.choice(
+    let optimization = document.read_choice(
         "collective-optimization",
         &[
             (CollectiveOptimization::Baseline, "baseline"),
@@ -218,95 +218,97 @@ fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
     )?;
     if optimization.is_none() {
         let why = "is absent and counts as baseline; in the original the value is undefined";
-        document.note("collective-optimization", why);
+        document.add_note("collective-optimization", why);
     }
-    let local_memory_bandwidth = document.number("local-mem-bw", 0.0)?.filter(|&bw| bw > 0.0);
+    let local_memory_bandwidth = document
+        .read_number("local-mem-bw", 0.0)?
+        .filter(|&bw| bw > 0.0);
     if local_memory_bandwidth.is_none() {
         let why = "is absent or 0: reductions take no time";
-        document.note("local-mem-bw", why);
+        document.add_note("local-mem-bw", why);
     }
-    let trace = document.switch("trace-enabled")?;
+    let trace = document.read_switch("trace-enabled")?;
     if trace {
         let timeline = SettingKey::Timeline;
         let why = format!("has no effect: no log of nodes is written; {timeline} FILE draws them");
-        document.note("trace-enabled", why);
+        document.add_note("trace-enabled", why);
     }
-    let memory_trace = document.text("local-mem-trace-filename")?;
+    let memory_trace = document.read_text("local-mem-trace-filename")?;
     let memory_trace = memory_trace.unwrap_or("local_mem_trace").to_owned();
-    let per_node_custom = document.text("per-node-custom-implementation")?;
+    let per_node_custom = document.read_text("per-node-custom-implementation")?;
     let per_node_custom = per_node_custom.map(PathBuf::from);
     Ok(SystemFile {
         scheduling: scheduling.unwrap_or(SchedulingPolicy::Lifo),
         optimization: optimization.unwrap_or(CollectiveOptimization::Baseline),
-        endpoint_delay: document.whole("endpoint-delay", 0, MOST)?,
-        active_chunks: count(document, "active-chunks-per-dimension")?.unwrap_or(1),
-        splits: splits(document)?,
+        endpoint_delay: document.read_whole("endpoint-delay", 0, MOST)?,
+        active_chunks: read_count(document, "active-chunks-per-dimension")?.unwrap_or(1),
+        splits: read_splits(document)?,
         implementations: CollectiveImplementations {
-            all_reduce: implementations(document, KINDS[0].0)?,
-            all_gather: implementations(document, KINDS[1].0)?,
-            reduce_scatter: implementations(document, KINDS[2].0)?,
-            all_to_all: implementations(document, KINDS[3].0)?,
+            all_reduce: read_implementations(document, KINDS[0].0)?,
+            all_gather: read_implementations(document, KINDS[1].0)?,
+            reduce_scatter: read_implementations(document, KINDS[2].0)?,
+            all_to_all: read_implementations(document, KINDS[3].0)?,
         },
         custom: PerCollectiveKind {
-            all_reduce: prefix(document, KINDS[0])?,
-            all_gather: prefix(document, KINDS[1])?,
-            reduce_scatter: prefix(document, KINDS[2])?,
-            all_to_all: prefix(document, KINDS[3])?,
+            all_reduce: read_prefix(document, KINDS[0])?,
+            all_gather: read_prefix(document, KINDS[1])?,
+            reduce_scatter: read_prefix(document, KINDS[2])?,
+            all_to_all: read_prefix(document, KINDS[3])?,
         },
         per_node_custom,
         local_memory_bandwidth,
-        peak: document.number("peak-perf", 0.0)?.unwrap_or(0.0),
-        roofline: document.switch("roofline-enabled")?,
+        peak: document.read_number("peak-perf", 0.0)?.unwrap_or(0.0),
+        roofline: document.read_switch("roofline-enabled")?,
         trace,
-        replay_only: document.switch("replay-only")?,
-        track_memory: document.switch("track-local-mem")?,
+        replay_only: document.read_switch("replay-only")?,
+        track_memory: document.read_switch("track-local-mem")?,
         memory_trace,
         reduction_delay: document
-            .whole("local-reduction-delay", 0, MOST)?
+            .read_whole("local-reduction-delay", 0, MOST)?
             .unwrap_or(1),
         shared_bus: shared_bus(document)?,
     })
 }
 
-fn count(document: &mut InputDocument<'_>, key: &str) -> Result<Option<u32>, InputError> {
-    let count = document.whole(key, 1, MOST)?;
+fn read_count(document: &mut InputDocument<'_>, key: &str) -> Result<Option<u32>, InputError> {
+    let count = document.read_whole(key, 1, MOST)?;
     Ok(count.map(|count| u32::try_from(count).expect("it is at most 2^31")))
 }
 
-fn splits(document: &mut InputDocument<'_>) -> Result<u32, InputError> {
+fn read_splits(document: &mut InputDocument<'_>) -> Result<u32, InputError> {
     const KEY: &str = "preferred-dataset-splits";
     let found = match document.get(KEY) {
         None => "nothing",
         Some(InputValue::Number(number)) if *number == 0.0 => "0",
-        Some(_) => return Ok(count(document, KEY)?.unwrap_or(1)),
+        Some(_) => return Ok(read_count(document, KEY)?.unwrap_or(1)),
     };
     let expected = "the number of chunks of a collective, at least 1";
     let hint = "\"preferred-dataset-splits\": 1 (the original divides by zero)";
-    Err(document.refuse(KEY, found, expected, hint))
+    Err(document.invalid_value(KEY, found, expected, hint))
 }
 
-fn implementations(
+fn read_implementations(
     document: &mut InputDocument<'_>,
     key: &str,
 ) -> Result<Vec<CollectiveImplementation>, InputError> {
-    let Some(list) = document.list(key)? else {
+    let Some(list) = document.read_list(key)? else {
         return Ok(Vec::new());
     };
     let mut all = Vec::new();
     for item in list {
-        let Some(implementation) = item.text().and_then(CollectiveImplementation::parse) else {
-            let hint = item.text().map(|text| did_you_mean(text, NAMES));
+        let Some(implementation) = item.as_text().and_then(CollectiveImplementation::parse) else {
+            let hint = item.as_text().map(|text| did_you_mean(text, NAMES));
             let expected = format!(
                 "a list of names, one per dimension, of {}{}",
                 NAMES.join(", "),
                 hint.unwrap_or_default()
             );
-            return Err(document.refuse(key, item.found(), expected, ""));
+            return Err(document.invalid_value(key, item.describe_found(), expected, ""));
         };
         if implementation.one && !all.is_empty() {
             let found = format_args!("`{implementation}` after other names");
             let expected = "this name first, because it stands for all dimensions";
-            return Err(document.refuse(key, found, expected, ""));
+            return Err(document.invalid_value(key, found, expected, ""));
         }
         all.push(implementation);
     }
@@ -315,47 +317,47 @@ fn implementations(
     {
         let why =
             format!("names after `{first}` have no effect, because it stands for all dimensions");
-        document.note(key, why);
+        document.add_note(key, why);
     }
     let tree = |i: &CollectiveImplementation| i.algorithm == AstraAlgorithm::DoubleBinaryTree;
     if key != KINDS[0].0 && all.iter().any(tree) {
         let why = "doubleBinaryTree supports only all-reduce: other collectives will be rejected";
-        document.note(key, why);
+        document.add_note(key, why);
     }
     Ok(all)
 }
 
-fn prefix(
+fn read_prefix(
     document: &InputDocument<'_>,
     (_, key): (&str, &str),
 ) -> Result<Option<PathBuf>, InputError> {
-    match document.list(key)? {
+    match document.read_list(key)? {
         None => Ok(None),
         Some([InputValue::Text(prefix)]) if !prefix.is_empty() => Ok(Some(PathBuf::from(prefix))),
         Some(list) => {
             let found = match list {
-                [one] => one.found(),
+                [one] => one.describe_found(),
                 _ => format!("a list of {}", list.len()),
             };
             let expected = "a list of exactly one prefix of files PREFIX.POSITION.et";
-            Err(document.refuse(key, found, expected, ""))
+            Err(document.invalid_value(key, found, expected, ""))
         }
     }
 }
 
 fn shared_bus(document: &mut InputDocument<'_>) -> Result<Option<LogGpParams>, InputError> {
     let bus = LogGpParams {
-        latency: document.whole(BUS[0], 0, MOST)?.unwrap_or(0),
-        overhead: document.whole(BUS[1], 0, MOST)?.unwrap_or(0),
-        gap: document.whole(BUS[2], 0, MOST)?.unwrap_or(0),
-        gap_per_byte: document.number(BUS[3], 0.0)?.unwrap_or(0.0),
+        latency: document.read_whole(BUS[0], 0, MOST)?.unwrap_or(0),
+        overhead: document.read_whole(BUS[1], 0, MOST)?.unwrap_or(0),
+        gap: document.read_whole(BUS[2], 0, MOST)?.unwrap_or(0),
+        gap_per_byte: document.read_number(BUS[3], 0.0)?.unwrap_or(0.0),
     };
-    if document.switch("model-shared-bus")? {
+    if document.read_switch("model-shared-bus")? {
         return Ok(Some(bus));
     }
     for key in BUS.iter().chain(&["local-reduction-delay"]) {
         if document.get(key).is_some() {
-            document.note(key, "has no effect without \"model-shared-bus\": 1");
+            document.add_note(key, "has no effect without \"model-shared-bus\": 1");
         }
     }
     Ok(None)

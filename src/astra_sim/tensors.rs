@@ -57,7 +57,7 @@ impl RankTensors {
         let kept;
         let contents = if lenient {
             // The reader of the nodes already notes skipped records.
-            kept = lenient::runnable(contents, file, &mut Vec::new())?;
+            kept = lenient::keep_runnable(contents, file, &mut Vec::new())?;
             &kept[..]
         } else {
             contents
@@ -66,7 +66,7 @@ impl RankTensors {
         let mut frames = FrameCursor::new(contents);
         frames.next_record()?;
         while let Some(record) = frames.next_record()? {
-            let node = reading.node(record, lenient);
+            let node = reading.read_node(record, lenient);
             node.map_err(|e| e.in_record(record.number, record.offset))?;
         }
         if let Some((first, count)) = reading.without {
@@ -83,7 +83,7 @@ impl RankTensors {
     }
 
     /// Returns the uses of node `id`.
-    pub(super) fn of(&self, id: u64) -> &[TensorUse] {
+    pub(super) fn uses_of(&self, id: u64) -> &[TensorUse] {
         let from = self.uses.partition_point(|one| one.node < id);
         let own = self.uses[from..].iter().take_while(|one| one.node == id);
         &self.uses[from..from + own.count()]
@@ -101,7 +101,7 @@ struct TensorReader {
 }
 
 impl TensorReader {
-    fn node(&mut self, record: RawRecord<'_>, lenient: bool) -> Result<(), TraceError> {
+    fn read_node(&mut self, record: RawRecord<'_>, lenient: bool) -> Result<(), TraceError> {
         let (mut id, mut kind) = (0, 0);
         let mut lists = [None, None];
         let mut cursor = WireCursor::new(record.bytes, record.offset);
@@ -123,7 +123,9 @@ impl TensorReader {
         for ((list, name), write) in lists.iter().zip(["inputs", "outputs"]).zip([false, true]) {
             match list {
                 // A value of another type counts as no tensors, as in the original.
-                Some(list) => self.list(id, name, &list.as_texts()?.unwrap_or_default(), write)?,
+                Some(list) => {
+                    self.read_list(id, name, &list.as_texts()?.unwrap_or_default(), write)?
+                }
                 None if IDLE.contains(&kind) => {}
                 None if lenient => {
                     let (first, count) = self.without.unwrap_or((id, 0));
@@ -148,7 +150,13 @@ impl TensorReader {
         Ok(())
     }
 
-    fn list(&mut self, id: u64, list: &str, texts: &[&str], write: bool) -> Result<(), TraceError> {
+    fn read_list(
+        &mut self,
+        id: u64,
+        list: &str,
+        texts: &[&str],
+        write: bool,
+    ) -> Result<(), TraceError> {
         let (pairs, rest) = texts.as_chunks::<2>();
         if !rest.is_empty() {
             let why = format!(

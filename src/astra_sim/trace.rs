@@ -31,7 +31,7 @@ const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
 /// Returns the number of lanes of an NPU, excluding lanes of single nodes.
-fn lanes(quirks: QuirkSet) -> u32 {
+fn lane_count(quirks: QuirkSet) -> u32 {
     if quirks.has(Quirk::OneAtATime) { 2 } else { 3 }
 }
 
@@ -95,7 +95,7 @@ impl<'a> AstraTraceReader<'a> {
         let mut notes = Vec::new();
         let kept;
         let contents = if self.lenient {
-            kept = lenient::runnable(contents, file, &mut notes)?;
+            kept = lenient::keep_runnable(contents, file, &mut notes)?;
             &kept[..]
         } else {
             contents
@@ -107,7 +107,8 @@ impl<'a> AstraTraceReader<'a> {
             nowhere: None,
         };
         let policy = DependencyPolicy::Both;
-        let (graph, binding) = Graph::read_edited(contents, rank, policy, |n| state.edit(n))?;
+        let (graph, binding) =
+            Graph::read_edited(contents, rank, policy, |n| state.convert_node(n))?;
         let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
         let repairs = graph.repairs();
         for (count, of, original) in [
@@ -140,7 +141,7 @@ impl<'a> AstraTraceReader<'a> {
         Ok(AstraRankGraph {
             graph,
             binding,
-            lanes: lanes(self.inputs.quirks) + state.own,
+            lanes: lane_count(self.inputs.quirks) + state.own,
             notes,
         })
     }
@@ -159,7 +160,7 @@ struct TraceReaderState<'a> {
 
 impl TraceReaderState<'_> {
     /// Converts a node as the original does.
-    fn edit(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
+    fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
         node.wait = Span::ZERO;
         node.recorded = Span::from_ns(match node.micros {
@@ -173,7 +174,7 @@ impl TraceReaderState<'_> {
             Op::Compute { flops, bytes, .. } => {
                 node.lane = Some(KERNELS);
                 if self.reader.inputs.system.roofline && !replay_only {
-                    node.recorded = self.roofline(node.id, *flops, *bytes)?;
+                    node.recorded = self.roofline_time(node.id, *flops, *bytes)?;
                 }
             }
             // The original ignores the attribute that distinguishes this node from a kernel.
@@ -183,7 +184,7 @@ impl TraceReaderState<'_> {
                     bytes,
                     dtype: None,
                 };
-                return self.edit(node);
+                return self.convert_node(node);
             }
             Op::Message { host: true, .. } | Op::Collective { host: true, .. } if replay_only => {
                 node.op = Op::Host;
@@ -194,7 +195,7 @@ impl TraceReaderState<'_> {
                     node.lane = Some(self.own_lane());
                 }
                 self.separate_lanes(node);
-                node.op = timed(match node.op {
+                node.op = timed_op(match node.op {
                     Op::Memory { .. } => MEMORY,
                     Op::NoOp => NOTHING,
                     _ => COMMUNICATION,
@@ -202,7 +203,7 @@ impl TraceReaderState<'_> {
             }
             // The node occupies the lane of communication, and ends at once.
             Op::NoOp => {
-                node.op = timed(NOTHING);
+                node.op = timed_op(NOTHING);
                 node.recorded = Span::ZERO;
             }
             Op::Memory { place, .. } => {
@@ -222,7 +223,7 @@ impl TraceReaderState<'_> {
                 ..
             } => {
                 self.separate_lanes(node);
-                node.op = timed(COMMUNICATION);
+                node.op = timed_op(COMMUNICATION);
             }
             Op::Collective {
                 kind,
@@ -255,7 +256,8 @@ impl TraceReaderState<'_> {
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
                     let members = members.map(|members| members.len() as u32);
                     let collectives = self.reader.collectives;
-                    let checked = collectives.check(*kind, *bytes, members, *dimensions, node.id);
+                    let checked =
+                        collectives.check_collective(*kind, *bytes, members, *dimensions, node.id);
                     checked.map_err(|(why, hint)| TraceError::refused(node.id, why, hint))?;
                     self.last = Some(seen);
                 }
@@ -268,7 +270,7 @@ impl TraceReaderState<'_> {
     /// Returns the next lane of a single node.
     fn own_lane(&mut self) -> i64 {
         self.own += 1;
-        i64::from(lanes(self.reader.inputs.quirks) + self.own - 1)
+        i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
     }
 
     /// Separates operations that the original runs one at a time, if this quirk is corrected.
@@ -285,7 +287,7 @@ impl TraceReaderState<'_> {
         }
     }
 
-    fn roofline(&self, id: u64, flops: u64, bytes: u64) -> Result<Span, TraceError> {
+    fn roofline_time(&self, id: u64, flops: u64, bytes: u64) -> Result<Span, TraceError> {
         let system = &self.reader.inputs.system;
         let bandwidth = system.local_memory_bandwidth.unwrap_or(0.0) * 1e9;
         let peak = system.peak * 1e12;
@@ -305,12 +307,12 @@ impl TraceReaderState<'_> {
             0.0 => bytes / bandwidth,
             _ => flops / (bandwidth * (flops / bytes)).min(peak),
         };
-        Ok(self.reader.inputs.quirks.span(seconds * 1e9))
+        Ok(self.reader.inputs.quirks.span_from_ns(seconds * 1e9))
     }
 }
 
 /// Returns an operation that takes its recorded duration on its lane; its FLOPs encode the kind that it represents.
-fn timed(stands_for: u64) -> Op<'static> {
+fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,
         bytes: 0,

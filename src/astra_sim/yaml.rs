@@ -11,10 +11,10 @@ use serde_saphyr::{Budget, Options, Spanned};
 use std::fmt;
 
 /// Returns the keys of the mapping in `text`, in the order of the text, each once.
-pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
-    let mapping: YamlMapping =
-        serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
-            let line = error.location().map_or(1, |at| line(&at));
+pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputError> {
+    let mapping: YamlMapping = serde_saphyr::from_str_with_options(text, parser_options())
+        .map_err(|error| {
+            let line = error.location().map_or(1, |at| line_of(&at));
             let why = error.without_snippet().to_string();
             InputError::Syntax {
                 file: file.to_owned(),
@@ -28,7 +28,7 @@ pub(super) fn entries(text: &str, file: &str) -> Result<Vec<InputEntry>, InputEr
 
 /// Returns limits that are sufficient for any file of ASTRA-sim and reject documents that expand
 /// beyond their text.
-fn options() -> Options {
+fn parser_options() -> Options {
     let mut budget = Budget::default();
     budget.max_aliases = 0;
     budget.max_anchors = 0;
@@ -47,7 +47,7 @@ fn options() -> Options {
     options
 }
 
-fn line(at: &serde_saphyr::Location) -> usize {
+fn line_of(at: &serde_saphyr::Location) -> usize {
     usize::try_from(at.line()).unwrap_or(usize::MAX).max(1)
 }
 
@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for YamlMappingVisitor {
         let mut entries = Vec::new();
         while let Some((key, value)) = map.next_entry::<Spanned<String>, InputValue>()? {
             entries.push(InputEntry {
-                line: line(&key.referenced),
+                line: line_of(&key.referenced),
                 key: key.value,
                 value,
             });
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn lines_are_those_of_the_keys() {
         let text = "# a comment\ntopology: [ Ring, 'x' ]  # more\n\nn:\n  - 2\n  - 2.5\n1: {a: b}\n'y': ~\n";
-        let entries = entries(text, "f").unwrap();
+        let entries = parse_entries(text, "f").unwrap();
         let found: Vec<_> = entries.iter().map(|e| (&*e.key, e.line)).collect();
         assert_eq!(found, [("topology", 2), ("n", 4), ("1", 7), ("y", 8)]);
         let text = |text: &str| InputValue::Text(text.to_owned());
@@ -163,15 +163,18 @@ mod tests {
             ("a: 1\n<<: {b: 2}", 2),
             ("a: 1\nb: [1", 2),
         ] {
-            let error = entries(text, "f").map(|_| ()).unwrap_err().to_string();
+            let error = parse_entries(text, "f")
+                .map(|_| ())
+                .unwrap_err()
+                .to_string();
             assert!(
                 error.starts_with(&format!("f:{line}: not YAML: ")),
                 "{text:?}: {error}"
             );
             assert!(!error.contains('\n'), "{error}");
         }
-        assert!(entries("", "f").unwrap().is_empty());
+        assert!(parse_entries("", "f").unwrap().is_empty());
         let deep = format!("a: {}{}", "[".repeat(100_000), "]".repeat(100_000));
-        assert!(entries(&deep, "f").is_err());
+        assert!(parse_entries(&deep, "f").is_err());
     }
 }

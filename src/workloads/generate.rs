@@ -78,13 +78,13 @@ impl GeneratedJob {
     /// Checks `pattern` and prepares it.
     pub fn new(pattern: WorkloadPattern) -> Result<Self, GenerateError> {
         Ok(Self(match pattern {
-            WorkloadPattern::Collective(options) => Box::new(options.prepare()?),
-            WorkloadPattern::P2p(options) => Box::new(options.prepare()?),
-            WorkloadPattern::Chain(options) => Box::new(options.prepare()?),
-            WorkloadPattern::Memory(options) => Box::new(options.prepare()?),
-            WorkloadPattern::DataParallel(options) => Box::new(options.prepare()?),
-            WorkloadPattern::Palm(options) => Box::new(options.prepare()?),
-            WorkloadPattern::Training(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Collective(options) => Box::new(options.prepare_generator()?),
+            WorkloadPattern::P2p(options) => Box::new(options.prepare_generator()?),
+            WorkloadPattern::Chain(options) => Box::new(options.prepare_generator()?),
+            WorkloadPattern::Memory(options) => Box::new(options.prepare_generator()?),
+            WorkloadPattern::DataParallel(options) => Box::new(options.prepare_generator()?),
+            WorkloadPattern::Palm(options) => Box::new(options.prepare_generator()?),
+            WorkloadPattern::Training(options) => Box::new(options.prepare_generator()?),
         }))
     }
 
@@ -230,7 +230,8 @@ impl GeneratedJob {
             true => 1,
             false => parallel::processors(),
         };
-        let graphs = parallel::map_in_order(threads, &shapes, |&shape| self.graph(shape, made))?;
+        let graphs =
+            parallel::map_in_order(threads, &shapes, |&shape| self.build_graph(shape, made))?;
         let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
         for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
             built.insert(shape, (builder.graph(graph), binding));
@@ -249,7 +250,7 @@ impl GeneratedJob {
     }
 
     /// Returns the graph of `rank`, and the binding of the graph's slots.
-    fn graph(
+    fn build_graph(
         &self,
         rank: u32,
         made: &(dyn Fn(u64) + Sync),
@@ -359,7 +360,7 @@ pub enum GenerateError {
     },
 }
 
-fn refused(
+fn option_refused(
     option: &'static str,
     found: impl Display,
     expected: impl Into<String>,
@@ -393,7 +394,7 @@ const STATE_BYTES: u64 = 4;
 
 fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), GenerateError> {
     if value < least {
-        return Err(refused(option, value, format!("{least} or more")));
+        return Err(option_refused(option, value, format!("{least} or more")));
     }
     Ok(())
 }
@@ -402,7 +403,7 @@ fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
     check_at_least("ranks", ranks, least)?;
     if ranks > MAX_NPUS {
         let expected = format!("{MAX_NPUS} or fewer, as machines have NPUs");
-        return Err(refused("ranks", ranks, expected));
+        return Err(option_refused("ranks", ranks, expected));
     }
     Ok(())
 }
@@ -429,7 +430,7 @@ fn check_limit(
 /// change when it is written and read.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
     if !span.0.is_multiple_of(1000) {
-        return Err(refused(
+        return Err(option_refused(
             option,
             format!("{} ps", span.0),
             "whole nanoseconds, as files carry them",
@@ -458,7 +459,7 @@ impl<'s> TraceEmitter<'s> {
     }
 
     /// Creates an emitter for a sink that ignores names, so that nodes get no names.
-    fn nameless(sink: &'s mut dyn Sink) -> Self {
+    fn without_names(sink: &'s mut dyn Sink) -> Self {
         Self {
             named: false,
             ..Self::new(sink)
@@ -466,7 +467,7 @@ impl<'s> TraceEmitter<'s> {
     }
 
     /// Sets the name of the next node.
-    fn name(&mut self, name: fmt::Arguments<'_>) {
+    fn set_name(&mut self, name: fmt::Arguments<'_>) {
         if self.named {
             self.name.clear();
             self.name.write_fmt(name).expect("a string grows as needed");
@@ -483,7 +484,7 @@ impl<'s> TraceEmitter<'s> {
     }
 
     /// Emits a node and returns its id, which is one more than the previous id.
-    fn emit(
+    fn emit_node(
         &mut self,
         op: Op<'_>,
         lane: Option<i64>,
@@ -524,14 +525,14 @@ impl<'s> TraceEmitter<'s> {
 
     /// Emits the single node of a rank that does nothing: host work of zero duration, because a rank without nodes has
     /// no trace.
-    fn idle(&mut self) -> Result<(), TraceError> {
-        self.name(format_args!("idle"));
-        self.emit(Op::Host, None, Span::ZERO, &[]).map(drop)
+    fn emit_idle(&mut self) -> Result<(), TraceError> {
+        self.set_name(format_args!("idle"));
+        self.emit_node(Op::Host, None, Span::ZERO, &[]).map(drop)
     }
 }
 
 /// Returns a kernel that states only a recorded duration.
-fn delay() -> Op<'static> {
+fn delay_op() -> Op<'static> {
     Op::Compute {
         flops: 0,
         bytes: 0,

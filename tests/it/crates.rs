@@ -107,7 +107,11 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("imara-diff", &["analysis"], &[]),
     ("indicatif", &["cli"], &[]),
     ("libc", &["base", "cli", "trace"], &[]),
-    ("libm", &["hardware", "report", "serving", "studies", "workloads"], &[]),
+    (
+        "libm",
+        &["hardware", "report", "serving", "studies", "workloads"],
+        &[],
+    ),
     ("memmap2", &["trace"], &[]),
     ("petgraph", &["trace"], &[]),
     ("proptest", &[], ALL),

@@ -102,14 +102,14 @@ impl DecodedChunk {
         buffers: &mut ChunkBuffers,
     ) -> Result<Self, ArchiveError> {
         if bytes > LARGEST {
-            return Err(ArchiveError::broken(
+            return Err(ArchiveError::broken_archive(
                 "a chunk states a size of more than 64 MiB",
             ));
         }
         let dictionary = base.map(|base| &base.unpacked[..]);
         let (mut out, columns_buffers) = buffers.for_columns();
         decompress_into(frame, unpacked, dictionary, &mut out).map_err(|error| {
-            ArchiveError::broken(format!("a frame cannot be unpacked: {error}"))
+            ArchiveError::broken_archive(format!("a frame cannot be unpacked: {error}"))
         })?;
         let has_columns = matches!(coding, ChunkCoding::Columns | ChunkCoding::Lines);
         let columns = has_columns.then(|| {
@@ -133,23 +133,23 @@ impl DecodedChunk {
         match &self.columns {
             Some(columns) => columns.join(bytes as usize, self.framed, joined, out),
             None if self.unpacked.len() as u64 == bytes => out(&self.unpacked),
-            None => Err(ArchiveError::broken(
+            None => Err(ArchiveError::broken_archive(
                 "a chunk does not have its stated size",
             )),
         }
     }
 
     /// Gives the memory of the chunk to `buffers`, for the next chunk.
-    pub fn recycle(self, buffers: &mut ChunkBuffers) {
+    pub fn recycle_into(self, buffers: &mut ChunkBuffers) {
         buffers.unpacked.push(self.unpacked);
         if let Some(columns) = self.columns {
-            columns.recycle(&mut buffers.columns);
+            columns.recycle_into(&mut buffers.columns);
         }
     }
 }
 
 impl From<WireError> for ArchiveError {
     fn from(error: WireError) -> Self {
-        Self::broken(format!("a chunk is malformed: {error}"))
+        Self::broken_archive(format!("a chunk is malformed: {error}"))
     }
 }

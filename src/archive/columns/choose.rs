@@ -10,7 +10,7 @@ pub const ALL: &[Predictor] = &Predictor::ALL;
 const SAMPLE: usize = 1 << 11;
 
 /// Moves the sign of a difference to the lowest bit, so that small differences of either sign become small numbers.
-fn zigzag(value: u64) -> u64 {
+fn encode_zigzag(value: u64) -> u64 {
     value << 1 ^ ((value as i64) >> 63) as u64
 }
 
@@ -20,17 +20,22 @@ pub fn unzigzag(value: u64) -> u64 {
 }
 
 /// Sets `left` to the residuals of `values` under `predictor`.
-fn residuals(values: &[u64], predictor: Predictor, view: &ColumnView<'_>, left: &mut Vec<u64>) {
+fn compute_residuals(
+    values: &[u64],
+    predictor: Predictor,
+    view: &ColumnView<'_>,
+    left: &mut Vec<u64>,
+) {
     left.clear();
     left.reserve(values.len());
     walk(predictor, view, |at, predicted| {
-        left.push(zigzag(values[at].wrapping_sub(predicted)));
+        left.push(encode_zigzag(values[at].wrapping_sub(predicted)));
         values[at]
     });
 }
 
 /// Returns the number of bytes needed by the largest of `values`.
-fn width(values: &[u64]) -> usize {
+fn byte_width(values: &[u64]) -> usize {
     let all = values.iter().fold(0, |all, value| all | value);
     (64 - all.leading_zeros() as usize).div_ceil(8)
 }
@@ -48,9 +53,9 @@ fn log2_fixed(n: u64) -> u64 {
 }
 
 /// Estimates the compressed size of the planes of `values` by the entropy of their bytes, in 1/65,536 bit.
-fn cost(values: &[u64]) -> u64 {
+fn estimate_cost(values: &[u64]) -> u64 {
     let n = values.len() as u64;
-    let planes = (0..width(values)).map(|plane| {
+    let planes = (0..byte_width(values)).map(|plane| {
         let mut counts = [0u32; 256];
         for value in values {
             counts[(value >> (8 * plane)) as usize & 0xff] += 1;
@@ -99,16 +104,16 @@ pub fn encode(
         .filter(|predictor| predictor.applies(view));
     let (out, left) = (&mut writer.bytes, &mut writer.left);
     let best = usable.min_by_key(|&&predictor| {
-        residuals(sample, predictor, &sampled, left);
-        cost(left)
+        compute_residuals(sample, predictor, &sampled, left);
+        estimate_cost(left)
     });
     let best = *best.unwrap_or(&Predictor::Zero);
-    residuals(values, best, view, left);
+    compute_residuals(values, best, view, left);
     out.push(best as u8);
     for (other, _) in view.others.iter().take(best.others()).flatten() {
         put_varint(out, (*other).into());
     }
-    let width = width(left);
+    let width = byte_width(left);
     out.push(width as u8);
     for plane in 0..width {
         writer.ends.push(out.len());

@@ -35,7 +35,7 @@ enum MessageKind {
 
 impl MessageKind {
     /// Returns the kind of the message in field `field`, if such messages are parsed.
-    fn within(self, field: u64) -> Option<Self> {
+    fn of_field(self, field: u64) -> Option<Self> {
         match (self, field) {
             (Self::Node, 8 | 9) => Some(Self::Io),
             (Self::Node, 10) | (Self::Metadata, 2) => Some(Self::Attribute),
@@ -65,7 +65,7 @@ pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<
         MessageKind::Node
     };
     key.push(kind as u8);
-    message(record, kind, key, slots).is_some()
+    parse_message(record, kind, key, slots).is_some()
 }
 
 /// Appends the key of a text's `line` to `key` and its numbers to `slots`.
@@ -83,14 +83,19 @@ pub fn literal_key(record: &[u8], key: &mut Vec<u8>) {
 
 /// Appends `part` to `key`. Half of the parts are a single tag, which a push appends faster than a copy.
 #[inline]
-fn append(part: &[u8], key: &mut Vec<u8>) {
+fn append_prefixed(part: &[u8], key: &mut Vec<u8>) {
     match *part {
         [tag] => key.push(tag),
         _ => key.extend_from_slice(part),
     }
 }
 
-fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> Option<()> {
+fn parse_message(
+    bytes: &[u8],
+    kind: MessageKind,
+    key: &mut Vec<u8>,
+    slots: &mut Vec<u64>,
+) -> Option<()> {
     // Bytes between `literal` and `at` belong to the key, but are not yet appended.
     let (mut literal, mut at) = (0, 0);
     while at < bytes.len() {
@@ -104,7 +109,7 @@ fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u
             0 => {
                 let (value, length) = shortest_varint(&bytes[at..])?;
                 slots.push(value);
-                append(&bytes[literal..at], key);
+                append_prefixed(&bytes[literal..at], key);
                 at += length;
                 literal = at;
             }
@@ -114,10 +119,10 @@ fn message(bytes: &[u8], kind: MessageKind, key: &mut Vec<u8>, slots: &mut Vec<u
                 let end = begin.checked_add(usize::try_from(size).ok()?)?;
                 let body = bytes.get(begin..end)?;
                 if !kind.keeps_text(field) {
-                    append(&bytes[literal..at], key);
+                    append_prefixed(&bytes[literal..at], key);
                     literal = end;
-                    if let Some(inner) = kind.within(field) {
-                        message(body, inner, key, slots)?;
+                    if let Some(inner) = kind.of_field(field) {
+                        parse_message(body, inner, key, slots)?;
                         key.push(0);
                     } else if kind.is_list(field) {
                         let first = slots.len();
@@ -171,20 +176,20 @@ impl OpWriter {
         this
     }
 
-    fn op(&mut self, op: u64) {
+    fn push_op(&mut self, op: u64) {
         self.end_literal();
         put_varint(&mut self.out.ops, op);
     }
 
-    fn slot(&mut self, column: u64) {
+    fn push_slot(&mut self, column: u64) {
         self.out.slots.push(column as u32);
-        self.op(column << 2 | SLOT);
+        self.push_op(column << 2 | SLOT);
     }
 
-    fn decimal(&mut self, column: u64) {
+    fn push_decimal(&mut self, column: u64) {
         self.out.slots.push(column as u32);
         self.out.decimals.push(column as u32);
-        self.op(decimal(column));
+        self.push_op(decimal(column));
     }
 
     fn end_literal(&mut self) {
@@ -197,7 +202,7 @@ impl OpWriter {
         }
     }
 
-    fn finish(mut self) -> RecordOutline {
+    fn into_outline(mut self) -> RecordOutline {
         self.end_literal();
         self.out
     }
@@ -205,7 +210,7 @@ impl OpWriter {
 
 impl RecordOutline {
     /// Returns the ops of the outline; a slot with a value in `fixed` becomes that value.
-    pub fn fix(&self, fixed: &[Option<u64>]) -> Vec<u8> {
+    pub fn fix_slots(&self, fixed: &[Option<u64>]) -> Vec<u8> {
         let mut ops = OpWriter::of_about(self.ops.len());
         let (mut rest, mut fixed) = (&self.ops[..], fixed.iter());
         while let Some((op, length)) = shortest_varint(rest) {
@@ -216,14 +221,14 @@ impl RecordOutline {
                     ops.literal.extend_from_slice(literal);
                     rest = behind;
                 }
-                OPEN | CLOSE if op < 4 => ops.op(op),
+                OPEN | CLOSE if op < 4 => ops.push_op(op),
                 _ => match fixed.next() {
                     Some(&Some(value)) => put_varint(&mut ops.literal, value),
-                    _ => ops.op(op),
+                    _ => ops.push_op(op),
                 },
             }
         }
-        ops.finish().ops
+        ops.into_outline().ops
     }
 }
 
@@ -247,11 +252,11 @@ pub fn outline(key: &[u8], columns: &mut ByteNumbers) -> RecordOutline {
             ops_of(&mut rest, kind, &mut ops, columns).expect("a key is well formed");
         }
     }
-    ops.finish()
+    ops.into_outline()
 }
 
 /// Returns the path of the column for `field`, in an attribute with this name.
-fn path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
+fn column_path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
     let mut path = vec![kind as u8];
     put_varint(&mut path, field);
     path.extend_from_slice(name);
@@ -259,7 +264,7 @@ fn path(kind: MessageKind, field: u64, name: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the index of the column with a path; adds a column for a new path.
-fn column(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
+fn column_index(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     let known = columns.get(&path);
     let number = known.unwrap_or_else(|| {
         let room = columns.len() < MOST_COLUMNS;
@@ -278,20 +283,20 @@ fn text_of(
 ) -> Option<()> {
     let (numbers, length) = shortest_varint(rest)?;
     *rest = &rest[length..];
-    let first = text(rest)?;
+    let first = take_text(rest)?;
     ops.literal.extend_from_slice(first);
     let path = path(first);
     for number in 0..numbers {
         // Numbers at the same position of a text have the same meaning, except numbers far from the start.
         let place = number.min(MOST_PLACES) as u8;
-        ops.decimal(column(columns, [&path[..], &[place]].concat()));
-        ops.literal.extend_from_slice(text(rest)?);
+        ops.push_decimal(column_index(columns, [&path[..], &[place]].concat()));
+        ops.literal.extend_from_slice(take_text(rest)?);
     }
     Some(())
 }
 
 /// Takes a length-prefixed text from the front of `rest`.
-fn text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
+fn take_text<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
     let (size, length) = shortest_varint(rest)?;
     let (text, after) = rest[length..].split_at_checked(usize::try_from(size).ok()?)?;
     *rest = after;
@@ -316,23 +321,23 @@ fn ops_of(
         *rest = &rest[length..];
         let field = tag >> 3;
         match tag & 7 {
-            0 => ops.slot(column(columns, path(kind, field, name))),
-            2 if kind.within(field).is_some() => {
-                ops.op(OPEN);
-                ops_of(rest, kind.within(field)?, ops, columns)?;
-                ops.op(CLOSE);
+            0 => ops.push_slot(column_index(columns, column_path(kind, field, name))),
+            2 if kind.of_field(field).is_some() => {
+                ops.push_op(OPEN);
+                ops_of(rest, kind.of_field(field)?, ops, columns)?;
+                ops.push_op(CLOSE);
             }
             2 if kind.is_list(field) => {
                 let (count, length) = shortest_varint(rest)?;
                 *rest = &rest[length..];
-                let column = column(columns, path(kind, field, name));
-                ops.op(OPEN);
-                (0..count).for_each(|_| ops.slot(column));
-                ops.op(CLOSE);
+                let column = column_index(columns, column_path(kind, field, name));
+                ops.push_op(OPEN);
+                (0..count).for_each(|_| ops.push_slot(column));
+                ops.push_op(CLOSE);
             }
             2 if kind.keeps_text(field) => {
                 let before = *rest;
-                name = text(rest)?;
+                name = take_text(rest)?;
                 ops.literal
                     .extend_from_slice(&before[..before.len() - rest.len()]);
             }
@@ -341,13 +346,13 @@ fn ops_of(
                     // A text without numbers is a literal, including the text's length.
                     *rest = &rest[1..];
                     let before = *rest;
-                    text(rest)?;
+                    take_text(rest)?;
                     ops.literal
                         .extend_from_slice(&before[..before.len() - rest.len()]);
                 } else {
-                    ops.op(OPEN);
-                    text_of(rest, ops, columns, |_| path(kind, field, name))?;
-                    ops.op(CLOSE);
+                    ops.push_op(OPEN);
+                    text_of(rest, ops, columns, |_| column_path(kind, field, name))?;
+                    ops.push_op(CLOSE);
                 }
             }
             fixed => {

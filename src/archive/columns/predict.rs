@@ -22,7 +22,7 @@ pub struct ColumnView<'v> {
 
 impl<'v> ColumnView<'v> {
     /// Returns the base's values if they correspond one to one to the column's values.
-    fn aligned(&self) -> Option<&'v [u64]> {
+    fn aligned_base(&self) -> Option<&'v [u64]> {
         let (records, values) = self.base?;
         // Ranks with the same templates share the list of records, so equal pointers make the comparison fast.
         let same = std::ptr::eq(records, self.records) || records == self.records;
@@ -155,7 +155,7 @@ pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(u
             }
         }
         Predictor::Base => {
-            if let Some(base) = view.aligned() {
+            if let Some(base) = view.aligned_base() {
                 base.iter().enumerate().for_each(|(at, &own)| {
                     value(at, own);
                 });
@@ -168,7 +168,7 @@ pub fn walk(predictor: Predictor, view: &ColumnView<'_>, mut value: impl FnMut(u
         }
         Predictor::BaseShifted => {
             let mut shift = 0u64;
-            if let Some(base) = view.aligned() {
+            if let Some(base) = view.aligned_base() {
                 for (at, &own) in base.iter().enumerate() {
                     shift = value(at, own.wrapping_add(shift)).wrapping_sub(own);
                 }

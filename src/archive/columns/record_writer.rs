@@ -24,7 +24,7 @@ pub const TOO_LARGE: WireError = WireError("the chunk's records are larger than 
 
 /// Spreads `value`, which must be below 2^56, into bytes with seven bits each; returns these bytes and their number.
 #[inline(always)]
-fn spread(value: u64) -> (u64, usize) {
+fn spread_septets(value: u64) -> (u64, usize) {
     // The steps split the value into groups of 28 bits, then 14, then 7.
     let spread = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
     let spread = spread & 0x0000_3fff_0000_3fff | (spread & 0x0fff_c000_0fff_c000) << 2;
@@ -62,7 +62,7 @@ impl<'b> RecordWriter<'b> {
     }
 
     /// Restarts at the beginning of the buffer.
-    pub fn restart(&mut self) {
+    pub fn restart_at_begin(&mut self) {
         self.at = 0;
     }
 
@@ -77,7 +77,7 @@ impl<'b> RecordWriter<'b> {
     /// fewer bytes than the `left` reserved bytes, the function moves the contents.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
-        let (bytes, length) = spread((self.at - from) as u64);
+        let (bytes, length) = spread_septets((self.at - from) as u64);
         if length != left {
             let end = self.at - left + length;
             self.buffer.get(..end).ok_or(TOO_LARGE)?;
@@ -93,7 +93,7 @@ impl<'b> RecordWriter<'b> {
 
     /// Copies `N` bytes to the current position. Returns false if `from` or the buffer has fewer bytes left.
     #[inline(always)]
-    fn copy<const N: usize>(&mut self, from: &[u8]) -> bool {
+    fn copy_array<const N: usize>(&mut self, from: &[u8]) -> bool {
         let place = self.buffer.get_mut(self.at..);
         let place = place.and_then(<[u8]>::first_chunk_mut::<N>);
         let (Some(place), Some(from)) = (place, from.first_chunk()) else {
@@ -107,12 +107,12 @@ impl<'b> RecordWriter<'b> {
     #[inline(always)]
     pub fn literal(&mut self, from: &[u8], length: usize) -> Result<(), WireError> {
         let copied = if length <= SHORT {
-            self.copy::<SHORT>(from)
+            self.copy_array::<SHORT>(from)
         } else {
-            length <= ONCE && self.copy::<ONCE>(from)
+            length <= ONCE && self.copy_array::<ONCE>(from)
         };
         if !copied {
-            self.exact(&from[..length])?;
+            self.copy_exact(&from[..length])?;
         }
         self.at += length;
         Ok(())
@@ -120,7 +120,7 @@ impl<'b> RecordWriter<'b> {
 
     /// Copies exactly `bytes` to the current position.
     #[inline(never)]
-    fn exact(&mut self, bytes: &[u8]) -> Result<(), WireError> {
+    fn copy_exact(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at..self.at + bytes.len());
         place.ok_or(TOO_LARGE)?.copy_from_slice(bytes);
         Ok(())
@@ -133,9 +133,9 @@ impl<'b> RecordWriter<'b> {
         let place = self.buffer.get_mut(self.at - length..);
         let place = place.ok_or(TOO_LARGE)?;
         if value >> 56 != 0 || place.len() < length + 8 {
-            return self.long_varint(value, length);
+            return self.write_long_varint(value, length);
         }
-        let (bytes, own) = spread(value);
+        let (bytes, own) = spread_septets(value);
         // A varint that ends no message overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
@@ -144,10 +144,10 @@ impl<'b> RecordWriter<'b> {
     }
 
     #[inline(never)]
-    fn long_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
+    fn write_long_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let mut bytes = Vec::with_capacity(LONGEST);
         crate::wire::put_varint(&mut bytes, value);
-        self.exact(&bytes)?;
+        self.copy_exact(&bytes)?;
         if length > 0 {
             self.buffer[self.at - length] = (length - 1 + bytes.len()) as u8;
         }

@@ -18,7 +18,9 @@ pub fn relations<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,
 ) -> Vec<Vec<usize>> {
-    let sample: Vec<Vec<u64>> = columns.map(|column| sample(column, records)).collect();
+    let sample: Vec<Vec<u64>> = columns
+        .map(|column| sample_column(column, records))
+        .collect();
     let is_large = |number: usize| sample[number].iter().any(|value| *value >= LARGE);
     let large: Vec<usize> = (0..sample.len()).filter(|&n| is_large(n)).collect();
     let mut found = vec![Vec::new(); sample.len()];
@@ -32,7 +34,7 @@ pub fn relations<'c>(
         let others: Vec<usize> = large.iter().copied().filter(free).collect();
         let whole = others
             .iter()
-            .find(|&&other| own.agree(|at| sample[other][at] / 1000));
+            .find(|&&other| own.mostly_equal(|at| sample[other][at] / 1000));
         let pairs = others.iter().enumerate().flat_map(|(at, &one)| {
             let behind = others[at + 1..].iter();
             behind.map(move |&other| [one, other])
@@ -42,7 +44,7 @@ pub fn relations<'c>(
             Some(&whole) => vec![whole],
             None => pairs
                 .find(|&[one, other]| {
-                    own.agree(|at| sample[one][at].wrapping_add(sample[other][at]))
+                    own.mostly_equal(|at| sample[one][at].wrapping_add(sample[other][at]))
                 })
                 .map_or_else(Vec::new, |pair| pair.to_vec()),
         };
@@ -52,8 +54,8 @@ pub fn relations<'c>(
     found
 }
 
-/// Returns the first value of a column in each sampled record; 0 if a record has no value.
-fn sample(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
+/// Returns the first value of a column in each sampled record, or 0 if a record has no value.
+fn sample_column(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
     let step = records.div_ceil(SAMPLE).max(1);
     let mut cursor = RecordCursor::new(Some(column));
     let wanted = (0..records as u32).step_by(step);
@@ -81,7 +83,7 @@ impl PresentValues {
     }
 
     /// Returns whether most values equal the prediction.
-    fn agree(&self, predicted: impl Fn(usize) -> u64) -> bool {
+    fn mostly_equal(&self, predicted: impl Fn(usize) -> u64) -> bool {
         let same = |&&(at, value): &&(usize, u64)| predicted(at) == value;
         // Most pairs of columns are rejected by the quick check.
         (self.few.is_empty() || self.few.iter().any(|value| same(&value)))

@@ -25,7 +25,7 @@ impl RecordShape {
     }
 
     /// Returns the template of each record for writing; the caller must call [`Self::place`] after a change.
-    pub fn sequence_mut(&mut self) -> &mut Vec<u32> {
+    pub fn template_sequence_mut(&mut self) -> &mut Vec<u32> {
         &mut self.sequence
     }
 
@@ -58,7 +58,7 @@ impl RecordShape {
         for column in 0..columns {
             self.starts[column + 1] += self.starts[column];
         }
-        super::resize(&mut self.records, all);
+        super::resize_uninitialised(&mut self.records, all);
         let mut next = self.starts.clone();
         for (record, &number) in (0..).zip(&self.sequence) {
             for &column in templates.slots(number as usize) {
@@ -73,7 +73,7 @@ impl RecordShape {
     /// Sets `out` to `values`, which are in record order, in column order.
     pub fn columns_of(&self, templates: &TemplateTable, values: &[u64], out: &mut Vec<u64>) {
         let mut next = self.starts.clone();
-        super::resize(out, values.len());
+        super::resize_uninitialised(out, values.len());
         let sequence = self.sequence.iter();
         let columns = sequence.flat_map(|&number| templates.slots(number as usize));
         for (&column, &value) in columns.zip(values) {

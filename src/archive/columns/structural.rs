@@ -76,7 +76,7 @@ impl StructuralColumns {
 
     /// Sets `fixed` to the values in the template of a record; a slot with a value in a column gets `None`. Returns a
     /// number that distinguishes the template from others with the same outline.
-    pub fn fix(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
+    pub fn fix_values(&self, slots: &[u32], values: &[u64], fixed: &mut Vec<Option<u64>>) -> u64 {
         let mut variant = 1;
         fixed.clear();
         fixed.extend(slots.iter().zip(values).map(|(&column, &value)| {
@@ -117,10 +117,10 @@ mod tests {
         let found = StructuralColumns::find(&outlines, 3, &sequence, &values);
         assert_eq!(found.values, [vec![4, 5], vec![], vec![]]);
         let mut fixed = Vec::new();
-        let one = found.fix(&[0, 1, 2], &[5, 1, 7], &mut fixed);
+        let one = found.fix_values(&[0, 1, 2], &[5, 1, 7], &mut fixed);
         assert_eq!(fixed, [Some(5), None, None]);
         // A new value is not structural.
-        let other = found.fix(&[0, 1, 2], &[6, 1, 7], &mut fixed);
+        let other = found.fix_values(&[0, 1, 2], &[6, 1, 7], &mut fixed);
         assert_eq!(fixed, [None; 3]);
         assert_ne!(one, other);
         // Numbers in texts are never structural.

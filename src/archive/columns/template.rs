@@ -117,7 +117,7 @@ impl TemplateTable {
     /// Returns the layer of template `number`, and the ends, in that layer, of the previous template and of this
     /// template.
     #[inline]
-    fn ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
+    fn template_ends(&self, number: usize) -> (&TemplateLayer, [TemplateEnd; 2]) {
         let mut layers = self.layers.iter().rev();
         let layer = layers.find(|layer| layer.first <= number);
         let layer = layer.expect("the first layer begins with 0");
@@ -134,14 +134,14 @@ impl TemplateTable {
     /// Returns the columns of the slots of template `number`, in record order.
     #[inline]
     pub fn slots(&self, number: usize) -> &[u32] {
-        let (layer, [from, to]) = self.ends(number);
+        let (layer, [from, to]) = self.template_ends(number);
         &layer.slots[from.slots..to.slots]
     }
 
     /// Returns template `number`.
     #[inline]
     pub fn get(&self, number: usize) -> RecordTemplate<'_> {
-        let (layer, [from, to]) = self.ends(number);
+        let (layer, [from, to]) = self.template_ends(number);
         RecordTemplate {
             steps: &layer.steps[from.steps..to.steps],
             literals: &layer.literals[from.literals..],
@@ -175,14 +175,14 @@ impl TemplateLayer {
                 }
                 OPEN => {
                     self.literals.push(0);
-                    self.step(&mut literal, 1, BehindLiteral::Open, 0);
+                    self.add_step(&mut literal, 1, BehindLiteral::Open, 0);
                     *open.get_mut(depth).ok_or(TOO_DEEP)? = (self.steps.len(), self.literals.len());
                     depth += 1;
                 }
                 CLOSE if argument == 0 => {
                     depth = depth.checked_sub(1).ok_or(ENDS_TWICE)?;
                     let (steps, contents) = open[depth];
-                    self.close(steps, contents, &mut literal);
+                    self.close_message(steps, contents, &mut literal);
                 }
                 kind => {
                     let (number, behind) = match kind {
@@ -192,7 +192,7 @@ impl TemplateLayer {
                     let column = usize::try_from(number).ok().filter(|&c| c < columns);
                     let column = column.ok_or(NO_COLUMN)? as u32;
                     self.slots.push(column);
-                    self.step(&mut literal, 0, behind, column);
+                    self.add_step(&mut literal, 0, behind, column);
                 }
             }
         }
@@ -200,7 +200,7 @@ impl TemplateLayer {
             return Err(WireError("a message of a template does not end"));
         }
         if literal > 0 {
-            self.step(&mut literal, 0, BehindLiteral::Nothing, 0);
+            self.add_step(&mut literal, 0, BehindLiteral::Nothing, 0);
         }
         self.bytes += encoded.len();
         self.ends.push(TemplateEnd {
@@ -212,7 +212,7 @@ impl TemplateLayer {
     }
 
     /// Adds a step whose literal got `more` bytes in addition to `literal`.
-    fn step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
+    fn add_step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
             column,
@@ -222,7 +222,7 @@ impl TemplateLayer {
     }
 
     /// Ends the message whose contents begin after `steps` steps, at offset `contents` among the literals.
-    fn close(&mut self, steps: usize, contents: usize, literal: &mut usize) {
+    fn close_message(&mut self, steps: usize, contents: usize, literal: &mut usize) {
         match self.steps[steps - 1..] {
             // A message without slots is constant, so the function makes the message, including its length, a
             // literal.
@@ -248,7 +248,7 @@ impl TemplateLayer {
                 slot.literal += open.literal;
                 self.steps.remove(steps - 1);
             }
-            _ => self.step(literal, 0, BehindLiteral::Close, 0),
+            _ => self.add_step(literal, 0, BehindLiteral::Close, 0),
         }
     }
 }

@@ -60,7 +60,7 @@ impl Archive {
         Ok(self.cache.indices.get_or_init(|| index))
     }
 
-    fn place(&self, hash: &str) -> Result<Option<ObjectPlace>, ArchiveError> {
+    fn place_of(&self, hash: &str) -> Result<Option<ObjectPlace>, ArchiveError> {
         let hash = blake3::Hash::from_hex(hash).ok();
         let places = &self.index()?.places;
         Ok(hash.and_then(|hash| places.get(hash.as_bytes()).copied()))
@@ -68,14 +68,14 @@ impl Archive {
 
     /// Returns whether the archive has the object with this hash.
     pub fn has(&self, hash: &str) -> Result<bool, ArchiveError> {
-        Ok(self.place(hash)?.is_some())
+        Ok(self.place_of(hash)?.is_some())
     }
 
     /// Returns the packed size of an object in the archive, bytes; 0 if the object does not exist.
     pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
-            .place(hash)?
+            .place_of(hash)?
             .map(|(segment, at)| &index.indices[segment].objects[at].chunks);
         Ok(rows.into_iter().flatten().map(|chunk| chunk.1).sum())
     }
@@ -87,7 +87,7 @@ impl Archive {
     /// Fails if the object does not exist, is damaged, or would take too much memory.
     pub fn read(&self, hash: &str) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
-        let (segment, at) = self.expect(hash)?;
+        let (segment, at) = self.require_object(hash)?;
         let bytes = self.index()?.indices[segment].objects[at].bytes;
         chakram_base::bounds::check(
             "an object of an archive",
@@ -95,7 +95,7 @@ impl Archive {
             1,
             "extract the workload, which takes less memory",
         )
-        .map_err(|error| ArchiveError::broken(error.to_string()).in_file(&self.path))?;
+        .map_err(|error| ArchiveError::broken_archive(error.to_string()).in_file(&self.path))?;
         self.copy(hash, &mut |part| {
             out.extend_from_slice(part);
             Ok(())
@@ -103,10 +103,10 @@ impl Archive {
         Ok(out)
     }
 
-    fn expect(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
-        self.place(hash)?.ok_or_else(|| {
+    fn require_object(&self, hash: &str) -> Result<ObjectPlace, ArchiveError> {
+        self.place_of(hash)?.ok_or_else(|| {
             let found = format!("the object {hash} is missing");
-            ArchiveError::broken(found).in_file(&self.path)
+            ArchiveError::broken_archive(found).in_file(&self.path)
         })
     }
 
@@ -116,7 +116,7 @@ impl Archive {
         hash: &str,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let (segment, at) = self.expect(hash)?;
+        let (segment, at) = self.require_object(hash)?;
         self.copy_at((segment, at), out)
     }
 
@@ -138,12 +138,12 @@ impl Archive {
             return Ok(());
         }
         let found = format!("object {}: the bytes have a different hash", row.blake3);
-        Err(ArchiveError::broken(found).in_file(&self.segments[place.0].file.path))
+        Err(ArchiveError::broken_archive(found).in_file(&self.segments[place.0].file.path))
     }
 
     /// Returns the number of nodes of an object that is a trace; `None` if the object is stored as plain bytes.
     pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
-        let place = self.expect(hash)?;
+        let place = self.require_object(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
         let records = chunks
             .iter()
@@ -161,7 +161,7 @@ impl Archive {
         wanted: Range<u64>,
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
     ) -> Result<(), ArchiveError> {
-        let place = self.expect(hash)?;
+        let place = self.require_object(hash)?;
         let row = &self.index()?.indices[place.0].objects[place.1];
         let mut first = 0u64;
         for (number, chunk) in row.chunks.iter().enumerate() {
@@ -177,18 +177,24 @@ impl Archive {
                 let mut part = |count| take_records(&mut contents, count);
                 match part(&mut skipped).and_then(|_| part(&mut missing)) {
                     Some(part) => out(part),
-                    None => Err(ArchiveError::broken("a record is malformed")),
+                    None => Err(ArchiveError::broken_archive("a record is malformed")),
                 }
             })?;
             if missing > 0 {
-                let error = ArchiveError::broken("the object has fewer records than stated");
-                return Err(self.at(place, chunk, error));
+                let error =
+                    ArchiveError::broken_archive("the object has fewer records than stated");
+                return Err(self.error_at_chunk(place, chunk, error));
             }
         }
         Ok(())
     }
 
-    fn at(&self, place: ObjectPlace, chunk: &ChunkRow, error: ArchiveError) -> ArchiveError {
+    fn error_at_chunk(
+        &self,
+        place: ObjectPlace,
+        chunk: &ChunkRow,
+        error: ArchiveError,
+    ) -> ArchiveError {
         let segment = &self.segments[place.0];
         error
             .at_byte(segment.start + chunk.0)
@@ -208,22 +214,22 @@ impl Archive {
                 .unwrap_or_else(PoisonError::into_inner)
         };
         let mut buffers = pool().pop().unwrap_or_default();
-        let decoded = self.chunk(place, 0, &mut buffers)?;
+        let decoded = self.decode_chunk(place, 0, &mut buffers)?;
         let mut joined = std::mem::take(&mut buffers.joined);
         let row = &self.index()?.indices[place.0.0].objects[place.0.1].chunks[place.1];
         let result = decoded.contents(row.4, &mut joined, out);
-        let result = result.map_err(|error| self.at(place.0, row, error));
+        let result = result.map_err(|error| self.error_at_chunk(place.0, row, error));
         buffers.joined = joined;
         if let Some(decoded) = Arc::into_inner(decoded) {
-            decoded.recycle(&mut buffers);
+            decoded.recycle_into(&mut buffers);
         }
-        self.let_go(place, &mut buffers);
+        self.release_chunk(place, &mut buffers);
         pool().push(buffers);
         result
     }
 
     /// Drops cached bases that no later chunk uses; commands usually read objects in order.
-    fn let_go(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
+    fn release_chunk(&self, place: ChunkPlace, buffers: &mut ChunkBuffers) {
         let Some(index) = self.cache.indices.get() else {
             return;
         };
@@ -240,13 +246,13 @@ impl Archive {
         while let Some(at) = kept.iter().rposition(|(base, _)| is_over(base)) {
             let base = kept.remove(at).and_then(|(_, base)| Arc::into_inner(base));
             if let Some(base) = base {
-                base.recycle(buffers);
+                base.recycle_into(buffers);
             }
         }
     }
 
     /// Decodes a chunk and its bases.
-    fn chunk(
+    fn decode_chunk(
         &self,
         place: ChunkPlace,
         depth: usize,
@@ -267,21 +273,22 @@ impl Archive {
         let index = self.index()?;
         let objects = &index.indices[object.0].objects;
         let chunk = objects.get(object.1).and_then(|row| row.chunks.get(number));
-        let chunk = chunk
-            .ok_or_else(|| ArchiveError::broken("a base is missing").in_file(&segment.file.path))?;
+        let chunk = chunk.ok_or_else(|| {
+            ArchiveError::broken_archive("a base is missing").in_file(&segment.file.path)
+        })?;
         let coding = ChunkCoding::ALL.get(usize::from(chunk.2));
         let coding = *coding.ok_or_else(|| {
-            let error = ArchiveError::broken("the coding is unknown");
-            self.at(object, chunk, error)
+            let error = ArchiveError::broken_archive("the coding is unknown");
+            self.error_at_chunk(object, chunk, error)
         })?;
         let base = match chunk.base() {
             Some((base, number)) if depth < DEPTH => {
-                Some(self.chunk(((object.0, base), number), depth + 1, buffers)?)
+                Some(self.decode_chunk(((object.0, base), number), depth + 1, buffers)?)
             }
             None => None,
             Some(_) => {
-                let error = ArchiveError::broken("the chain of bases is too deep");
-                return Err(self.at(object, chunk, error));
+                let error = ArchiveError::broken_archive("the chain of bases is too deep");
+                return Err(self.error_at_chunk(object, chunk, error));
             }
         };
         let mut frame = std::mem::take(&mut buffers.frame);
@@ -290,7 +297,7 @@ impl Archive {
         let sizes = (chunk.3, chunk.4);
         let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
-        let decoded = Arc::new(decoded.map_err(|error| self.at(object, chunk, error))?);
+        let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
         // Later chunks need only bases again.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
@@ -299,7 +306,7 @@ impl Archive {
                 && let Some((_, oldest)) = kept.pop_front()
                 && let Some(oldest) = Arc::into_inner(oldest)
             {
-                oldest.recycle(buffers);
+                oldest.recycle_into(buffers);
             }
         }
         Ok(decoded)

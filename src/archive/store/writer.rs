@@ -20,7 +20,7 @@ pub struct CommitPlan {
 }
 
 impl CommitPlan {
-    fn start(&self) -> SegmentStart {
+    fn segment_start(&self) -> SegmentStart {
         SegmentStart {
             schema: SCHEMA.to_owned(),
             tool_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -54,14 +54,14 @@ impl ArchiveWriter {
         loop {
             let lock = OpenOptions::new().read(true).write(true).open(&target);
             let lock = lock.map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound if !path.exists() => ArchiveError::refused(
+                io::ErrorKind::NotFound if !path.exists() => ArchiveError::request_refused(
                     format!("{}: no archive has this name", path.display()),
                     format!("chakram archive create {}", path.display()),
                 ),
-                _ => ArchiveError::io(&target, "open for writing", error),
+                _ => ArchiveError::io_error(&target, "open for writing", error),
             })?;
             lock.lock()
-                .map_err(|error| ArchiveError::io(&target, "lock", error))?;
+                .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
             // The previous holder of the lock may have replaced the file.
             let same = chakram_trace::files::identity(&target) == file_identity(&lock);
             if same {
@@ -90,10 +90,10 @@ impl ArchiveWriter {
         let aside = self.keep_tail_aside()?;
         let path = self.archive.path.clone();
         let result = if self.archive.is_folder {
-            folder::add(&path, plan.start(), body)
+            folder::add(&path, plan.segment_start(), body)
         } else {
             let end = self.archive.stored_bytes();
-            let result = self.append(end, plan, body);
+            let result = self.append_segment(end, plan, body);
             if result.is_err() {
                 let _ = self.lock.set_len(end);
             }
@@ -137,19 +137,19 @@ impl ArchiveWriter {
         Ok(aside)
     }
 
-    fn append(
+    fn append_segment(
         &mut self,
         end: u64,
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
     ) -> Result<(), ArchiveError> {
         let path = self.archive.path.clone();
-        let io = |error| ArchiveError::io(&path, "write", error);
+        let io = |error| ArchiveError::io_error(&path, "write", error);
         let file = &mut self.lock;
         file.set_len(end).map_err(io)?;
         file.seek(SeekFrom::Start(end)).map_err(io)?;
         let mut out = BufWriter::with_capacity(1 << 18, &mut *file);
-        let tail = write_segment(&mut out, plan.start(), body, &path)?;
+        let tail = write_segment(&mut out, plan.segment_start(), body, &path)?;
         out.flush().map_err(io)?;
         drop(out);
         // The end must not reach the disk before the data to which it refers.
@@ -167,8 +167,8 @@ impl ArchiveWriter {
         let aside = self.keep_tail_aside()?;
         let path = &self.archive.path;
         let result = match self.archive.is_folder {
-            true => folder::replace(path, plan.start(), body),
-            false => write_file(path, plan.start(), body),
+            true => folder::replace(path, plan.segment_start(), body),
+            false => write_file(path, plan.segment_start(), body),
         };
         match (&result, &aside) {
             // A failure leaves the archive unchanged, so it still has the tail.
@@ -188,7 +188,7 @@ impl ArchiveWriter {
 /// Fails if `path` already exists.
 pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if path.exists() {
-        return Err(ArchiveError::refused(
+        return Err(ArchiveError::request_refused(
             format!("{}: the archive already exists", path.display()),
             "another name, or chakram archive add",
         ));
@@ -200,7 +200,9 @@ pub fn create(path: &Path, is_folder: bool) -> Result<(), ArchiveError> {
     if is_folder {
         return folder::create(path);
     }
-    write_file(path, plan.start(), &mut |_| Ok(CatalogueChange::default()))
+    write_file(path, plan.segment_start(), &mut |_| {
+        Ok(CatalogueChange::default())
+    })
 }
 
 #[cfg(unix)]

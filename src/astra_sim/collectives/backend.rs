@@ -33,14 +33,14 @@ impl CollectiveBackend for AstraCollectives {
         // A named group of all NPUs is treated like the unnamed group.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
-            return line(party.npus);
+            return single_line(party.npus);
         }
         let mut extent = GroupExtent::new(party.npus, topology);
         // The extent has all members as one line, for `one…`. A group that is no sub-grid already
         // is one line.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::GroupPhase {
-                dimension: self.dimensions() + usize::from(named),
+                dimension: self.dimension_count() + usize::from(named),
                 size: party.npus.len() as u32,
                 stride: 1,
             });
@@ -57,7 +57,7 @@ impl CollectiveBackend for AstraCollectives {
     }
 
     fn variant(&self, request: &CollectiveRequest) -> u64 {
-        let script = self.script(request.kind, request.node);
+        let script = self.script_index(request.kind, request.node);
         let script = script.map_or(0, |script| u64::from(script) + 1);
         if self.quirks.has(Quirk::OneAtATime) {
             return script;
@@ -73,7 +73,7 @@ impl CollectiveBackend for AstraCollectives {
         _: &[SharedPaths],
     ) -> ChunkSchedule<AstraPhase> {
         let mut out = Vec::new();
-        let script = self.script(request.kind, request.node);
+        let script = self.script_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.size() > 1) {
             // A member executes a script in the first queue of the innermost level; no other property of the phase
             // matters.
@@ -93,8 +93,8 @@ impl CollectiveBackend for AstraCollectives {
             });
             return ChunkSchedule::uniform(out, 1);
         }
-        let (chunk, count) = self.chunks(request.kind, request.bytes);
-        let route = self.route(request.kind, extent);
+        let (chunk, count) = self.chunk_size_and_count(request.kind, request.bytes);
+        let route = self.route_phases(request.kind, extent);
         let named = self.is_named(extent);
         let mut amount = chunk;
         let mut push = |&(phase, level, algorithm): &(u32, u32, AstraAlgorithm), part, rotation| {
@@ -112,7 +112,7 @@ impl CollectiveBackend for AstraCollectives {
                 quirks: self.quirks,
                 script: None,
             };
-            amount = stage.result();
+            amount = stage.result_size();
             out.push(stage);
         };
         match (request.kind, self.optimization) {
@@ -164,12 +164,12 @@ impl CollectiveBackend for AstraCollectives {
         _: Position,
     ) -> Option<LinePosition> {
         let index = extent.phases[stage.phase as usize].index(position);
-        Some(stage.place(index, position))
+        Some(stage.line_position_of(index, position))
     }
 
     #[inline]
     fn receives(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.receives(QueueSlot::unpacked(slot), position)
+        stage.receive_count(QueueSlot::unpacked(slot), position)
     }
 
     #[inline]
@@ -180,7 +180,7 @@ impl CollectiveBackend for AstraCollectives {
         position: LinePosition,
         i: u32,
     ) -> Option<SendStep> {
-        stage.step(QueueSlot::unpacked(slot), position, i)
+        stage.nth_send(QueueSlot::unpacked(slot), position, i)
     }
 
     #[inline]
@@ -191,10 +191,10 @@ impl CollectiveBackend for AstraCollectives {
     fn describer(&self) -> AlgorithmDescriber {
         let own = self.clone();
         AlgorithmDescriber::new(move |kind, extent, topology, _| {
-            let phases = own.route(kind, extent).into_iter();
+            let phases = own.route_phases(kind, extent).into_iter();
             let phases = phases.map(|(phase, _, algorithm)| {
                 let phase = &extent.phases[phase as usize];
-                let one = phase.dimension >= own.dimensions();
+                let one = phase.dimension >= own.dimension_count();
                 let name = CollectiveImplementation { algorithm, one };
                 match topology.dimensions().get(phase.dimension) {
                     Some(dimension) if extent.regular => {
@@ -227,7 +227,7 @@ impl EndpointModel for AstraCollectives {
             number
         } else {
             // A collective visits each dimension at most twice.
-            let queues = 2 * self.dimensions() as u32 * self.queues;
+            let queues = 2 * self.dimension_count() as u32 * self.queues;
             ChunkQueueSpec::apart(stage.collective, queues, number)
         };
         Some(ChunkQueueSpec {
@@ -238,7 +238,7 @@ impl EndpointModel for AstraCollectives {
 
     #[inline]
     fn credits(&self, stage: &AstraPhase, slot: u16, position: LinePosition) -> u32 {
-        stage.credits(QueueSlot::unpacked(slot), position)
+        stage.initial_credits(QueueSlot::unpacked(slot), position)
     }
 
     #[inline]
@@ -282,7 +282,7 @@ impl EndpointModel for AstraCollectives {
         of: TransferCause,
         ticket: CompletionToken,
     ) -> BusTransfer {
-        stage.load(QueueSlot::unpacked(slot), position, of, ticket)
+        stage.bus_transfer(QueueSlot::unpacked(slot), position, of, ticket)
     }
 
     fn submit_transfer(
@@ -317,7 +317,7 @@ impl EndpointModel for AstraCollectives {
         position: LinePosition,
         r: u32,
     ) -> Option<Span> {
-        let amount = stage.reduced(QueueSlot::unpacked(slot), position, r)?;
+        let amount = stage.reduced_amount(QueueSlot::unpacked(slot), position, r)?;
         Some(self.reduction_of(amount))
     }
 
@@ -370,7 +370,7 @@ impl IssueDiscipline for AstraCollectives {
         extent: &GroupExtent,
         members: &mut Vec<Position>,
     ) {
-        end_order::follow(stage, messages, extent, members);
+        end_order::reorder_members(stage, messages, extent, members);
     }
 
     fn on_join(
@@ -384,13 +384,13 @@ impl IssueDiscipline for AstraCollectives {
         if self.issued.is_none() {
             return;
         }
-        let scripted = self.script(request.kind, request.node).is_some();
+        let scripted = self.script_index(request.kind, request.node).is_some();
         let chunks = if scripted {
             1
         } else {
-            u64::from(self.chunks(request.kind, request.bytes).1)
+            u64::from(self.chunk_size_and_count(request.kind, request.bytes).1)
         };
-        let alone = !scripted && self.route(request.kind, extent).is_empty();
+        let alone = !scripted && self.route_phases(request.kind, extent).is_empty();
         if now == Time::ZERO && self.undelayed == Some(None) && !scripted && !alone {
             self.note_undelayed(npu, request, extent);
         }
@@ -457,7 +457,7 @@ impl IssueDiscipline for AstraCollectives {
         taken: u32,
         k: u32,
     ) -> Option<ReceiveSource> {
-        stage.source(QueueSlot::unpacked(slot), position, taken, k)
+        stage.receive_source(QueueSlot::unpacked(slot), position, taken, k)
     }
 }
 
@@ -472,9 +472,9 @@ impl AstraCollectives {
         let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
         let position = place.map_or(Position(0), |(_, place)| Position(place));
         let index = extent.phases[stage.phase as usize].index(position);
-        let line = stage.place(index, position);
+        let line = stage.line_position_of(index, position);
         let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint(stage);
-        if delays && stage.credits(stage.only_slot(), line) > 0 {
+        if delays && stage.initial_credits(stage.only_slot(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
         }
     }
@@ -583,7 +583,7 @@ impl AstraCollectives {
 }
 
 /// Returns the extent of members as one line in their order.
-fn line(npus: &[Npu]) -> GroupExtent {
+fn single_line(npus: &[Npu]) -> GroupExtent {
     let size = npus.len() as u32;
     let phase = group::GroupPhase {
         dimension: 0,

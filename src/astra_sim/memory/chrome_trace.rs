@@ -103,10 +103,10 @@ impl TensorMemory<'_> {
             let size = bytes[access.tensor as usize];
             for (ph, at) in [("B", access.by.start), ("E", access.by.end)] {
                 event(&TensorEvent {
-                    name: self.name(access.tensor),
+                    name: self.tensor_name(access.tensor),
                     cat: Some(category),
                     ph,
-                    ts: Some(micros(at)),
+                    ts: Some(as_micros(at)),
                     pid: rank.into(),
                     tid: Some(access.tensor),
                     args: TensorEventArgs::Access {
@@ -121,10 +121,10 @@ impl TensorMemory<'_> {
             for (ph, at) in [("B", Some(life.from)), ("E", life.to)] {
                 let Some(at) = at else { continue };
                 event(&TensorEvent {
-                    name: self.name(life.tensor),
+                    name: self.tensor_name(life.tensor),
                     cat: Some("tensorLifetime"),
                     ph,
-                    ts: Some(micros(at)),
+                    ts: Some(as_micros(at)),
                     pid: u64::from(rank) + LIFETIMES,
                     tid: Some(life.tensor),
                     args: TensorEventArgs::Lifetime { size: life.bytes },
@@ -136,7 +136,7 @@ impl TensorMemory<'_> {
                 name: "GPU Memory Usage (MB)",
                 cat: Some("GPU Memory"),
                 ph: "C",
-                ts: Some(micros(*at)),
+                ts: Some(as_micros(*at)),
                 pid: u64::from(rank) + CURVE,
                 tid: None,
                 args: TensorEventArgs::Usage {
@@ -148,6 +148,6 @@ impl TensorMemory<'_> {
     }
 }
 
-fn micros(at: Time) -> f64 {
+fn as_micros(at: Time) -> f64 {
     at.0 as f64 / 1e6
 }

@@ -11,12 +11,12 @@ use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;
 
 /// Returns the number of packets in flight at once.
-pub(super) fn window(window: Option<u32>, position: LinePosition) -> u32 {
+pub(super) fn window_size(window: Option<u32>, position: LinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
 /// Returns the number of messages that a member sends, which is also the number that it receives.
-pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
+pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),
         _ => position.size - 1,
@@ -24,17 +24,17 @@ pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
 }
 
 /// Returns the distance along the line to the partner of step `i`.
-pub(super) fn distance(position: LinePosition, i: u32) -> u32 {
+pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
 /// Returns the number of credits that step `i` needs, and the number of messages that must have been received before,
 /// processed or not.
-pub(super) fn after(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
+pub(super) fn required_before(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {
         (PhaseOperation::AllReduce, AstraAlgorithm::Direct { window: given }) if i >= others => {
-            let reduced = window(given, position) + others;
+            let reduced = window_size(given, position) + others;
             if phase.quirks.has(Quirk::EarlyReduction) {
                 (i + 1, others)
             } else {

@@ -31,25 +31,25 @@ pub fn pairs(members: u32) -> bool {
 }
 
 /// Returns L, the binary logarithm of the number of members, truncated.
-pub(super) fn levels(position: LinePosition) -> u32 {
+pub(super) fn level_count(position: LinePosition) -> u32 {
     position.size.ilog2()
 }
 
 /// Returns the number of messages that a member sends, which is also the number that it receives.
-pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
+pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
-        PhaseOperation::AllReduce => 2 * levels(position),
-        _ => levels(position),
+        PhaseOperation::AllReduce => 2 * level_count(position),
+        _ => level_count(position),
     }
 }
 
 /// Returns the `p`-th packet.
-pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
-    let levels = levels(position);
+pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
+    let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     // Truncating a size at each halving is equal to truncating it once.
-    let halved = |times: u32| phase.part(phase.amount, power(times));
-    let doubled = |amount: BufferShare, times: u32| AstraPhase::times(amount, power(times));
+    let halved = |times: u32| phase.equal_part(phase.amount, power(times));
+    let doubled = |amount: BufferShare, times: u32| AstraPhase::multiplied(amount, power(times));
     match phase.part {
         PhaseOperation::AllGather => HalvingPacket {
             distance: (position.size / 2).checked_shr(p).unwrap_or(0),
@@ -71,7 +71,7 @@ pub(super) fn packet(phase: &AstraPhase, position: LinePosition, p: u32) -> Halv
 /// Returns the partner at `distance`: forward for even multiples of the distance, backward for odd
 /// multiples. All members of the line form pairs at this distance, so no partner is beyond the
 /// line.
-pub(super) fn partner(position: LinePosition, distance: u32) -> u32 {
+pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance
     } else {
@@ -110,7 +110,7 @@ mod tests {
                     root: 0,
                     position: index,
                 };
-                assert_eq!(partner(position, size / 2), round(index, size, size / 2));
+                assert_eq!(partner_at(position, size / 2), round(index, size, size / 2));
             }
         }
         assert_eq!(beyond_powers, [6, 12, 20, 24, 40, 48]);

@@ -9,7 +9,7 @@ use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
 /// Returns the number of messages that a member sends, which is also the number that it receives.
-pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
+pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     let n = position.size;
     match phase.part {
         PhaseOperation::AllReduce => 2 * (n - 1),
@@ -21,9 +21,9 @@ pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {
 }
 
 /// Returns the size of each message, for rings and for direct.
-pub(super) fn amount(phase: &AstraPhase) -> BufferShare {
+pub(super) fn message_size(phase: &AstraPhase) -> BufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,
-        _ => phase.part(phase.amount, u64::from(phase.size)),
+        _ => phase.equal_part(phase.amount, u64::from(phase.size)),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_ranks, check_whole_ns, refused,
+    check_ranks, check_whole_ns, option_refused,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::{Dtype, Op, TraceError};
@@ -41,13 +41,13 @@ impl ChainPattern {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<ChainGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<ChainGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("nodes", self.nodes, 1)?;
         check_whole_ns("duration", self.duration)?;
         if self.chains == 0 || self.chains > self.nodes {
             let expected = format!("1 to {}, with at least one node per chain", self.nodes);
-            return Err(refused("chains", self.chains, expected));
+            return Err(option_refused("chains", self.chains, expected));
         }
         check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
         check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;
@@ -85,10 +85,10 @@ impl TraceGenerator for ChainGenerator {
         };
         for i in 0..u64::from(self.0.nodes) {
             let (chain, place) = (i % chains, i / chains);
-            out.name(format_args!("chain{chain}/{place}"));
+            out.set_name(format_args!("chain{chain}/{place}"));
             // Ids count from 1, so this is the id of node i - chains.
             let before = (i + 1).checked_sub(chains).filter(|id| *id != 0);
-            out.emit(op, Some(chain as i64), self.0.duration, before.as_slice())?;
+            out.emit_node(op, Some(chain as i64), self.0.duration, before.as_slice())?;
         }
         Ok(())
     }
@@ -97,7 +97,7 @@ impl TraceGenerator for ChainGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::WorkloadPattern;
-    use super::super::testing::{every_rank, why_not};
+    use super::super::testing::{every_rank, refusal_of};
     use super::*;
 
     #[test]
@@ -127,14 +127,14 @@ mod tests {
     fn chains_without_nodes_are_refused() {
         let mut options = ChainPattern::new(1, 2);
         options.chains = 3;
-        let why = why_not(WorkloadPattern::Chain(options.clone()));
+        let why = refusal_of(WorkloadPattern::Chain(options.clone()));
         assert_eq!(
             why,
             "`chains` is 3; expected 1 to 2, with at least one node per chain"
         );
         options.chains = 1;
         options.duration = Span(1500);
-        let why = why_not(WorkloadPattern::Chain(options));
+        let why = refusal_of(WorkloadPattern::Chain(options));
         assert!(why.contains("`duration` is 1500 ps"), "{why}");
     }
 }

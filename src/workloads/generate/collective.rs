@@ -2,7 +2,7 @@
 
 use super::{
     GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_ranks, check_whole_ns, delay, refused,
+    check_ranks, check_whole_ns, delay_op, option_refused,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -57,7 +57,7 @@ impl CollectivePattern {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<CollectiveGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<CollectiveGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("count", self.count, 1)?;
         check_limit(
@@ -67,14 +67,14 @@ impl CollectivePattern {
             "a lower count",
         )?;
         let members = match &self.group {
-            Some(group) => CollectiveMembers::of(group, self.ranks)?,
+            Some(group) => CollectiveMembers::from_group(group, self.ranks)?,
             None => None,
         };
         let size = members
             .as_ref()
             .map_or(self.ranks, |m| m.sorted.len() as u32);
         if self.kind == CollectiveKind::Barrier && self.bytes != 0 {
-            return Err(refused(
+            return Err(option_refused(
                 "bytes",
                 self.bytes,
                 "0, as a barrier moves nothing",
@@ -82,11 +82,15 @@ impl CollectivePattern {
         }
         if self.kind.buffer(self.bytes, size).is_none() {
             let expected = format!("a buffer below 2^63 bytes over all of {size} members");
-            return Err(refused("bytes", self.bytes, expected));
+            return Err(option_refused("bytes", self.bytes, expected));
         }
         self.check_root(members.as_ref())?;
         if self.dimensions == Some(0) {
-            return Err(refused("dimensions", 0, "a mask of at least one dimension"));
+            return Err(option_refused(
+                "dimensions",
+                0,
+                "a mask of at least one dimension",
+            ));
         }
         check_whole_ns("before", self.before)?;
         check_whole_ns("skew", self.skew)?;
@@ -114,15 +118,15 @@ impl CollectivePattern {
                 "no `root`, because the members of {} all have the same role",
                 self.kind
             );
-            return Err(refused("root", root, expected));
+            return Err(option_refused("root", root, expected));
         }
         match members {
             Some(members) if !members.contains(root) => {
-                Err(refused("root", root, "a member of the group"))
+                Err(option_refused("root", root, "a member of the group"))
             }
             None if root >= self.ranks => {
                 let expected = format!("a rank, 0 to {}", self.ranks - 1);
-                Err(refused("root", root, expected))
+                Err(option_refused("root", root, expected))
             }
             _ => Ok(()),
         }
@@ -139,19 +143,23 @@ struct CollectiveMembers {
 
 impl CollectiveMembers {
     /// Returns `None` if `group` is the world in rank order.
-    fn of(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
+    fn from_group(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
         if group.is_empty() {
-            return Err(refused("group", "empty", "at least one rank"));
+            return Err(option_refused("group", "empty", "at least one rank"));
         }
         if let Some(rank) = group.iter().find(|rank| **rank >= ranks) {
             let expected = format!("ranks from 0 to {}", ranks - 1);
-            return Err(refused("group", format!("with rank {rank}"), expected));
+            return Err(option_refused(
+                "group",
+                format!("with rank {rank}"),
+                expected,
+            ));
         }
         let mut sorted = group.to_vec();
         sorted.sort_unstable();
         if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
             let found = format!("with rank {} twice", pair[0]);
-            return Err(refused("group", found, "each rank at most once"));
+            return Err(option_refused("group", found, "each rank at most once"));
         }
         // All ranks in rank order are the world group, which needs no declaration.
         if group.len() == ranks as usize && group == sorted {
@@ -181,12 +189,12 @@ impl CollectiveGenerator {
     }
 
     /// The rank at position 0.
-    fn first(&self) -> u32 {
+    fn first_member(&self) -> u32 {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
     /// Returns the time that a member computes before its first collective.
-    fn lateness(&self, rank: u32) -> Span {
+    fn lateness_of(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
 }
@@ -219,7 +227,7 @@ impl TraceGenerator for CollectiveGenerator {
 
     fn node_count(&self, rank: u32) -> u64 {
         if self.takes_part(rank) {
-            u64::from(self.options.count) + u64::from(self.lateness(rank) != Span::ZERO)
+            u64::from(self.options.count) + u64::from(self.lateness_of(rank) != Span::ZERO)
         } else {
             1
         }
@@ -227,7 +235,7 @@ impl TraceGenerator for CollectiveGenerator {
 
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         if !self.takes_part(rank) {
-            return out.idle();
+            return out.emit_idle();
         }
         let CollectivePattern { kind, root, .. } = self.options;
         let op = Op::Collective {
@@ -239,19 +247,19 @@ impl TraceGenerator for CollectiveGenerator {
             },
             root: kind
                 .has_root()
-                .then(|| root.unwrap_or_else(|| self.first())),
+                .then(|| root.unwrap_or_else(|| self.first_member())),
             dimensions: self.options.dimensions,
             host: false,
         };
         let mut before = None;
-        let lateness = self.lateness(rank);
+        let lateness = self.lateness_of(rank);
         if lateness != Span::ZERO {
-            out.name(format_args!("before"));
-            before = Some(out.emit(delay(), None, lateness, &[])?);
+            out.set_name(format_args!("before"));
+            before = Some(out.emit_node(delay_op(), None, lateness, &[])?);
         }
         for i in 0..self.options.count {
-            out.name(format_args!("{kind}/{i}"));
-            let id = out.emit(op, None, Span::ZERO, before.as_slice())?;
+            out.set_name(format_args!("{kind}/{i}"));
+            let id = out.emit_node(op, None, Span::ZERO, before.as_slice())?;
             if self.options.chained {
                 before = Some(id);
             }
@@ -262,7 +270,7 @@ impl TraceGenerator for CollectiveGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{every_rank, why_not};
+    use super::super::testing::{every_rank, refusal_of};
     use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
@@ -335,7 +343,7 @@ mod tests {
         let why = |change: &dyn Fn(&mut CollectivePattern)| {
             let mut options = good.clone();
             change(&mut options);
-            why_not(WorkloadPattern::Collective(options))
+            refusal_of(WorkloadPattern::Collective(options))
         };
         let text = why(&|o| o.root = Some(4));
         assert_eq!(text, "`root` is 4; expected a rank, 0 to 3");

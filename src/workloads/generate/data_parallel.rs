@@ -35,7 +35,7 @@
 
 use super::{
     GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
-    check_limit, check_ranks, refused,
+    check_limit, check_ranks, option_refused,
 };
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
@@ -105,7 +105,7 @@ impl DataParallelPattern {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<DataParallelGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<DataParallelGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         for (option, value) in [
             ("layers", self.layers),
@@ -118,7 +118,7 @@ impl DataParallelPattern {
         }
         if !self.tokens.is_multiple_of(self.sequence) {
             let expected = format!("a multiple of the sequence, {}", self.sequence);
-            return Err(refused("tokens", self.tokens, expected));
+            return Err(option_refused("tokens", self.tokens, expected));
         }
         let nodes = [self.layers, self.steps, NODES_PER_LAYER]
             .map(u128::from)
@@ -142,24 +142,27 @@ impl DataParallelPattern {
             (8 * t * hh, 5 * th + 4 * hh),
         ];
         let parameters = 12 * hh;
-        let adam = self.bytes(2 * parameters) + 24 * parameters;
-        let gradient = self.bytes(parameters);
+        let adam = self.value_bytes(2 * parameters) + 24 * parameters;
+        let gradient = self.value_bytes(parameters);
         let mut kernels = [[KernelCost::default(); 2]; KERNELS.len()];
         for (costs, (flops, numbers)) in kernels.iter_mut().zip(forward) {
-            let bytes = self.bytes(numbers);
-            *costs = [self.cost(flops, bytes)?, self.cost(2 * flops, 2 * bytes)?];
+            let bytes = self.value_bytes(numbers);
+            *costs = [
+                self.kernel_cost(flops, bytes)?,
+                self.kernel_cost(2 * flops, 2 * bytes)?,
+            ];
         }
         Ok(DataParallelGenerator {
             nodes,
             kernels,
-            optimizer: self.cost(12 * parameters, adam)?,
+            optimizer: self.kernel_cost(12 * parameters, adam)?,
             gradient: check_limit("bytes of a gradient", gradient, MOST_WORK, SMALLER)?,
             options: self,
         })
     }
 
     /// Bytes of `numbers` values in the model's format.
-    fn bytes(&self, numbers: u128) -> u128 {
+    fn value_bytes(&self, numbers: u128) -> u128 {
         let bits = match self.dtype {
             Dtype::Fp64 => 64,
             Dtype::Fp32 | Dtype::Tf32 => 32,
@@ -170,7 +173,7 @@ impl DataParallelPattern {
         (numbers * bits).div_ceil(8)
     }
 
-    fn cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, GenerateError> {
+    fn kernel_cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, GenerateError> {
         let flops = check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?;
         let bytes = check_limit("bytes of a kernel", bytes, MOST_WORK, SMALLER)?;
         let computing = self.reference_flops.duration(flops);
@@ -216,7 +219,7 @@ pub(super) struct DataParallelGenerator {
 }
 
 impl DataParallelGenerator {
-    fn kernel(
+    fn emit_kernel(
         &self,
         cost: KernelCost,
         data: &[u64],
@@ -227,10 +230,10 @@ impl DataParallelGenerator {
             bytes: cost.bytes,
             dtype: Some(self.options.dtype),
         };
-        out.emit(op, Some(COMPUTE_LANE), cost.recorded, data)
+        out.emit_node(op, Some(COMPUTE_LANE), cost.recorded, data)
     }
 
-    fn all_reduce(&self, after: u64, out: &mut TraceEmitter<'_>) -> Result<u64, TraceError> {
+    fn emit_all_reduce(&self, after: u64, out: &mut TraceEmitter<'_>) -> Result<u64, TraceError> {
         let op = Op::Collective {
             kind: CollectiveKind::AllReduce,
             bytes: self.gradient,
@@ -239,7 +242,7 @@ impl DataParallelGenerator {
             dimensions: None,
             host: false,
         };
-        out.emit(op, Some(COMMUNICATION_LANE), Span::ZERO, &[after])
+        out.emit_node(op, Some(COMMUNICATION_LANE), Span::ZERO, &[after])
     }
 }
 
@@ -267,7 +270,7 @@ impl TraceGenerator for DataParallelGenerator {
             let first = out.last + 1;
             for layer in 0..layers {
                 for (k, (kernel, [cost, _])) in KERNELS.iter().zip(self.kernels).enumerate() {
-                    out.name(format_args!("step{step}/layer{layer}/fwd/{kernel}"));
+                    out.set_name(format_args!("step{step}/layer{layer}/fwd/{kernel}"));
                     // The previous step's optimizers, if any, end with the optimizer of layer 0 just before `first`.
                     let data = [out.last, (first - 1).saturating_sub(layer)];
                     let data = match (k, layer, step) {
@@ -276,23 +279,23 @@ impl TraceGenerator for DataParallelGenerator {
                         (0, _, 1..) => &data[..],
                         _ => &data[..1],
                     };
-                    self.kernel(cost, data, out)?;
+                    self.emit_kernel(cost, data, out)?;
                 }
             }
             let mut before = out.last;
             for layer in (0..layers).rev() {
                 for (kernel, [_, cost]) in KERNELS.iter().zip(self.kernels).rev() {
-                    out.name(format_args!("step{step}/layer{layer}/bwd/{kernel}"));
-                    before = self.kernel(cost, &[before], out)?;
+                    out.set_name(format_args!("step{step}/layer{layer}/bwd/{kernel}"));
+                    before = self.emit_kernel(cost, &[before], out)?;
                 }
-                out.name(format_args!("step{step}/layer{layer}/all-reduce"));
-                self.all_reduce(before, out)?;
+                out.set_name(format_args!("step{step}/layer{layer}/all-reduce"));
+                self.emit_all_reduce(before, out)?;
             }
             for (above, layer) in (0..layers).rev().enumerate() {
-                out.name(format_args!("step{step}/layer{layer}/optimizer"));
+                out.set_name(format_args!("step{step}/layer{layer}/optimizer"));
                 // After the forward pass, each layer from the top has its backward kernels and an all-reduce.
                 let reduced = first + layers * K + (above as u64 + 1) * (K + 1) - 1;
-                self.kernel(self.optimizer, &[reduced], out)?;
+                self.emit_kernel(self.optimizer, &[reduced], out)?;
             }
         }
         Ok(())
@@ -301,7 +304,7 @@ impl TraceGenerator for DataParallelGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{EmittedNode, every_rank, why_not};
+    use super::super::testing::{EmittedNode, every_rank, refusal_of};
     use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
@@ -341,7 +344,7 @@ mod tests {
             (4800, 1400),
             (4800, 1400),
         ];
-        let prepared = tiny().prepare().unwrap();
+        let prepared = tiny().prepare_generator().unwrap();
         for ([forward, backward], (flops, bytes)) in prepared.kernels.iter().zip(expected) {
             assert_eq!((forward.flops, forward.bytes), (flops, bytes));
             assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
@@ -352,18 +355,18 @@ mod tests {
         // Two numbers of four bits are in a byte: 12 x 100 / 2 = 600 B.
         let mut options = tiny();
         options.dtype = Dtype::Fp4;
-        assert_eq!(options.prepare().unwrap().gradient, 600);
+        assert_eq!(options.prepare_generator().unwrap().gradient, 600);
     }
 
     #[test]
     fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
-        let prepared = DataParallelPattern::new(1).prepare().unwrap();
+        let prepared = DataParallelPattern::new(1).prepare_generator().unwrap();
         // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns; its bytes need less.
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
         // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs need less.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
         // 480 B of the tiny model take 0.24 ns, recorded as 1 ns, because 0 would mean unknown.
-        let prepared = tiny().prepare().unwrap();
+        let prepared = tiny().prepare_generator().unwrap();
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
     }
 
@@ -419,7 +422,7 @@ mod tests {
         let why = |change: &dyn Fn(&mut DataParallelPattern)| {
             let mut options = tiny();
             change(&mut options);
-            why_not(WorkloadPattern::DataParallel(options))
+            refusal_of(WorkloadPattern::DataParallel(options))
         };
         let text = why(&|o| o.tokens = 7);
         assert_eq!(

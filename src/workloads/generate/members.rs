@@ -82,8 +82,8 @@ impl GeneratedJob {
             (all[0].clone(), all)
         });
         let members = TraceMembers {
-            peers: differing(peers),
-            groups: differing(groups),
+            peers: keep_differing(peers),
+            groups: keep_differing(groups),
             cores: cores.unwrap_or_default(),
             ranks,
         };
@@ -94,7 +94,7 @@ impl GeneratedJob {
 }
 
 /// Keeps only the entries in which members differ.
-fn differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
+fn keep_differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()
 }

@@ -2,7 +2,7 @@
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
-    check_ranks, check_whole_ns, refused,
+    check_ranks, check_whole_ns, option_refused,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
@@ -48,18 +48,18 @@ impl MemoryPattern {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<MemoryGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<MemoryGenerator, GenerateError> {
         check_ranks(self.ranks, 1)?;
         check_at_least("loads", self.loads, 1)?;
         check_whole_ns("kernel", self.kernel)?;
         check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
         if self.in_switch && self.local {
             let expected = "remote memory, because local memory has no switch";
-            return Err(refused("place", "local, with in_switch", expected));
+            return Err(option_refused("place", "local, with in_switch", expected));
         }
         if self.memory.is_some() && self.local {
             let expected = "no name, because the NPU's own memory has none";
-            return Err(refused("memory", "a name, with local", expected));
+            return Err(option_refused("memory", "a name, with local", expected));
         }
         Ok(MemoryGenerator(self))
     }
@@ -70,7 +70,7 @@ impl MemoryPattern {
 pub(super) struct MemoryGenerator(MemoryPattern);
 
 impl MemoryGenerator {
-    fn access(&self, store: bool) -> Op<'_> {
+    fn access_op(&self, store: bool) -> Op<'_> {
         Op::Memory {
             store,
             place: match &self.0.memory {
@@ -115,16 +115,26 @@ impl TraceGenerator for MemoryGenerator {
         for round in 0..self.0.loads {
             // Prefetched loads depend only on the previous load, so that they overlap kernels.
             let before = if self.0.prefetch { load } else { last };
-            out.name(format_args!("load/{round}"));
-            let id = out.emit(self.access(false), Some(0), Span::ZERO, before.as_slice())?;
+            out.set_name(format_args!("load/{round}"));
+            let id = out.emit_node(
+                self.access_op(false),
+                Some(0),
+                Span::ZERO,
+                before.as_slice(),
+            )?;
             (last, load) = (Some(id), Some(id));
             if self.0.kernel > Span::ZERO {
-                out.name(format_args!("kernel/{round}"));
-                last = Some(out.emit(kernel, Some(1), self.0.kernel, last.as_slice())?);
+                out.set_name(format_args!("kernel/{round}"));
+                last = Some(out.emit_node(kernel, Some(1), self.0.kernel, last.as_slice())?);
             }
             if self.0.store {
-                out.name(format_args!("store/{round}"));
-                last = Some(out.emit(self.access(true), Some(2), Span::ZERO, last.as_slice())?);
+                out.set_name(format_args!("store/{round}"));
+                last = Some(out.emit_node(
+                    self.access_op(true),
+                    Some(2),
+                    Span::ZERO,
+                    last.as_slice(),
+                )?);
             }
         }
         Ok(())
@@ -134,7 +144,7 @@ impl TraceGenerator for MemoryGenerator {
 #[cfg(test)]
 mod tests {
     use super::super::WorkloadPattern;
-    use super::super::testing::{every_rank, why_not};
+    use super::super::testing::{every_rank, refusal_of};
     use super::*;
 
     fn data(options: MemoryPattern) -> Vec<Vec<u64>> {
@@ -172,10 +182,10 @@ mod tests {
         };
         assert_eq!(ops, [what(false), what(true)]);
         options.local = true;
-        let why = why_not(WorkloadPattern::Memory(options.clone()));
+        let why = refusal_of(WorkloadPattern::Memory(options.clone()));
         assert!(why.contains("local memory has no switch"), "{why}");
         options.loads = 0;
-        let why = why_not(WorkloadPattern::Memory(options));
+        let why = refusal_of(WorkloadPattern::Memory(options));
         assert!(why.starts_with("`loads` is 0"), "{why}");
     }
 }

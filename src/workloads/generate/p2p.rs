@@ -2,7 +2,7 @@
 
 use super::{
     GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
-    check_limit, check_ranks, refused,
+    check_limit, check_ranks, option_refused,
 };
 use chakram_base::random::split_mix;
 use chakram_base::units::Span;
@@ -53,7 +53,7 @@ impl P2pPattern {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<P2pGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<P2pGenerator, GenerateError> {
         check_ranks(self.ranks, 2)?;
         check_at_least("count", self.count, 1)?;
         check_limit("tags", self.count.into(), i32::MAX as u64, "a lower count")?;
@@ -76,10 +76,10 @@ impl P2pPattern {
                     "a number that is not a multiple of {}, the number of ranks",
                     self.ranks
                 );
-                return Err(refused("stride", stride, expected));
+                return Err(option_refused("stride", stride, expected));
             }
             TrafficPattern::Random(seed) => {
-                to = cycle(self.ranks, seed);
+                to = shuffle_to_cycle(self.ranks, seed);
                 from = vec![0; to.len()];
                 for (rank, peer) in (0..).zip(&to) {
                     from[*peer as usize] = rank;
@@ -97,7 +97,7 @@ impl P2pPattern {
 
 /// Returns a permutation of 0..`n` that is one cycle, by Sattolo's shuffle. The partner of each
 /// swap is uniform to within 2^-32.
-fn cycle(n: u32, seed: u64) -> Vec<u32> {
+fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
@@ -121,7 +121,7 @@ pub(super) struct P2pGenerator {
 impl P2pGenerator {
     /// Returns the receiver and the sender for `rank`; `rank` itself if it is idle. Not used for
     /// incast, in which rank 0 has several senders.
-    fn peers(&self, rank: u32) -> (u32, u32) {
+    fn peers_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
             let (rank, ranks) = (u64::from(rank), u64::from(ranks));
@@ -143,7 +143,7 @@ impl P2pGenerator {
         }
     }
 
-    fn message(
+    fn emit_message(
         &self,
         rank: u32,
         receive: bool,
@@ -153,9 +153,9 @@ impl P2pGenerator {
         out: &mut TraceEmitter<'_>,
     ) -> Result<u64, TraceError> {
         if receive {
-            out.name(format_args!("round{round}/receive-from-{peer}"))
+            out.set_name(format_args!("round{round}/receive-from-{peer}"))
         } else {
-            out.name(format_args!("round{round}/send-to-{peer}"))
+            out.set_name(format_args!("round{round}/send-to-{peer}"))
         }
         let op = Op::Message {
             receive,
@@ -165,10 +165,10 @@ impl P2pGenerator {
             own: Some(rank),
             host: false,
         };
-        out.emit(op, None, Span::ZERO, data)
+        out.emit_node(op, None, Span::ZERO, data)
     }
 
-    fn incast(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+    fn emit_incast(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let senders = match rank {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
@@ -179,7 +179,7 @@ impl P2pGenerator {
             for sender in senders.clone() {
                 let peer = if rank == 0 { sender } else { 0 };
                 let before = (out.last + 1).checked_sub(back).filter(|id| *id != 0);
-                self.message(rank, rank == 0, peer, round, before.as_slice(), out)?;
+                self.emit_message(rank, rank == 0, peer, round, before.as_slice(), out)?;
             }
         }
         Ok(())
@@ -207,18 +207,18 @@ impl TraceGenerator for P2pGenerator {
         match self.options.traffic {
             TrafficPattern::Incast if rank == 0 => count * u64::from(self.options.ranks - 1),
             TrafficPattern::Incast => count,
-            _ if self.peers(rank).0 == rank => 1,
+            _ if self.peers_of(rank).0 == rank => 1,
             _ => count * 2,
         }
     }
 
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
         let (to, from) = match self.options.traffic {
-            TrafficPattern::Incast => return self.incast(rank, out),
-            _ => self.peers(rank),
+            TrafficPattern::Incast => return self.emit_incast(rank, out),
+            _ => self.peers_of(rank),
         };
         if to == rank {
-            return out.idle();
+            return out.emit_idle();
         }
         // Only in ping-pong, one message of a round depends on the other.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
@@ -234,9 +234,9 @@ impl TraceGenerator for P2pGenerator {
                 _ if in_turn => &ids[1..],
                 _ => &ids[..],
             };
-            let first = [self.message(rank, receives, peer, round, before, out)?];
+            let first = [self.emit_message(rank, receives, peer, round, before, out)?];
             let before = if in_turn { &first } else { before };
-            let second = self.message(rank, then_receives, then_peer, round, before, out)?;
+            let second = self.emit_message(rank, then_receives, then_peer, round, before, out)?;
             ids = [first[0], second];
         }
         Ok(())
@@ -245,7 +245,7 @@ impl TraceGenerator for P2pGenerator {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{EmittedNode, every_rank, why_not};
+    use super::super::testing::{EmittedNode, every_rank, refusal_of};
     use super::super::{GeneratedJob, WorkloadPattern};
     use super::*;
 
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn random_permutations_are_one_cycle_and_follow_the_seed() {
         for seed in 0..20 {
-            let permutation = cycle(100, seed);
+            let permutation = shuffle_to_cycle(100, seed);
             // A single cycle returns to its start after 100 steps and not earlier.
             let mut at = 0;
             let steps = (1..).find(|_| {
@@ -355,7 +355,7 @@ mod tests {
             });
             assert_eq!(steps, Some(100));
         }
-        assert_ne!(cycle(100, 1), cycle(100, 2));
+        assert_ne!(shuffle_to_cycle(100, 1), shuffle_to_cycle(100, 2));
     }
 
     #[test]
@@ -363,7 +363,7 @@ mod tests {
         let why = |traffic, ranks, count| {
             let mut options = P2pPattern::new(traffic, 1, ranks);
             options.count = count;
-            why_not(WorkloadPattern::P2p(options))
+            refusal_of(WorkloadPattern::P2p(options))
         };
         let text = why(TrafficPattern::Stride(8), 4, 1);
         assert_eq!(

@@ -25,7 +25,8 @@
 //! no embedding.
 
 use super::{
-    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit, refused,
+    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    option_refused,
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
@@ -91,7 +92,7 @@ impl PalmPattern {
         }
     }
 
-    pub(super) fn prepare(self) -> Result<PalmGenerator, GenerateError> {
+    pub(super) fn prepare_generator(self) -> Result<PalmGenerator, GenerateError> {
         for (option, value) in [
             ("layers", self.layers),
             ("hidden", self.hidden),
@@ -105,11 +106,11 @@ impl PalmPattern {
         }
         if !self.layers.is_multiple_of(STAGES) {
             let expected = format!("a multiple of the {STAGES} stages");
-            return Err(refused("layers", self.layers, expected));
+            return Err(option_refused("layers", self.layers, expected));
         }
         if !STAGE.is_multiple_of(self.tensor) {
             let expected = format!("a divisor of the {STAGE} cores of a stage");
-            return Err(refused("tensor", self.tensor, expected));
+            return Err(option_refused("tensor", self.tensor, expected));
         }
         let [b, s, h, a] =
             [self.micro_batch, self.sequence, self.hidden, self.heads].map(u128::from);
@@ -190,7 +191,7 @@ struct StageCore {
 }
 
 impl StageCore {
-    fn of(rank: u32) -> Self {
+    fn of_rank(rank: u32) -> Self {
         Self {
             stage: rank / STAGE,
             place: rank % STAGE,
@@ -216,7 +217,7 @@ struct StagePass {
 impl PalmGenerator {
     /// Returns the passes of a stage in order: 1F1B, where the number of micro-batches in flight is
     /// the number of stages from this stage to the last.
-    fn order(&self, stage: u32) -> Vec<StagePass> {
+    fn pass_order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {
             backward: false,
@@ -235,7 +236,7 @@ impl PalmGenerator {
     }
 
     /// Returns the stages before and after `stage` in the pass's direction.
-    fn neighbours(stage: u32, backward: bool) -> [Option<u32>; 2] {
+    fn adjacent_stages(stage: u32, backward: bool) -> [Option<u32>; 2] {
         let below = stage.checked_sub(1);
         let above = Some(stage + 1).filter(|&above| above < STAGES);
         if backward {
@@ -259,7 +260,7 @@ impl PalmGenerator {
         ]
     }
 
-    fn collective(
+    fn emit_collective(
         (kind, bytes): (CollectiveKind, u64),
         group: Option<u32>,
         lane: i64,
@@ -274,21 +275,21 @@ impl PalmGenerator {
             dimensions: None,
             host: false,
         };
-        out.emit(op, Some(lane), Span::ZERO, data)
+        out.emit_node(op, Some(lane), Span::ZERO, data)
     }
 
-    fn barrier(
+    fn emit_barrier(
         group: Option<u32>,
         lane: i64,
         data: &[u64],
         out: &mut TraceEmitter<'_>,
     ) -> Result<u64, TraceError> {
-        Self::collective((CollectiveKind::Barrier, 0), group, lane, data, out)
+        Self::emit_collective((CollectiveKind::Barrier, 0), group, lane, data, out)
     }
 
     /// Emits one side of a message of `pass` between the core and the core at `place` of another
     /// stage.
-    fn message(
+    fn emit_message(
         &self,
         core: StageCore,
         (receive, peer): (bool, StageCore),
@@ -304,19 +305,19 @@ impl PalmGenerator {
             own: Some(core.stage * STAGE + core.place),
             host: false,
         };
-        let lane = (!receive).then_some(Self::lane(pass));
-        out.emit(op, lane, Span::ZERO, data)
+        let lane = (!receive).then_some(Self::message_lane(pass));
+        out.emit_node(op, lane, Span::ZERO, data)
     }
 
     /// Returns the lane of a micro-batch's messages. Several lanes are used so that a message that
     /// waits for links does not delay the next few micro-batches.
-    fn lane(pass: StagePass) -> i64 {
+    fn message_lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
     /// Emits a layer, or its update: kernel and sum, the memory access in parallel, and the end for
     /// all cores of the stage.
-    fn layer(
+    fn emit_layer(
         &self,
         core: StageCore,
         before: Option<u64>,
@@ -334,7 +335,7 @@ impl PalmGenerator {
                     bytes: 0,
                     dtype: Some(Dtype::Fp16),
                 };
-                Some(out.emit(op, Some(KERNELS), Span::ZERO, before.as_slice())?)
+                Some(out.emit_node(op, Some(KERNELS), Span::ZERO, before.as_slice())?)
             }
             None => before,
         };
@@ -345,7 +346,7 @@ impl PalmGenerator {
         };
         if members > 1 {
             let what = (CollectiveKind::AllReduce, bytes);
-            ends.push(Self::collective(
+            ends.push(Self::emit_collective(
                 what,
                 Some(group),
                 SUMS,
@@ -362,14 +363,14 @@ impl PalmGenerator {
                 bytes: access,
                 in_switch: false,
             };
-            ends.push(out.emit(op, Some(MEMORY), Span::ZERO, before.as_slice())?);
+            ends.push(out.emit_node(op, Some(MEMORY), Span::ZERO, before.as_slice())?);
         }
-        Self::barrier(Some(stage), BARRIERS, &ends, out)
+        Self::emit_barrier(Some(stage), BARRIERS, &ends, out)
     }
 
     /// Emits a pass through the core's stage, after node `before`; returns the pass's last node on
     /// the core.
-    fn pass(
+    fn emit_pass(
         &self,
         core: StageCore,
         pass: StagePass,
@@ -380,42 +381,42 @@ impl PalmGenerator {
         let [stage, pair, _, _] = self.group_numbers(core);
         let name = |out: &mut TraceEmitter<'_>, what: &str| {
             let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
-            out.name(format_args!("mb{m}/{way}/{what}"));
+            out.set_name(format_args!("mb{m}/{way}/{what}"));
         };
         let other = |stage, place| StageCore { stage, place };
-        let [from, to] = Self::neighbours(core.stage, pass.backward);
+        let [from, to] = Self::adjacent_stages(core.stage, pass.backward);
         if let Some(from) = from {
             let mut arrived: Vec<u64> = before.into_iter().collect();
             name(out, "receive");
             if first {
                 let sender = (true, other(from, STAGE - 1));
-                arrived.push(self.message(core, sender, pass, &[], out)?);
+                arrived.push(self.emit_message(core, sender, pass, &[], out)?);
             } else if last {
                 let sender = (true, other(from, 0));
-                arrived.push(self.message(core, sender, pass, &[], out)?);
+                arrived.push(self.emit_message(core, sender, pass, &[], out)?);
             }
             name(out, "begin");
-            before = Some(Self::barrier(Some(stage), BARRIERS, &arrived, out)?);
+            before = Some(Self::emit_barrier(Some(stage), BARRIERS, &arrived, out)?);
         }
         let way = usize::from(pass.backward);
         for layer in 0..self.options.layers / STAGES {
             name(out, &format!("layer{layer}"));
             let sums = (Some(self.flops[way]), self.activations);
-            before = Some(self.layer(core, before, sums, self.access[way], out)?);
+            before = Some(self.emit_layer(core, before, sums, self.access[way], out)?);
         }
         if let Some(to) = to {
-            let lane = Self::lane(pass);
+            let lane = Self::message_lane(pass);
             let after = before.as_slice().to_vec();
             if last {
                 name(out, "send");
-                let sent = self.message(core, (false, other(to, 0)), pass, &after, out)?;
+                let sent = self.emit_message(core, (false, other(to, 0)), pass, &after, out)?;
                 name(out, "sent");
-                Self::barrier(Some(pair), lane, &[sent], out)?;
+                Self::emit_barrier(Some(pair), lane, &[sent], out)?;
             } else if first {
                 name(out, "sent");
-                let sent = Self::barrier(Some(pair), lane, &after, out)?;
+                let sent = Self::emit_barrier(Some(pair), lane, &after, out)?;
                 name(out, "send");
-                self.message(core, (false, other(to, STAGE - 1)), pass, &[sent], out)?;
+                self.emit_message(core, (false, other(to, STAGE - 1)), pass, &[sent], out)?;
             }
         }
         Ok(before)
@@ -430,7 +431,7 @@ impl TraceGenerator for PalmGenerator {
     fn groups(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for rank in 0..self.ranks() {
-            let core = StageCore::of(rank);
+            let core = StageCore::of_rank(rank);
             let [stage, pair, tensor, replicas] = self.group_numbers(core);
             let passes_on = core.is_first() || core.is_last();
             for number in [
@@ -465,7 +466,7 @@ impl TraceGenerator for PalmGenerator {
 
     /// Cores follow a serpentine path over the rows of a die, and over the dies of a column.
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
-        let core = StageCore::of(rank);
+        let core = StageCore::of_rank(rank);
         let column = core.stage / DIES[1];
         let turned = column % 2 == 1;
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
@@ -480,7 +481,7 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let core = StageCore::of(rank);
+        let core = StageCore::of_rank(rank);
         let passes_on = u64::from(core.is_first() || core.is_last());
         let replicas = STAGE / self.options.tensor;
         let nodes = |access: u64, sums: bool, kernel: bool| {
@@ -490,7 +491,7 @@ impl TraceGenerator for PalmGenerator {
         let mut all = 1 + layers * nodes(self.update, replicas > 1, false);
         for backward in [false, true] {
             let way = usize::from(backward);
-            let [from, to] = Self::neighbours(core.stage, backward);
+            let [from, to] = Self::adjacent_stages(core.stage, backward);
             let layer = nodes(self.access[way], self.options.tensor > 1, true);
             let pass = layers * layer
                 + from.map_or(0, |_| 1 + passes_on)
@@ -501,16 +502,17 @@ impl TraceGenerator for PalmGenerator {
     }
 
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
-        let core = StageCore::of(rank);
+        let core = StageCore::of_rank(rank);
         let mut before = None;
-        for pass in self.order(core.stage) {
-            before = self.pass(core, pass, before, out)?;
+        for pass in self.pass_order(core.stage) {
+            before = self.emit_pass(core, pass, before, out)?;
         }
-        out.name(format_args!("update/begin"));
-        before = Some(Self::barrier(None, BARRIERS, before.as_slice(), out)?);
+        out.set_name(format_args!("update/begin"));
+        before = Some(Self::emit_barrier(None, BARRIERS, before.as_slice(), out)?);
         for layer in 0..self.options.layers / STAGES {
-            out.name(format_args!("update/layer{layer}"));
-            before = Some(self.layer(core, before, (None, self.gradients), self.update, out)?);
+            out.set_name(format_args!("update/layer{layer}"));
+            before =
+                Some(self.emit_layer(core, before, (None, self.gradients), self.update, out)?);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! a model and rejects plans that do not fit.
 
 use super::schedule::PipelineSchedule;
-use super::{GenerateError, refused};
+use super::{GenerateError, option_refused};
 use std::fmt;
 
 mod axis_mapping;
@@ -30,7 +30,7 @@ pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
 pub use rank_memory::{RankMemory, RankPeak, streams};
 pub use routing::{CapacityFactor, RoutingBalance};
-pub(in crate::generate) use routing::{distinct_ranks, fullest};
+pub(in crate::generate) use routing::{distinct_ranks, fullest_rank_load};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
@@ -469,7 +469,7 @@ impl ScheduleName {
             }
             (Self::Interleaved, None) => {
                 let expected = "a number, 2 or more, with schedule = interleaved";
-                return Err(refused("chunks", "not given", expected));
+                return Err(option_refused("chunks", "not given", expected));
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
@@ -483,7 +483,7 @@ impl ScheduleName {
             (_, Some(chunks)) => {
                 let expected =
                     format!("no `chunks` with schedule = {self}, whose number of chunks is fixed");
-                return Err(refused("chunks", chunks, expected));
+                return Err(option_refused("chunks", chunks, expected));
             }
         };
         Ok(schedule)

@@ -13,7 +13,7 @@
 //! Dependencies between stages are the same in all schedules: [`PipelineSchedule::predecessor`]. With buffered sends no
 //! order of passes deadlocks, even if receives block.
 
-use super::{GenerateError, MOST_NODES, check_at_least, check_limit, refused};
+use super::{GenerateError, MOST_NODES, check_at_least, check_limit, option_refused};
 use std::sync::Arc;
 
 mod dual_pipe;
@@ -110,7 +110,7 @@ pub struct PipelineStep {
 
 impl PipelineStep {
     /// A single pass that does not complete its chunk.
-    fn alone(pass: PipelinePass) -> Self {
+    fn single_pass(pass: PipelinePass) -> Self {
         Self {
             pass,
             beside: None,
@@ -176,9 +176,11 @@ impl PipelineSchedule {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
         match self {
-            Self::Interleaved { chunks } => interleaved::check(*chunks, stages, micro_batches)?,
+            Self::Interleaved { chunks } => {
+                interleaved::check_interleaved(*chunks, stages, micro_batches)?
+            }
             Self::LayerWise { layers } => check_at_least("layers", *layers, 1)?,
-            Self::DualPipe => dual_pipe::check(stages, micro_batches)?,
+            Self::DualPipe => dual_pipe::check_dual_pipe(stages, micro_batches)?,
             Self::DualPipeV => dual_pipe::check_v(stages, micro_batches)?,
             Self::Listed(orders) => check_listed(orders, stages, micro_batches)?,
             Self::GPipe
@@ -223,10 +225,10 @@ impl PipelineSchedule {
     /// Returns the stages with the first and the last part. If two stages have each part, returns
     /// the stage that has both.
     pub fn ends(&self, stages: u32) -> [u32; 2] {
-        match self.placement() {
+        match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
             ChunkPlacement::Folded | ChunkPlacement::Mirrored => [0; 2],
-            ChunkPlacement::Listed(orders) => orders.ends(),
+            ChunkPlacement::Listed(orders) => orders.end_stages(),
         }
     }
 
@@ -292,24 +294,24 @@ impl PipelineSchedule {
     /// # Panics
     /// Panics if [`PipelineSchedule::check`] rejects the arguments, or if `stage` is not below `stages`.
     pub fn steps(&self, stage: u32, stages: u32, micro_batches: u32) -> StepIter {
-        match self.shape(stage, stages, micro_batches) {
-            Some(shape) => StepIter::counted(shape, micro_batches),
-            None => StepIter::listed(self.list(stage, stages, micro_batches)),
+        match self.stage_shape(stage, stages, micro_batches) {
+            Some(shape) => StepIter::from_shape(shape, micro_batches),
+            None => StepIter::from_steps(self.listed_steps(stage, stages, micro_batches)),
         }
     }
 
     /// Returns the steps of a schedule that is defined as a list.
-    fn list(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+    fn listed_steps(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
         let alone = |passes: Vec<PipelinePass>| {
-            let steps = passes.into_iter().map(PipelineStep::alone);
+            let steps = passes.into_iter().map(PipelineStep::single_pass);
             steps.collect::<Vec<_>>()
         };
         let mut steps = match self {
-            Self::ZeroBubbleH1 => alone(zero_bubble::h1(stage, stages, micro_batches)),
-            Self::ZeroBubbleV => alone(zero_bubble::v(stage, stages, micro_batches)),
-            Self::DualPipe => dual_pipe::both_ways(stage, stages, micro_batches),
-            Self::DualPipeV => dual_pipe::v(stage, stages, micro_batches),
-            Self::Listed(orders) => return orders.steps(stage),
+            Self::ZeroBubbleH1 => alone(zero_bubble::zb_h1_passes(stage, stages, micro_batches)),
+            Self::ZeroBubbleV => alone(zero_bubble::zb_v_passes(stage, stages, micro_batches)),
+            Self::DualPipe => dual_pipe::dual_pipe_steps(stage, stages, micro_batches),
+            Self::DualPipeV => dual_pipe::dual_pipe_v_steps(stage, stages, micro_batches),
+            Self::Listed(orders) => return orders.steps_of_stage(stage),
             _ => unreachable!("other schedules have a shape"),
         };
         mark_completed(&mut steps);
@@ -324,8 +326,9 @@ impl PipelineSchedule {
     pub fn to_lines(&self, stages: u32, micro_batches: u32) -> Vec<String> {
         let line = |stage| {
             let steps = self.steps(stage, stages, micro_batches);
-            let cells =
-                steps.map(|step| pass_orders::cell(&step, |chunk| self.part(stage, chunk, stages)));
+            let cells = steps.map(|step| {
+                pass_orders::format_cell(&step, |chunk| self.part(stage, chunk, stages))
+            });
             cells.collect::<Vec<_>>().join(",")
         };
         (0..stages).map(line).collect()
@@ -341,8 +344,10 @@ impl PipelineSchedule {
     /// # Panics
     /// Panics as [`PipelineSchedule::passes`] does.
     pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
-        match self.shape(stage, stages, micro_batches) {
-            Some(shape) if shape.training => shape.forwards(micro_batches).min(shape.warm_up + 1),
+        match self.stage_shape(stage, stages, micro_batches) {
+            Some(shape) if shape.training => {
+                shape.forward_count(micro_batches).min(shape.warm_up + 1)
+            }
             Some(_) => 0,
             None if self.trains() => {
                 let (mut held, mut most) = (0, 0);
@@ -360,24 +365,26 @@ impl PipelineSchedule {
         }
     }
 
-    fn shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Option<ScheduleShape> {
+    fn stage_shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Option<ScheduleShape> {
         if let Err(error) = self.check(stages, micro_batches) {
             panic!("{error}");
         }
         assert!(stage < stages, "stage {stage} of {stages} does not exist");
         Some(match self {
-            Self::GPipe => gpipe::shape(micro_batches),
-            Self::OneForwardOneBackward => one_f_one_b::shape(stage, stages, micro_batches),
-            Self::Interleaved { chunks } => {
-                interleaved::shape(*chunks, stage, stages, micro_batches)
+            Self::GPipe => gpipe::gpipe_shape(micro_batches),
+            Self::OneForwardOneBackward => {
+                one_f_one_b::one_f_one_b_shape(stage, stages, micro_batches)
             }
-            Self::LayerWise { layers } => layer_wise::shape(*layers, micro_batches),
-            Self::Inference => inference::shape(micro_batches),
+            Self::Interleaved { chunks } => {
+                interleaved::interleaved_shape(*chunks, stage, stages, micro_batches)
+            }
+            Self::LayerWise { layers } => layer_wise::layer_wise_shape(*layers, micro_batches),
+            Self::Inference => inference::inference_shape(micro_batches),
             _ => return None,
         })
     }
 
-    fn placement(&self) -> ChunkPlacement<'_> {
+    fn chunk_placement(&self) -> ChunkPlacement<'_> {
         match self {
             Self::ZeroBubbleV | Self::DualPipeV => ChunkPlacement::Folded,
             Self::DualPipe => ChunkPlacement::Mirrored,
@@ -388,26 +395,26 @@ impl PipelineSchedule {
 
     /// Returns the part of the model in chunk `chunk` of stage `stage` of `stages`.
     pub fn part(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
-        match self.placement() {
+        match self.chunk_placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
             ChunkPlacement::Mirrored if chunk == 1 => stages - 1 - stage,
-            ChunkPlacement::Listed(orders) => orders.part(stage, chunk),
+            ChunkPlacement::Listed(orders) => orders.part_of_chunk(stage, chunk),
             _ => chunk * stages + stage,
         }
     }
 
     /// Returns the stage and chunk of part `part`; the first stage if two stages have the part.
     pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
-        match self.placement() {
+        match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
-            ChunkPlacement::Listed(orders) => orders.place(part),
+            ChunkPlacement::Listed(orders) => orders.chunk_of_part(part),
             _ => (part % stages, part / stages),
         }
     }
 
     /// Returns true if results go from each stage to the next and from the last to the first, as in most schedules.
     pub fn is_cyclic(&self) -> bool {
-        self.placement() == ChunkPlacement::Cyclic
+        self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
     /// Returns the stage and pass whose output is the input of `pass` on stage `stage` of `stages`: activations from
@@ -426,8 +433,10 @@ impl PipelineSchedule {
         stages: u32,
     ) -> Option<(u32, PipelinePass)> {
         match pass.kind {
-            PassKind::Forward => self.beside(pass, stage, stages, false),
-            PassKind::Backward | PassKind::InputGradient => self.beside(pass, stage, stages, true),
+            PassKind::Forward => self.adjacent_pass(pass, stage, stages, false),
+            PassKind::Backward | PassKind::InputGradient => {
+                self.adjacent_pass(pass, stage, stages, true)
+            }
             PassKind::WeightGradient => None,
         }
     }
@@ -441,15 +450,17 @@ impl PipelineSchedule {
         stages: u32,
     ) -> Option<(u32, PipelinePass)> {
         match pass.kind {
-            PassKind::Forward => self.beside(pass, stage, stages, true),
-            PassKind::Backward | PassKind::InputGradient => self.beside(pass, stage, stages, false),
+            PassKind::Forward => self.adjacent_pass(pass, stage, stages, true),
+            PassKind::Backward | PassKind::InputGradient => {
+                self.adjacent_pass(pass, stage, stages, false)
+            }
             PassKind::WeightGradient => None,
         }
     }
 
     /// Returns the pass of the same micro-batch through the next part, or through the previous
     /// part.
-    fn beside(
+    fn adjacent_pass(
         &self,
         pass: PipelinePass,
         stage: u32,
@@ -461,7 +472,7 @@ impl PipelineSchedule {
             true => Some(part + 1).filter(|next| *next < self.parts(stages)),
             false => part.checked_sub(1),
         }?;
-        if self.placement() == ChunkPlacement::Mirrored {
+        if self.chunk_placement() == ChunkPlacement::Mirrored {
             // A micro-batch of the other direction stays in that direction's chunks.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
@@ -480,14 +491,14 @@ fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<
     let lines = orders.stages();
     if lines != stages {
         let expected = format!("{lines}, the number of stages in the pass orders");
-        return Err(refused("pipeline", stages, expected));
+        return Err(option_refused("pipeline", stages, expected));
     }
     let listed = orders.micro_batches();
     if listed != micro_batches {
         let expected = format!(
             "{listed} micro-batches per step, as in the pass orders: batch / (data x micro_batch)"
         );
-        return Err(refused("micro_batches", micro_batches, expected));
+        return Err(option_refused("micro_batches", micro_batches, expected));
     }
     Ok(())
 }

@@ -24,7 +24,7 @@
 //!
 //! Shards are equal: sizes that degrees do not divide are rejected.
 
-use super::{GenerateError, MOST_WORK, check_limit, refused};
+use super::{GenerateError, MOST_WORK, check_limit, option_refused};
 use crate::model::{OperatorKind, OperatorSpec};
 use chakram_base::ids::Rank;
 use std::ops::Range;
@@ -41,7 +41,7 @@ use sizes::{LETTERS, OperatorTotals};
 
 pub use crate::model::OperatorAxis;
 pub use layout::{
-    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, redistribute,
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, plan_redistribution,
     reduce_scatter_groups,
 };
 
@@ -148,11 +148,11 @@ impl OperatorSharding {
         degrees: ShardingDegrees,
         devices: u32,
     ) -> Result<Self, GenerateError> {
-        Self::of(&work.spec(), batch, degrees, devices)
+        Self::from_spec(&work.spec(), batch, degrees, devices)
     }
 
     /// As `new`, for an operator that is already converted to a spec.
-    pub(super) fn of(
+    pub(super) fn from_spec(
         spec: &OperatorSpec,
         batch: u64,
         degrees: ShardingDegrees,
@@ -166,17 +166,17 @@ impl OperatorSharding {
             .collect();
         for axis in OperatorAxis::ALL {
             if degrees.along(axis) == 0 {
-                return Err(refused(LETTERS[axis as usize], 0, "1 or more"));
+                return Err(option_refused(LETTERS[axis as usize], 0, "1 or more"));
             }
         }
         if degrees.devices() != devices.into() {
             let product = degrees.devices();
             let all = named.join(", ");
             let expected = format!("{product}, the product of the degrees {all}");
-            return Err(refused("devices", devices, expected));
+            return Err(option_refused("devices", devices, expected));
         }
         for axis in OperatorAxis::ALL {
-            sizes.check(axis, degrees.along(axis))?;
+            sizes.check_degree(axis, degrees.along(axis))?;
         }
         // The degrees divide the sizes, so these divisions are exact; no degree exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
@@ -213,7 +213,7 @@ impl OperatorSharding {
 
     /// Returns the digit of a device's position that selects the device's shard along `axis`.
     pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
-        self.grid.digit(axis)
+        self.grid.axis_digit(axis)
     }
 
     /// Returns the groups of `devices`, which are in the order of their positions, that sum
@@ -223,7 +223,7 @@ impl OperatorSharding {
     /// Panics if the number of `devices` differs from the number of positions.
     pub fn groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
         assert_eq!(devices.len() as u128, self.degrees.devices());
-        let groups = self.grid.groups(reduction.over);
+        let groups = self.grid.groups_over(reduction.over);
         let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
         (0..groups.count())
             .map(|group| of(groups.members_of(group)))
@@ -240,8 +240,8 @@ impl OperatorSharding {
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([
-            rows.own(part, self.degrees.m),
-            rows.needed(part, self.degrees.m),
+            rows.own_rows(part, self.degrees.m),
+            rows.needed_rows(part, self.degrees.m),
         ])
     }
 }

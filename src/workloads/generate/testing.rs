@@ -69,7 +69,7 @@ impl Sink for EmissionRecorder {
     }
 }
 
-fn written(job: &GeneratedJob, rank: u32) -> Vec<u8> {
+fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     job.nodes(rank, &mut writer).unwrap();
     writer.into_inner()
@@ -95,17 +95,17 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
         assert_ne!(job.node_count(rank), 0);
         let least = job.0.least_nodes(rank);
         assert!((1..=job.node_count(rank)).contains(&least), "{least}");
-        let bytes = written(&job, rank);
-        assert_eq!(bytes, written(&again, rank));
+        let bytes = write_rank(&job, rank);
+        assert_eq!(bytes, write_rank(&again, rank));
         let class = job.class_of(rank);
         assert_eq!(job.class_of(class), class, "a class stands for itself");
         assert_eq!(
             bytes,
-            written(&job, class),
+            write_rank(&job, class),
             "rank {rank} is like rank {class}"
         );
     }
-    shapes_hold(&job);
+    assert_shapes_hold(&job);
     for (key, [sent, received]) in &recorder.messages {
         assert_eq!((sent.len(), sent), (1, received), "{key:?}");
     }
@@ -113,7 +113,7 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
 }
 
 /// Compares every rank's own graph and slots with those derived from the representative of its shape.
-pub(super) fn shapes_hold(job: &GeneratedJob) {
+pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.ranks() {
         let shape = job.shape_of(rank);
         assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
@@ -122,15 +122,15 @@ pub(super) fn shapes_hold(job: &GeneratedJob) {
             shape,
             "rank {rank} has the shape of its class"
         );
-        let (own, slots) = job.graph(rank, &|_| ()).unwrap();
-        let (shared, first) = job.graph(shape, &|_| ()).unwrap();
+        let (own, slots) = job.build_graph(rank, &|_| ()).unwrap();
+        let (shared, first) = job.build_graph(shape, &|_| ()).unwrap();
         assert!(own == shared, "rank {rank} has the shape of rank {shape}");
         assert_eq!(job.0.bind(rank, &first), slots, "slots of rank {rank}");
     }
 }
 
 /// Returns the error that rejects `pattern`.
-pub(super) fn why_not(pattern: WorkloadPattern) -> String {
+pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
@@ -190,7 +190,7 @@ impl TraceGenerator for PairedRanks {
                 dimensions: None,
                 host: false,
             };
-            out.emit(op, None, Span::ZERO, &[])?;
+            out.emit_node(op, None, Span::ZERO, &[])?;
         }
         let ranks = self.ranks();
         for (receive, peer) in [(false, rank + 2), (true, rank + ranks - 2)] {
@@ -202,7 +202,7 @@ impl TraceGenerator for PairedRanks {
                 own: Some(rank),
                 host: false,
             };
-            out.emit(op, None, Span::ZERO, &[])?;
+            out.emit_node(op, None, Span::ZERO, &[])?;
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl TraceGenerator for PairedRanks {
 #[test]
 fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
-    shapes_hold(&job);
+    assert_shapes_hold(&job);
     let workload = job.workload().unwrap();
     // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have a separate shape, but the same graph.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
@@ -232,5 +232,5 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
 #[test]
 #[should_panic(expected = "slots of rank 0")]
 fn slots_that_are_not_those_of_the_nodes_are_found() {
-    shapes_hold(&GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 1 })));
+    assert_shapes_hold(&GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 1 })));
 }

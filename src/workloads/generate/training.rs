@@ -9,7 +9,7 @@ use super::plan::{
     ParallelismPlan, RankMemory, RankPeak, RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
-use super::{GenerateError, MOST_WORK, refused};
+use super::{GenerateError, MOST_WORK, option_refused};
 use crate::model::Model;
 use chakram_trace::format::{Dtype, Op};
 use std::collections::BTreeMap;
@@ -73,13 +73,13 @@ pub struct TrainingPattern {
 
 impl TrainingPattern {
     /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
-    pub(super) fn prepare(mut self) -> Result<TrainingGenerator, GenerateError> {
+    pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, GenerateError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
             // Every layer is a chunk, and only the model gives the number of layers.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
-        let micro_batches = check::check(&self.model, &self.plan)?;
+        let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.placed()?;
             // The place is cleared, so that the numbering of ranks is not derived from it again.
@@ -113,7 +113,7 @@ impl TrainingPattern {
             let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
             let stages = 0..prepared.plan.pipeline;
             let peaks: Vec<(RankPeak, u64)> = stages
-                .map(|stage| (prepared.peak(stage), prepared.plan.ranks_of(stage)))
+                .map(|stage| (prepared.peak_bytes(stage), prepared.plan.ranks_of(stage)))
                 .collect();
             let peak = peaks.iter().map(|(peak, _)| peak.bytes).max();
             least = least.min(peak.unwrap_or(0));
@@ -121,7 +121,7 @@ impl TrainingPattern {
                 return Ok(prepared);
             }
         }
-        Err(refused(
+        Err(option_refused(
             "recompute",
             "as-needed",
             format!(
@@ -186,7 +186,7 @@ impl TrainingGenerator {
             one_by_one: plan.expert_products == ExpertProducts::OneByOne,
             sent: plan.expert_exchange_dtype,
         };
-        let [expert_load, sent_copies] = local_experts::exchanged(&model, &plan);
+        let [expert_load, sent_copies] = local_experts::exchange_loads(&model, &plan);
         let context = LoweringContext {
             sizes,
             tensor: plan.tensor.into(),
@@ -206,15 +206,15 @@ impl TrainingGenerator {
             trains: plan.trains(),
             splits: plan.split_backward || plan.schedule.splits_backward(),
         };
-        let shard = context_shards::local(padded_heads::padded(&model, &plan)?, &plan);
-        let shard = local_experts::local(shard, &plan);
+        let shard = context_shards::shard_context(padded_heads::pad_heads(&model, &plan)?, &plan);
+        let shard = local_experts::shard_experts(shard, &plan);
         let DistinctLayers {
             lowered,
             lowered_of,
             mut partitions,
             slots,
         } = DistinctLayers::new(&shard, &plan, &context)?;
-        check::messages(&model, &plan, slots, micro_batches)?;
+        check::check_messages(&model, &plan, slots, micro_batches)?;
         let layers: Vec<&LoweredLayer> =
             lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
         let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
@@ -247,7 +247,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the steps of a rank on `stage`, in order.
-    fn steps(&self, stage: u32) -> impl Iterator<Item = PipelineStep> + use<> {
+    fn steps_of_stage(&self, stage: u32) -> impl Iterator<Item = PipelineStep> + use<> {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
         let split = self.plan.split_backward;
         let steps = self.plan.schedule.steps(stage, stages, count);
@@ -271,52 +271,52 @@ impl TrainingGenerator {
         })
     }
 
-    fn chunks(&self) -> u32 {
+    fn chunk_count(&self) -> u32 {
         self.plan.schedule.chunks()
     }
 
     /// Number of parts into which the model's layers are divided.
-    fn parts(&self) -> u32 {
+    fn part_count(&self) -> u32 {
         self.plan.schedule.parts(self.plan.pipeline)
     }
 
     /// Returns the part of the model in chunk `chunk` of `stage`.
-    fn part(&self, stage: u32, chunk: u32) -> u32 {
+    fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
         self.plan.schedule.part(stage, chunk, self.plan.pipeline)
     }
 
     /// Returns the parts of a stage and their chunks, in model order; all stages with the same
     /// parts use the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
-        let chunks = 0..self.chunks();
+        let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
-            .map(|chunk| (self.part(stage, chunk), chunk))
+            .map(|chunk| (self.part_of_chunk(stage, chunk), chunk))
             .collect();
         parts.sort_unstable();
         parts.into_iter()
     }
 
-    fn layers(&self, part: u32) -> Range<usize> {
+    fn layers_of_part(&self, part: u32) -> Range<usize> {
         self.parts.layers(part)
     }
 
-    fn lowered(&self, layer: usize) -> &LoweredLayer {
+    fn lowered_layer(&self, layer: usize) -> &LoweredLayer {
         &self.lowered[self.lowered_of[layer] as usize]
     }
 
     /// Returns the layers of all chunks of a stage.
     fn stage_layers(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
-        let parts = (0..self.chunks()).map(move |chunk| self.part(stage, chunk));
-        parts.flat_map(|part| self.layers(part))
+        let parts = (0..self.chunk_count()).map(move |chunk| self.part_of_chunk(stage, chunk));
+        parts.flat_map(|part| self.layers_of_part(part))
     }
 
-    fn communicates(&self) -> bool {
+    fn has_communication(&self) -> bool {
         let copies = self.plan.copies().max(self.plan.expert_copies());
         copies > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
     }
 
     fn gathers_parameters(&self) -> bool {
-        self.plan.zero == ZeroStage::Parameters && self.communicates()
+        self.plan.zero == ZeroStage::Parameters && self.has_communication()
     }
 
     /// Returns true if parameters are copied from the buffers in which they are gathered, and gradients into the
@@ -327,7 +327,7 @@ impl TrainingGenerator {
 
     fn gathers_after_step(&self) -> bool {
         let shared = matches!(self.plan.zero, ZeroStage::Optimizer | ZeroStage::Gradients);
-        shared && self.communicates() && self.plan.optimizer != Optimizer::None
+        shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
     /// Returns true if gathers of updated parameters overlap the next step's forward pass. With
@@ -339,9 +339,9 @@ impl TrainingGenerator {
 
     /// Returns true if a backward pass ends with reductions; `complete` means that the pass
     /// completes its gradients.
-    fn reduces(&self, complete: bool) -> bool {
+    fn ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
-        self.communicates() && self.plan.trains() && (complete || each)
+        self.has_communication() && self.plan.trains() && (complete || each)
     }
 
     /// Bytes of a layer's gathered parameters.
@@ -350,7 +350,7 @@ impl TrainingGenerator {
     }
 
     /// Returns a kernel that moves `bytes`.
-    fn copy(&self, bytes: u64) -> Op<'static> {
+    fn copy_op(&self, bytes: u64) -> Op<'static> {
         Op::Compute {
             flops: 0,
             bytes,
@@ -359,7 +359,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the buckets whose last gradient is produced in `layer`, which are then reduced.
-    fn buckets(&self, layer: usize) -> &[GradientBucket] {
+    fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets(layer)
     }
 
@@ -390,17 +390,17 @@ impl TrainingGenerator {
     }
 
     /// Bytes sent between part `below` and the next part, by one member of a tensor group.
-    fn boundary(&self, below: u32) -> u64 {
+    fn boundary_bytes(&self, below: u32) -> u64 {
         if self.plan.without.has(AblationEffect::PipelineCommunication) {
             return 0;
         }
-        let last = self.layers(below).last();
+        let last = self.layers_of_part(below).last();
         let among = match (self.plan.scatter_gather, last) {
             (true, _) => self.plan.tensor.into(),
-            (false, Some(layer)) => self.lowered(layer).output_shards,
+            (false, Some(layer)) => self.lowered_layer(layer).output_shards,
             (false, None) => 1,
         };
-        self.parts.boundary(below).div_ceil(among)
+        self.parts.boundary_bytes(below).div_ceil(among)
     }
 
     /// Returns the reductions at the end of a step, in order: name, bytes, group.
@@ -410,7 +410,7 @@ impl TrainingGenerator {
         // same order.
         let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
         for layer in self.stage_layers(stage) {
-            for (family, weights) in &self.lowered(layer).partial {
+            for (family, weights) in &self.lowered_layer(layer).partial {
                 let sum = partial.entry(*family).or_default();
                 *sum = sum.saturating_add(*weights);
             }

@@ -93,7 +93,7 @@ impl TransformerArchitecture {
             .iter_mut()
             .filter(|layer| layer.role == LayerRole::Block);
         for (index, layer) in (0..).zip(blocks) {
-            layer.operators = self.operators(index);
+            layer.operators = self.block_operators(index);
         }
         // All token predictions use the same logits matrix.
         let predictions = self.more_predictions.saturating_add(1);
@@ -110,7 +110,7 @@ impl TransformerArchitecture {
             }
         }
         let head = layers.len() - 1;
-        let predict = |index| self.prediction(index);
+        let predict = |index| self.prediction_layer(index);
         layers.splice(head..head, (0..self.more_predictions).map(predict));
         layers
     }
@@ -131,7 +131,7 @@ impl TransformerArchitecture {
         }
     }
 
-    fn operators(&self, index: u64) -> Vec<LayerOperator> {
+    fn block_operators(&self, index: u64) -> Vec<LayerOperator> {
         let experts = self.has_experts(index);
         let block = TransformerBlock {
             experts: self.base.block.experts.filter(|_| experts),
@@ -145,8 +145,10 @@ impl TransformerArchitecture {
         for operator in block.operators() {
             match &*operator.name {
                 "attention.qkv" => operators.extend(self.before_attention(&block, operator)),
-                "attention.core" => operators.push(self.attention(&block, operator, index)),
-                "experts.dispatch" => operators.push(self.router(operator)),
+                "attention.core" => {
+                    operators.push(self.attention_operator(&block, operator, index))
+                }
+                "experts.dispatch" => operators.push(self.router_operator(operator)),
                 "experts.combine" => {
                     operators.push(operator);
                     operators.extend(self.shared_experts(&block));
@@ -154,7 +156,7 @@ impl TransformerArchitecture {
                 "attention.out" => operators.push(self.after_attention(&block, operator)),
                 "residual1" | "residual2" if self.sandwich_norm => {
                     let at = if operator.name == "residual1" { 1 } else { 2 };
-                    operators.push(block.norm(&format!("norm{at}.after")));
+                    operators.push(block.norm_operator(&format!("norm{at}.after")));
                     operators.push(operator);
                 }
                 _ => operators.push(operator),
@@ -211,7 +213,7 @@ impl TransformerArchitecture {
         ]
     }
 
-    fn attention(
+    fn attention_operator(
         &self,
         block: &TransformerBlock,
         core: LayerOperator,
@@ -261,7 +263,7 @@ impl TransformerArchitecture {
         out
     }
 
-    fn router(&self, mut dispatch: LayerOperator) -> LayerOperator {
+    fn router_operator(&self, mut dispatch: LayerOperator) -> LayerOperator {
         if let OperatorKind::ExpertDispatch { form, .. } = &mut dispatch.work {
             *form = self.router;
         }
@@ -291,7 +293,7 @@ impl TransformerArchitecture {
     /// Returns a block that predicts a further token: norms of the state and of the token's
     /// embedding, a product of both, and a block like the last block, with a norm before the
     /// model's logits.
-    fn prediction(&self, index: u64) -> ModelLayer {
+    fn prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);
         let join = OperatorKind::Linear {
@@ -310,8 +312,8 @@ impl TransformerArchitecture {
             LayerOperator::new("norms", both, TensorSplit::Replicated),
             LayerOperator::new("join", join, TensorSplit::Replicated),
         ];
-        operators.extend(self.operators(self.base.layers.saturating_sub(1)));
-        operators.push(block.norm("norm"));
+        operators.extend(self.block_operators(self.base.layers.saturating_sub(1)));
+        operators.push(block.norm_operator("norm"));
         ModelLayer::new(format!("predict{index}"), LayerRole::Block, operators)
     }
 }

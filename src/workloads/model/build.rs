@@ -42,17 +42,21 @@ impl ModelDefinition {
     ///
     /// Fails if the text is invalid, or the model cannot have those sizes.
     pub fn of_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
-        definition(text, file, sizes)
+        parse_definition(text, file, sizes)
     }
 }
 
 /// Parses and checks the model in `text`, called `file` in errors, with the caller's `sizes` where given.
-fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
+fn parse_definition(
+    text: &str,
+    file: &str,
+    sizes: ModelSizes,
+) -> Result<ModelDefinition, ModelError> {
     let ModelSizes { tokens, layers } = sizes;
     // TOML never begins with a brace, so this is JSON.
     if text.trim_start().starts_with('{') {
-        let (hidden, model) = hub_config::model(text, file, sizes)?;
-        check(&model, file)?;
+        let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
+        check_counts(&model, file)?;
         return Ok(ModelDefinition {
             kind: DefinitionKind::Transformer,
             hidden: Some(hidden),
@@ -71,8 +75,8 @@ fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefiniti
     let name = text("name", "the model's name")?;
     let source = text("source", "where its sizes are published, in quotes")?;
     let (sequence, hidden, layers) = match kind {
-        DefinitionKind::Transformer => transformer::layers(&root, sizes)?,
-        DefinitionKind::Vit => vit::layers(&root, sizes)?,
+        DefinitionKind::Transformer => transformer::parse_layers(&root, sizes)?,
+        DefinitionKind::Vit => vit::parse_layers(&root, sizes)?,
         DefinitionKind::Layers => {
             if let Some(layers) = layers {
                 let found = format_args!(
@@ -81,7 +85,7 @@ fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefiniti
                 let expected = "no number of layers; change the layers in a copy of the file";
                 return Err(root.need("kind", "a kind")?.refuse(found, expected).into());
             }
-            chain::layers(&root, tokens)?
+            chain::parse_layers(&root, tokens)?
         }
     };
     let model = Model {
@@ -90,7 +94,7 @@ fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefiniti
         sequence,
         layers,
     };
-    check(&model, file)?;
+    check_counts(&model, file)?;
     Ok(ModelDefinition {
         kind,
         hidden,
@@ -99,7 +103,7 @@ fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefiniti
 }
 
 /// Rejects models whose counts do not fit in 64 bits.
-fn check(model: &Model, file: &str) -> Result<(), ModelError> {
+fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
     // Counts saturate, so u64::MAX means an overflow.
@@ -122,7 +126,7 @@ fn check(model: &Model, file: &str) -> Result<(), ModelError> {
 }
 
 /// Returns the number of blocks, from the caller or from the file.
-fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
+fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.need("layers", "the number of blocks")?;
     let own = field.between(1, MOST_LAYERS)?;
     match asked {
@@ -135,7 +139,7 @@ fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError
 }
 
 /// Reads the integer at `key`, at least 1.
-fn size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
+fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     let expected = format_args!("a whole number from 1 to {MOST}");
     table.need(key, expected)?.between(1, MOST)
 }
@@ -156,7 +160,7 @@ fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, Co
 }
 
 /// Reads height and width at `key`, given as one number for both or as two numbers.
-fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
+fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     if field.whole().is_some() {
         let side = field.between(1, MOST)?;
         return Ok([side, side]);

@@ -1,6 +1,6 @@
 //! Weights, multiplications and elements of operators, and their sums.
 
-use super::spec::{ProductSpec, amount};
+use super::spec::{ProductSpec, saturate_to_u64};
 use super::{LayerOperator, Model, ModelLayer, OperatorKind};
 
 /// Saturating sum.
@@ -11,7 +11,7 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
 impl OperatorKind {
     /// Number of weights; 0 if the weights are tied to another operator's.
     pub fn parameters(&self) -> u64 {
-        amount(total(self.spec().gradients(false)))
+        saturate_to_u64(saturating_total(self.spec().gradients(false)))
     }
 
     /// Multiplications of matrix products in a forward pass of one sample; elementwise work is left out, as in papers.
@@ -23,7 +23,7 @@ impl OperatorKind {
             spec.volume(one.result)
                 .saturating_mul(spec.volume(one.over))
         };
-        amount(total(products.map(each)))
+        saturate_to_u64(saturating_total(products.map(each)))
     }
 
     /// The part of [`multiplications`](Self::multiplications) that has no effect: under a causal mask, the products of
@@ -31,7 +31,9 @@ impl OperatorKind {
     pub fn skippable_multiplications(&self) -> u64 {
         let spec = self.spec();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
-        amount(total(products.map(|one| spec.volume(one.skipped))))
+        saturate_to_u64(saturating_total(
+            products.map(|one| spec.volume(one.skipped)),
+        ))
     }
 
     /// Elements per token in the decoding cache: its keys and values, or the latent vector and the rotary key from
@@ -95,13 +97,13 @@ impl OperatorKind {
     /// Elements read from the previous layer, per sample; token ids for a look-up.
     pub fn input_elements(&self) -> u64 {
         let spec = self.spec();
-        amount(spec.volumes(&spec.inputs))
+        saturate_to_u64(spec.volumes(&spec.inputs))
     }
 
     /// Elements of the output, per sample.
     pub fn output_elements(&self) -> u64 {
         let spec = self.spec();
-        amount(spec.volumes(&spec.outputs))
+        saturate_to_u64(spec.volumes(&spec.outputs))
     }
 
     /// Rows of an image's output; 0 for operators without windows.
@@ -111,7 +113,7 @@ impl OperatorKind {
 }
 
 /// Saturating sum.
-fn total(counts: impl Iterator<Item = u128>) -> u128 {
+fn saturating_total(counts: impl Iterator<Item = u128>) -> u128 {
     counts.fold(0, u128::saturating_add)
 }
 

@@ -27,17 +27,17 @@ pub(super) fn nearest_preset<'n>(
 ) -> Option<&'n str> {
     let name: String = name.chars().take(80).collect();
     let model = name.rsplit('/').next().unwrap_or_default();
-    let parts = parts(model);
+    let parts = split_name(model);
     let all: Vec<&str> = all.into_iter().collect();
     let mut best: Option<(usize, &str)> = None;
     for &preset in &all {
-        let own = self::parts(preset);
+        let own = split_name(preset);
         let is_better = best.is_none_or(|(count, _)| own.len() > count);
         if is_better && is_subsequence(&own, &parts) {
             best = Some((own.len(), preset));
         }
     }
-    let begins = |preset: &&&str| !parts.is_empty() && self::parts(preset).starts_with(&parts);
+    let begins = |preset: &&&str| !parts.is_empty() && split_name(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
     // `mixtral` alone is a valid beginning; a single letter must not be.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
@@ -45,7 +45,7 @@ pub(super) fn nearest_preset<'n>(
 }
 
 /// Splits a name at its punctuation and before each number: `Llama-3.1-8B` is `llama`, `3`, `1`, `8b`.
-fn parts(name: &str) -> Vec<String> {
+fn split_name(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut last = ' ';
     for c in name.to_lowercase().chars() {

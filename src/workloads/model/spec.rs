@@ -264,7 +264,7 @@ impl OperatorSpec {
     /// Elements of the weights that belong to another operator.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
-        tied.map(|one| amount(self.volume(one.axes)))
+        tied.map(|one| saturate_to_u64(self.volume(one.axes)))
     }
 
     /// Returns true if the operator looks up rows of a table.
@@ -320,7 +320,7 @@ impl OperatorSpec {
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
             let each = one.bytes.unwrap_or(element);
-            amount(self.volume(one.axes).saturating_mul(each.into()))
+            saturate_to_u64(self.volume(one.axes).saturating_mul(each.into()))
         };
         let mut sums = [0_u64; 2];
         for one in &self.kept {
@@ -336,7 +336,7 @@ impl OperatorSpec {
 }
 
 /// Number of positions of a window of `kernel` in `size` with `padding` on both sides.
-pub(in crate::model) fn windows(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
         // The stride of a parsed model is at least 1; max() avoids a division by zero for models
@@ -347,6 +347,6 @@ pub(in crate::model) fn windows(size: u64, kernel: u64, stride: u64, padding: u6
 }
 
 /// Converts to 64 bits, saturating.
-pub(in crate::model) fn amount(count: u128) -> u64 {
+pub(in crate::model) fn saturate_to_u64(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -100,25 +100,25 @@ impl TransformerBlock {
     /// Returns the operators of one block in execution order.
     pub fn operators(&self) -> Vec<LayerOperator> {
         let attention = vec![
-            self.linear(
+            self.linear_operator(
                 "attention.qkv",
                 [self.hidden, self.qkv_width()],
                 TensorSplit::ColumnParallel,
             ),
             LayerOperator::new(
                 "attention.core",
-                self.attention(),
+                self.attention_operator(),
                 TensorSplit::InsideRegion,
             ),
-            self.linear(
+            self.linear_operator(
                 "attention.out",
                 [self.attention_width(), self.hidden],
                 TensorSplit::RowParallel,
             ),
         ];
         let perceptron = match self.experts {
-            Some(routing) => self.experts(routing),
-            None => self.perceptron(),
+            Some(routing) => self.expert_operators(routing),
+            None => self.perceptron_operators(),
         };
         let mut operators = Vec::with_capacity(12);
         for (norm, branch, residual) in [
@@ -126,32 +126,32 @@ impl TransformerBlock {
             ("norm2", perceptron, "residual2"),
         ] {
             if !self.norm_after {
-                operators.push(self.norm(norm));
+                operators.push(self.norm_operator(norm));
             }
             operators.extend(branch);
-            operators.push(self.residual(residual));
+            operators.push(self.residual_operator(residual));
             if self.norm_after {
-                operators.push(self.norm(norm));
+                operators.push(self.norm_operator(norm));
             }
         }
         operators
     }
 
-    fn perceptron(&self) -> Vec<LayerOperator> {
+    fn perceptron_operators(&self) -> Vec<LayerOperator> {
         let [up, down] = self.perceptron_sizes();
         vec![
-            self.linear("mlp.up", up, TensorSplit::ColumnParallel),
+            self.linear_operator("mlp.up", up, TensorSplit::ColumnParallel),
             LayerOperator::new(
                 "mlp.activation",
-                self.activation(self.tokens),
+                self.activation_operator(self.tokens),
                 TensorSplit::InsideRegion,
             ),
-            self.linear("mlp.down", down, TensorSplit::RowParallel),
+            self.linear_operator("mlp.down", down, TensorSplit::RowParallel),
         ]
     }
 
     /// Returns the operators of the experts, including dispatch and combine.
-    fn experts(&self, routing: ExpertRouting) -> Vec<LayerOperator> {
+    fn expert_operators(&self, routing: ExpertRouting) -> Vec<LayerOperator> {
         let (tokens, width) = (self.tokens, self.hidden);
         let ExpertRouting { experts, chosen } = routing;
         let rows = tokens.saturating_mul(chosen);
@@ -184,7 +184,7 @@ impl TransformerBlock {
             linear("experts.up", up, TensorSplit::ColumnParallel),
             LayerOperator::new(
                 "experts.activation",
-                self.activation(rows),
+                self.activation_operator(rows),
                 TensorSplit::InsideRegion,
             ),
             linear("experts.down", down, TensorSplit::RowParallel),
@@ -199,7 +199,7 @@ impl TransformerBlock {
         [[self.hidden, up], [self.ffn, self.hidden]]
     }
 
-    fn activation(&self, rows: u64) -> OperatorKind {
+    fn activation_operator(&self, rows: u64) -> OperatorKind {
         OperatorKind::Activation {
             function: self.function,
             rows,
@@ -219,7 +219,7 @@ impl TransformerBlock {
         heads.saturating_mul(self.head_width)
     }
 
-    fn attention(&self) -> OperatorKind {
+    fn attention_operator(&self) -> OperatorKind {
         OperatorKind::Attention {
             tokens: self.tokens,
             queries: self.tokens,
@@ -233,7 +233,12 @@ impl TransformerBlock {
         }
     }
 
-    fn linear(&self, name: &str, [inputs, outputs]: [u64; 2], cut: TensorSplit) -> LayerOperator {
+    fn linear_operator(
+        &self,
+        name: &str,
+        [inputs, outputs]: [u64; 2],
+        cut: TensorSplit,
+    ) -> LayerOperator {
         let work = OperatorKind::Linear {
             rows: self.tokens,
             inputs,
@@ -245,7 +250,7 @@ impl TransformerBlock {
     }
 
     /// Returns a norm over the hidden size of all tokens.
-    pub(super) fn norm(&self, name: &str) -> LayerOperator {
+    pub(super) fn norm_operator(&self, name: &str) -> LayerOperator {
         let work = OperatorKind::Norm {
             rows: self.tokens,
             width: self.hidden,
@@ -255,7 +260,7 @@ impl TransformerBlock {
     }
 
     /// Returns a residual sum over all tokens.
-    pub(super) fn residual(&self, name: &str) -> LayerOperator {
+    pub(super) fn residual_operator(&self, name: &str) -> LayerOperator {
         let work = OperatorKind::Residual {
             rows: self.tokens,
             width: self.hidden,
@@ -276,14 +281,18 @@ impl TransformerModel {
         let mut layers = vec![ModelLayer::new(
             "embedding",
             LayerRole::Input,
-            self.embedding(),
+            self.embedding_operators(),
         )];
         layers.extend((0..self.layers).map(block));
-        layers.push(ModelLayer::new("head", LayerRole::Output, self.head()));
+        layers.push(ModelLayer::new(
+            "head",
+            LayerRole::Output,
+            self.head_operators(),
+        ));
         layers
     }
 
-    fn embedding(&self) -> Vec<LayerOperator> {
+    fn embedding_operators(&self) -> Vec<LayerOperator> {
         let table = |name: &str, vocabulary: u64, cut: TensorSplit| {
             let work = OperatorKind::Embedding {
                 vocabulary,
@@ -303,19 +312,19 @@ impl TransformerModel {
         }
         // A single table without dropout needs no sum.
         if operators.len() > 1 || self.block.dropout {
-            operators.push(self.block.residual("sum"));
+            operators.push(self.block.residual_operator("sum"));
         }
         if self.embedding_norm {
-            operators.push(self.block.norm("norm"));
+            operators.push(self.block.norm_operator("norm"));
         }
         operators
     }
 
-    fn head(&self) -> Vec<LayerOperator> {
+    fn head_operators(&self) -> Vec<LayerOperator> {
         let TransformerBlock { tokens, hidden, .. } = self.block;
         let mut operators = Vec::new();
         if self.final_norm {
-            operators.push(self.block.norm("norm"));
+            operators.push(self.block.norm_operator("norm"));
         }
         let product = |rows, outputs, bias, tied| OperatorKind::Linear {
             rows,
@@ -350,7 +359,7 @@ impl TransformerModel {
                     function,
                     TensorSplit::Replicated,
                 ));
-                operators.push(self.block.norm("transform.norm"));
+                operators.push(self.block.norm_operator("transform.norm"));
                 (true, true)
             }
         };

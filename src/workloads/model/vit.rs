@@ -62,7 +62,7 @@ impl VisionTransformer {
         let mut layers = vec![ModelLayer::new(
             "embedding",
             LayerRole::Input,
-            self.embedding(&block),
+            self.embedding_operators(&block),
         )];
         layers.extend((0..self.layers).map(|index| {
             ModelLayer::new(format!("layer{index}"), LayerRole::Block, operators.clone())
@@ -70,12 +70,12 @@ impl VisionTransformer {
         layers.push(ModelLayer::new(
             "head",
             LayerRole::Output,
-            self.head(&block),
+            self.head_operators(&block),
         ));
         layers
     }
 
-    fn embedding(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
+    fn embedding_operators(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         let patches = OperatorKind::Convolution {
             inputs: self.channels,
             outputs: self.hidden,
@@ -95,11 +95,11 @@ impl VisionTransformer {
             LayerOperator::new("patches", patches, TensorSplit::Replicated),
             LayerOperator::new("class", table(1), TensorSplit::Replicated),
             LayerOperator::new("positions", table(self.tokens()), TensorSplit::Replicated),
-            block.residual("sum"),
+            block.residual_operator("sum"),
         ]
     }
 
-    fn head(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
+    fn head_operators(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         let classifier = OperatorKind::Linear {
             rows: 1,
             inputs: self.hidden,
@@ -112,7 +112,7 @@ impl VisionTransformer {
             classes: self.classes,
         };
         vec![
-            block.norm("norm"),
+            block.norm_operator("norm"),
             LayerOperator::new("classifier", classifier, TensorSplit::Replicated),
             LayerOperator::new("loss", loss, TensorSplit::Replicated),
         ]

@@ -1,7 +1,7 @@
 //! Tests of the order of cores and passes, and of a layer's costs, which are derived by hand.
 
 use super::super::WorkloadPattern;
-use super::super::testing::{every_rank, why_not};
+use super::super::testing::{every_rank, refusal_of};
 use super::*;
 
 /// With two micro-batches the last stage runs them one after the other, and the stage before it runs both ahead. Every
@@ -10,9 +10,9 @@ use super::*;
 fn stages_run_one_forward_one_backward() {
     let mut options = PalmPattern::new();
     (options.batch, options.layers) = (178, 20);
-    let generator = options.clone().prepare().unwrap();
+    let generator = options.clone().prepare_generator().unwrap();
     let order = |stage| -> String {
-        let passes = generator.order(stage);
+        let passes = generator.pass_order(stage);
         let letter = |pass: &StagePass| if pass.backward { 'b' } else { 'f' };
         passes.iter().map(letter).collect()
     };
@@ -30,7 +30,7 @@ fn stages_run_one_forward_one_backward() {
 /// which are counted as MB.
 #[test]
 fn a_layer_costs_what_the_table_says() {
-    let generator = PalmPattern::new().prepare().unwrap();
+    let generator = PalmPattern::new().prepare_generator().unwrap();
     let near = |found: u64, expected: f64| {
         assert!(
             (found as f64 / expected - 1.0).abs() < 1e-4,
@@ -50,7 +50,7 @@ fn what_does_not_divide_is_refused() {
     let why = |change: &dyn Fn(&mut PalmPattern)| {
         let mut options = PalmPattern::new();
         change(&mut options);
-        why_not(WorkloadPattern::Palm(options))
+        refusal_of(WorkloadPattern::Palm(options))
     };
     assert!(why(&|o| o.tensor = 3).contains("a divisor of the 16 cores"));
     assert!(why(&|o| o.layers = 50).contains("a multiple of the 20 stages"));

@@ -60,20 +60,20 @@ impl ParallelismPlan {
                 "one of the two, because both set the order of passes",
             ));
         }
-        stages(&root, &mut plan)?;
-        plan.operators = operators(&root)?;
+        parse_stages(&root, &mut plan)?;
+        plan.operators = parse_operators(&root)?;
         Ok(plan)
     }
 }
 
-fn ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
+fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
     let items = field.items("a list of ranks")?;
     let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
 }
 
 /// Parses `[[operator]]`: a name, and the degrees other than 1.
-fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
+fn parse_operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
     };
@@ -94,7 +94,7 @@ fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError
 }
 
 /// Parses `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
-fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
+fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
     let Some(field) = root.get("stage") else {
         return Ok(());
     };
@@ -112,8 +112,11 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
     for table in &tables {
         let layers = table.need("layers", "the stage's layers, for example \"0-11\"")?;
         let ranges = match layers.items("") {
-            Ok(items) => items.iter().map(range).collect::<Result<Vec<_>, _>>()?,
-            Err(_) => vec![range(&layers)?],
+            Ok(items) => items
+                .iter()
+                .map(parse_range)
+                .collect::<Result<Vec<_>, _>>()?,
+            Err(_) => vec![parse_range(&layers)?],
         };
         if ranges.len() != chunks {
             let expected = format!("{chunks} ranges of layers, one for each chunk");
@@ -121,7 +124,7 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
         }
         all.push(ranges);
         if let Some(field) = table.get("ranks") {
-            own.push(ranks(&field)?);
+            own.push(parse_ranks(&field)?);
         }
     }
     let of_chunk = |chunk| all.iter().map(move |ranges| ranges[chunk]);
@@ -154,7 +157,7 @@ fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), Conf
 }
 
 /// Parses first and last layer, such as `"4-7"`.
-fn range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
+fn parse_range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
     let text = field.text(expected)?;
     let ends = text.split_once('-').unwrap_or((text, text));

@@ -6,7 +6,7 @@
 //! counts fastest along its first stretch.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeMap;
 
 /// A stretch with known dimension and members.
@@ -16,9 +16,9 @@ struct ResolvedMapping {
     dimension: u32,
 }
 
-fn wrong(place: &[AxisMapping], expected: String) -> GenerateError {
+fn invalid_mapping(place: &[AxisMapping], expected: String) -> GenerateError {
     let said: Vec<_> = place.iter().map(AxisMapping::to_string).collect();
-    refused("place", said.join(","), expected)
+    option_refused("place", said.join(","), expected)
 }
 
 impl ParallelismPlan {
@@ -48,12 +48,12 @@ impl ParallelismPlan {
             };
             let Some(index) = index.filter(|&index| index < dimensions.len()) else {
                 let expected = format!("dimensions of the machine, which are {}", list());
-                return Err(wrong(&self.place, expected));
+                return Err(invalid_mapping(&self.place, expected));
             };
             stretch.along = DimensionRef::Index(index as u32);
         }
         let mut along: BTreeMap<usize, u64> = BTreeMap::new();
-        for known in self.known(&place)? {
+        for known in self.resolve_mapping(&place)? {
             let members = along.entry(known.dimension as usize).or_insert(1);
             *members = members.saturating_mul(known.members.into());
         }
@@ -73,14 +73,17 @@ impl ParallelismPlan {
                 "members along dimension {index} ({name}) whose product is {which} {size} NPUs of it, not \
                  {found}; ranks fill a machine from the inside"
             );
-            return Err(wrong(&self.place, expected));
+            return Err(invalid_mapping(&self.place, expected));
         }
         self.place = place;
         Ok(())
     }
 
     /// Returns the stretches of `place`, each with its number of members.
-    fn known(&self, place: &[AxisMapping]) -> Result<Vec<ResolvedMapping>, GenerateError> {
+    fn resolve_mapping(
+        &self,
+        place: &[AxisMapping],
+    ) -> Result<Vec<ResolvedMapping>, GenerateError> {
         let degree = |axis| match axis {
             ParallelAxis::Tensor => self.tensor,
             ParallelAxis::Data => self.replicas(),
@@ -101,7 +104,7 @@ impl ParallelismPlan {
                     "numbers of members of {word} whose product is its degree, {degree}; one entry \
                      may omit its number"
                 );
-                return Err(wrong(place, expected));
+                return Err(invalid_mapping(place, expected));
             }
             left.insert(*axis, (degree / said) as u32);
         }
@@ -114,7 +117,7 @@ impl ParallelismPlan {
             DimensionRef::Name(_) => {
                 let expected =
                     "indices of dimensions, innermost 0; names of dimensions need a machine";
-                Err(wrong(place, expected.to_owned()))
+                Err(invalid_mapping(place, expected.to_owned()))
             }
         });
         known.collect()
@@ -125,9 +128,9 @@ impl ParallelismPlan {
     pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
-            return Err(wrong(&self.place, expected.to_owned()));
+            return Err(invalid_mapping(&self.place, expected.to_owned()));
         }
-        let stretches = self.known(&self.place)?;
+        let stretches = self.resolve_mapping(&self.place)?;
         // Distance in ranks between neighbours along each stretch: the product of the members of
         // all inner stretches.
         let apart: Vec<u32> = stretches

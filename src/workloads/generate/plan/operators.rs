@@ -17,15 +17,15 @@ impl OperatorDegrees {
     /// Returns true if the pattern matches `operator` of `layer`.
     pub fn names(&self, layer: &str, operator: &str) -> bool {
         if self.name.contains('/') {
-            matches(&self.name, &format!("{layer}/{operator}"))
+            matches_pattern(&self.name, &format!("{layer}/{operator}"))
         } else {
-            matches(&self.name, operator)
+            matches_pattern(&self.name, operator)
         }
     }
 }
 
 /// Returns true if `text` matches `pattern`, in which `*` matches any characters.
-fn matches(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let first = pieces.next().unwrap_or("");
     let Some(mut rest) = text.strip_prefix(first) else {
@@ -64,7 +64,7 @@ mod tests {
             ("stage*.0/conv1", "stage2.0/conv1", true),
             ("stage*.0/conv1", "stage2.1/conv1", false),
         ] {
-            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+            assert_eq!(matches_pattern(pattern, text), expected, "{pattern} {text}");
         }
     }
 

@@ -9,7 +9,7 @@ use super::{
     SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::{PassOrders, PipelineSchedule};
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::Bytes;
@@ -135,7 +135,7 @@ impl PlanDraft {
             (&self.plan.schedule, self.schedule, self.chunks)
         {
             let expected = "nothing beside pass_orders, which say what each stage has";
-            return Err(refused("chunks", chunks, expected));
+            return Err(option_refused("chunks", chunks, expected));
         }
         if self.schedule.is_some() || self.chunks.is_some() {
             self.plan.schedule = self.schedule_name().schedule(self.chunks)?;
@@ -177,7 +177,8 @@ impl ParallelismPlan {
         words: &[String],
     ) -> Result<(), GenerateError> {
         let mut draft = PlanDraft::new(self.clone());
-        (option.set)(&mut draft, words).map_err(|why| refused(option.key, words.join(","), why))?;
+        (option.set)(&mut draft, words)
+            .map_err(|why| option_refused(option.key, words.join(","), why))?;
         let plan = draft.finish()?;
         let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
         // If the plan is rejected even without the option, the option is not the reason.
@@ -193,7 +194,7 @@ impl ParallelismPlan {
         for option in OPTIONS {
             for (applies, found, expected) in option.refusals {
                 if applies(self) {
-                    return Err(refused(option.key, found(self), *expected));
+                    return Err(option_refused(option.key, found(self), *expected));
                 }
             }
         }
@@ -448,7 +449,7 @@ plan_options! {
         for word in words {
             match word {
                 PlaceWord::Axis(axis) => draft.plan.place.push(axis),
-                PlaceWord::Tiles(tiles) => draft.plan.tiles.add(tiles),
+                PlaceWord::Tiles(tiles) => draft.plan.tiles.append_word(tiles),
             }
         }
     };

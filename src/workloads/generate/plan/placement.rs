@@ -161,7 +161,7 @@ impl RankPlacement {
     pub fn word(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
-                if self.expert_tensor == Some(self.partition(number).size()) =>
+                if self.expert_tensor == Some(self.partition_at(number).size()) =>
             {
                 "expert-tensor"
             }
@@ -169,7 +169,7 @@ impl RankPlacement {
         }
     }
 
-    fn partition(&self, number: u16) -> &MemberPartition {
+    fn partition_at(&self, number: u16) -> &MemberPartition {
         &self.partitions[usize::from(number)]
     }
 
@@ -245,14 +245,14 @@ impl RankPlacement {
         let [tensor, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => tensor,
-            ParallelGroupKind::Data => data * self.sides(),
+            ParallelGroupKind::Data => data * self.weight_side_count(),
             ParallelGroupKind::Embedding if self.ends[0] == self.ends[1] => 1,
             ParallelGroupKind::Embedding => 2,
             ParallelGroupKind::Model => self.members_until(pipeline),
             ParallelGroupKind::Expert => self.expert,
-            ParallelGroupKind::ExpertData => self.expert_replicas() * self.sides(),
+            ParallelGroupKind::ExpertData => self.expert_replicas() * self.weight_side_count(),
             ParallelGroupKind::Context => self.context,
-            ParallelGroupKind::Operator(number) => self.partition(number).size(),
+            ParallelGroupKind::Operator(number) => self.partition_at(number).size(),
         }
     }
 
@@ -271,7 +271,7 @@ impl RankPlacement {
     }
 
     /// Number of stages that have the same weights.
-    fn sides(&self) -> u32 {
+    fn weight_side_count(&self) -> u32 {
         if self.mirrored { 2 } else { 1 }
     }
 
@@ -335,7 +335,7 @@ impl RankPlacement {
     pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
-                self.partition(number).all_members() == self.tensor_of(place.stage)
+                self.partition_at(number).all_members() == self.tensor_of(place.stage)
             }
             ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
                 self.ends.contains(&place.stage)
@@ -355,7 +355,9 @@ impl RankPlacement {
             ParallelGroupKind::Expert => self.members_until(pipeline) * data / self.expert,
             ParallelGroupKind::ExpertData => self.expert_shards_until(pipeline) * self.expert,
             ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
-            ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
+            ParallelGroupKind::Operator(number) => {
+                data * pipeline * self.partition_at(number).count()
+            }
         }
     }
 
@@ -387,7 +389,7 @@ impl RankPlacement {
                 (before + shard) * self.expert + expert
             }
             ParallelGroupKind::Operator(number) => {
-                let partition = self.partition(number);
+                let partition = self.partition_at(number);
                 let before = (place.stage * data + place.data) * partition.count();
                 before + partition.group_of(place.tensor)
             }
@@ -396,7 +398,7 @@ impl RankPlacement {
 
     /// Returns the number of the first group of `family`: 1 for the first used kind. Number 0 is
     /// the group of all ranks.
-    fn first(&self, family: ParallelGroupKind) -> u32 {
+    fn first_group(&self, family: ParallelGroupKind) -> u32 {
         let before = self.families().take_while(|other| *other < family);
         let used = before.filter(|other| self.is_declared(*other));
         1 + used.map(|other| self.count(other)).sum::<u32>()
@@ -424,7 +426,7 @@ impl RankPlacement {
     /// Name that nodes at `place` use for their group of `family`.
     pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
         if self.is_declared(family) && self.has(family, place) {
-            GroupName::from_number((self.first(family) + self.index(family, place)).into())
+            GroupName::from_number((self.first_group(family) + self.index(family, place)).into())
         } else {
             GroupName::World
         }
@@ -491,7 +493,7 @@ impl RankPlacement {
                     .collect()
             }
             ParallelGroupKind::Operator(number) => {
-                let partition = self.partition(number);
+                let partition = self.partition_at(number);
                 let members = partition.members_of(partition.group_of(place.tensor));
                 members
                     .into_iter()
@@ -505,7 +507,7 @@ impl RankPlacement {
     pub fn declared(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for family in self.families().filter(|one| self.is_declared(*one)) {
-            let first = self.first(family);
+            let first = self.first_group(family);
             for rank in 0..self.ranks() {
                 let place = self.place(rank);
                 let in_embedding = self.ends.contains(&place.stage);

@@ -74,7 +74,7 @@ impl CapacityFactor {
     pub(super) const MOST: f64 = 1000.0;
 
     /// Rounds `factor`, above 0, to thousandths.
-    pub(super) fn of(factor: f64) -> Self {
+    pub(super) fn from_fraction(factor: f64) -> Self {
         Self(((factor * 1000.0 + 0.5) as u32).max(1))
     }
 }
@@ -92,12 +92,12 @@ impl FromStr for CapacityFactor {
         let factor = text.parse().ok();
         let factor = factor.filter(|factor: &f64| *factor > 0.0 && *factor <= Self::MOST);
         let wrong = || format!("expected a number above 0 and at most {}", Self::MOST);
-        factor.map(Self::of).ok_or_else(wrong)
+        factor.map(Self::from_fraction).ok_or_else(wrong)
     }
 }
 
 /// Returns each expert's share of all copies, if each token chooses `chosen` of `experts` experts.
-fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
+fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
     let number = usize::try_from(experts).unwrap_or(usize::MAX);
     let mut weights: Vec<f64> = match balance {
         _ if !counts.is_empty() => counts.iter().map(|count| f64::from(*count)).collect(),
@@ -143,7 +143,7 @@ fn shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) ->
 
 /// Returns the copies on the fullest of `ranks` ranks divided by the mean; with a `capacity`, the
 /// capacity factor.
-pub(in crate::generate) fn fullest(
+pub(in crate::generate) fn fullest_rank_load(
     balance: RoutingBalance,
     counts: &[u32],
     capacity: Option<CapacityFactor>,
@@ -153,7 +153,7 @@ pub(in crate::generate) fn fullest(
         // Unused capacity is padded, so all ranks have the same number of rows.
         return f64::from(thousandths) / 1000.0;
     }
-    let shares = shares(balance, counts, experts, chosen);
+    let shares = expert_shares(balance, counts, experts, chosen);
     let each = shares.len() / usize::try_from(ranks).unwrap_or(1).max(1);
     let of_ranks = shares.chunks(each.max(1)).map(|own| own.iter().sum());
     let fullest = of_ranks.fold(0.0, |most: f64, own| most.max(own));
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn the_fullest_rank_has_what_a_draw_of_tokens_gives_it() {
         let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
-        let factor = |balance, counts: &[u32], of| fullest(balance, counts, None, of);
+        let factor = |balance, counts: &[u32], of| fullest_rank_load(balance, counts, None, of);
         assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
         // Counts 10, 30, 0, 0 of four experts on two ranks: 40 of 40 copies are on the first rank.
         assert_eq!(
@@ -248,8 +248,8 @@ mod tests {
             factor(other, &[], [64, 6, 8]),
             factor(skewed(1.2), &[], [64, 6, 8])
         );
-        let padded = Some(CapacityFactor::of(1.25));
-        assert_eq!(fullest(skewed(2.0), &[], padded, [8, 2, 4]), 1.25);
+        let padded = Some(CapacityFactor::from_fraction(1.25));
+        assert_eq!(fullest_rank_load(skewed(2.0), &[], padded, [8, 2, 4]), 1.25);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use super::{
     CorePlacement, ParallelismPlan, RankCoordinates, RankPlacement, TensorNeighbours, TileOrder,
 };
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeSet;
 
 /// Cores of a machine of tiles, as data.
@@ -26,13 +26,13 @@ impl CoreGrid {
         let [width, height] = [0, 1].map(|d| self.dies[d] * self.cores[d]);
         let whole = ([0, 0], [width, height]);
         let all: Vec<[u32; 2]> = match order {
-            TileOrder::Line => rows(whole, false).collect(),
+            TileOrder::Line => walk_rows(whole, false).collect(),
             TileOrder::Serpentine => {
-                let dies = rows(([0, 0], self.dies), true);
+                let dies = walk_rows(([0, 0], self.dies), true);
                 dies.flat_map(|die| self.of_die(die)).collect()
             }
             TileOrder::Spiral => {
-                let dies = spiral(self.dies).into_iter();
+                let dies = walk_spiral(self.dies).into_iter();
                 dies.flat_map(|die| self.of_die(die)).collect()
             }
         };
@@ -43,12 +43,12 @@ impl CoreGrid {
     /// Returns the cores of a die in serpentine rows.
     fn of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
         let corner = [0, 1].map(|d| die[d] * self.cores[d]);
-        rows((corner, self.cores), true)
+        walk_rows((corner, self.cores), true)
     }
 }
 
 /// Returns the coordinates in a rectangle row by row; with `turns` every second row runs backward.
-fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
+fn walk_rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
     (0..size[1]).flat_map(move |y| {
         (0..size[0]).map(move |x| {
             let x = if turns && y % 2 == 1 {
@@ -63,7 +63,7 @@ fn rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item
 
 /// Returns the coordinates in a rectangle in a spiral inward, starting with the first row to the
 /// right.
-fn spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
+fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     let count = size[0] as usize * size[1] as usize;
     let [mut least, mut end] = [[0, 0], size];
     let mut places = Vec::with_capacity(count);
@@ -98,7 +98,7 @@ impl ParallelismPlan {
         };
         let Some(grid) = grid else {
             let expected = "a machine of tiles, such as wafer-5x4";
-            return Err(refused("place", &self.tiles, expected));
+            return Err(option_refused("place", &self.tiles, expected));
         };
         match (order, &self.tiles) {
             (Some(order), _) => {
@@ -109,7 +109,7 @@ impl ParallelismPlan {
                         cores.len(),
                         cores.len() + grid.faulty.len()
                     );
-                    return Err(refused("data x tensor x pipeline", ranks, expected));
+                    return Err(option_refused("data x tensor x pipeline", ranks, expected));
                 }
                 let positions = RankPlacement::new(self);
                 let index = |rank: u32| {
@@ -132,7 +132,11 @@ impl ParallelismPlan {
                 let beyond = |core: &&[u32; 2]| (0..2).any(|d| core[d] >= size[d]);
                 if let Some([x, y]) = cores.iter().find(beyond) {
                     let expected = format!("cores from 0:0 to {}:{}", size[0] - 1, size[1] - 1);
-                    return Err(refused("place", format_args!("core {x}:{y}"), expected));
+                    return Err(option_refused(
+                        "place",
+                        format_args!("core {x}:{y}"),
+                        expected,
+                    ));
                 }
             }
             _ => {}
@@ -145,7 +149,7 @@ impl ParallelismPlan {
         let CorePlacement::Cores(cores) = &self.tiles else {
             return match &self.tiles {
                 CorePlacement::None => Ok(()),
-                order => Err(refused(
+                order => Err(option_refused(
                     "place",
                     order,
                     "a machine, which says which cores there are",
@@ -155,7 +159,7 @@ impl ParallelismPlan {
         let ranks = self.ranks();
         if cores.len() as u128 != ranks {
             let expected = format!("{ranks} of them, one for each rank");
-            return Err(refused(
+            return Err(option_refused(
                 "place",
                 format_args!("{} cores", cores.len()),
                 expected,
@@ -163,7 +167,7 @@ impl ParallelismPlan {
         }
         let mut seen = BTreeSet::new();
         match cores.iter().find(|core| !seen.insert(**core)) {
-            Some([x, y]) => Err(refused(
+            Some([x, y]) => Err(option_refused(
                 "place",
                 format_args!("core {x}:{y} twice"),
                 "each core once",

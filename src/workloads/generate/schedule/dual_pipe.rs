@@ -24,21 +24,21 @@
 //! On the two stages in the middle, which wait for no message, the first pair of step 4 runs one pass after the other.
 
 use super::{PassKind, PipelinePass, PipelineStep};
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use std::collections::VecDeque;
 
 /// Rejects too few stages or micro-batches, and numbers that do not divide into two directions.
-pub(super) fn check(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
-        return Err(refused("pipeline", stages, expected));
+        return Err(option_refused("pipeline", stages, expected));
     }
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least || micro_batches % 2 == 1 {
         let expected = format!(
             "an even number, {least} or more, twice the {stages} stages, with schedule = dualpipe"
         );
-        return Err(refused("micro_batches", micro_batches, expected));
+        return Err(option_refused("micro_batches", micro_batches, expected));
     }
     Ok(())
 }
@@ -49,14 +49,14 @@ pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateErr
     if u64::from(micro_batches) < least {
         let expected =
             format!("{least} or more, twice the {stages} stages, with schedule = dualpipe-v");
-        return Err(refused("micro_batches", micro_batches, expected));
+        return Err(option_refused("micro_batches", micro_batches, expected));
     }
     Ok(())
 }
 
 /// Returns the steps of DualPipe. Micro-batches of the first half enter at the first stage and pass
 /// chunk 0 of each stage.
-pub(super) fn both_ways(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
@@ -70,7 +70,7 @@ pub(super) fn both_ways(stage: u32, stages: u32, micro_batches: u32) -> Vec<Pipe
 }
 
 /// Returns the steps of DualPipeV.
-pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     eight_steps(stage, stages, micro_batches, |kind, way, count| {
         PipelinePass {
             kind,
@@ -98,43 +98,43 @@ fn eight_steps(
     };
     let apart = half - distance - 1;
     for _ in 0..2 * apart {
-        steps.forward(0);
+        steps.push_forward(0);
     }
     for _ in 0..=distance {
-        steps.forward(0);
-        steps.forward(1);
+        steps.push_forward(0);
+        steps.push_forward(1);
     }
     for _ in 0..apart {
-        steps.backward(1, true);
-        steps.weights();
-        steps.forward(1);
+        steps.push_backward(1, true);
+        steps.push_weights();
+        steps.push_forward(1);
     }
     for i in 0..each + distance + 1 - 2 * half {
         if i == 0 && apart == 0 {
-            steps.forward(0);
-            steps.backward(1, false);
+            steps.push_forward(0);
+            steps.push_backward(1, false);
         } else {
-            steps.pair(0);
+            steps.push_pair(0);
         }
-        steps.pair(1);
+        steps.push_pair(1);
     }
     for _ in 0..apart {
-        steps.backward(1, false);
-        steps.pair(1);
+        steps.push_backward(1, false);
+        steps.push_pair(1);
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
         // If the number of pairs is odd, only the second pass of the middle pair is split.
         let whole = distance.is_multiple_of(2) && i == middle;
-        steps.backward(1, i >= middle && !whole);
-        steps.backward(0, i >= middle);
+        steps.push_backward(1, i >= middle && !whole);
+        steps.push_backward(0, i >= middle);
     }
     for _ in 0..apart {
-        steps.weights();
-        steps.backward(0, true);
+        steps.push_weights();
+        steps.push_backward(0, true);
     }
     for _ in 0..=distance {
-        steps.weights();
+        steps.push_weights();
     }
     steps.steps
 }
@@ -162,18 +162,18 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StepList<P> {
         (self.pass)(kind, way, *count - 1)
     }
 
-    fn forward(&mut self, way: u32) {
+    fn push_forward(&mut self, way: u32) {
         let pass = self.next_forward(way);
-        self.steps.push(PipelineStep::alone(pass));
+        self.steps.push(PipelineStep::single_pass(pass));
     }
 
-    fn backward(&mut self, way: u32, split: bool) {
+    fn push_backward(&mut self, way: u32, split: bool) {
         let kind = match split {
             true => PassKind::InputGradient,
             false => PassKind::Backward,
         };
         let pass = self.next_backward(kind, way);
-        self.steps.push(PipelineStep::alone(pass));
+        self.steps.push(PipelineStep::single_pass(pass));
         if split {
             self.left.push_back(PipelinePass {
                 kind: PassKind::WeightGradient,
@@ -184,17 +184,17 @@ impl<P: Fn(PassKind, u32, u32) -> PipelinePass> StepList<P> {
 
     /// Appends a forward pass in direction `way` that overlaps a backward pass in the other
     /// direction.
-    fn pair(&mut self, way: u32) {
+    fn push_pair(&mut self, way: u32) {
         let pass = self.next_forward(way);
         let beside = self.next_backward(PassKind::Backward, 1 - way);
         self.steps.push(PipelineStep {
             beside: Some(beside),
-            ..PipelineStep::alone(pass)
+            ..PipelineStep::single_pass(pass)
         });
     }
 
-    fn weights(&mut self) {
+    fn push_weights(&mut self) {
         let first = self.left.pop_front();
-        self.steps.extend(first.map(PipelineStep::alone));
+        self.steps.extend(first.map(PipelineStep::single_pass));
     }
 }

@@ -35,7 +35,7 @@ impl PipelineSchedule {
         let passes = u64::from(micro_batches) * u64::from(self.chunks());
         slowest.times(passes.saturating_sub(1))
             + through
-            + self.waits(slowest, through, micro_batches)
+            + self.ideal_waits(slowest, through, micro_batches)
     }
 
     /// Returns the pipeline bubble of equal stages as a fraction of their computation:
@@ -60,7 +60,7 @@ impl PipelineSchedule {
         }
         // With passes of length 1, the ideal time is a number of passes.
         let all = Span(u64::from(stages));
-        let waits = self.waits(Span(1), all, micro_batches);
+        let waits = self.ideal_waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches)))
     }
@@ -109,7 +109,7 @@ impl PipelineSchedule {
         }
     }
 
-    fn waits(&self, slowest: Span, through: Span, micro_batches: u32) -> Span {
+    fn ideal_waits(&self, slowest: Span, through: Span, micro_batches: u32) -> Span {
         match self {
             Self::LayerWise { layers } => {
                 let busy = slowest.times(micro_batches.into());

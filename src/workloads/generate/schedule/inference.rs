@@ -5,7 +5,7 @@
 
 use super::ScheduleShape;
 
-pub(super) fn shape(micro_batches: u32) -> ScheduleShape {
+pub(super) fn inference_shape(micro_batches: u32) -> ScheduleShape {
     ScheduleShape {
         chunks: 1,
         micro_batches_per_turn: micro_batches,

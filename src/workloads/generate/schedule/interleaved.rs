@@ -6,9 +6,13 @@
 //! S micro-batches all forward passes are in the warm-up.
 
 use super::ScheduleShape;
-use crate::generate::{GenerateError, check_at_least, refused};
+use crate::generate::{GenerateError, check_at_least, option_refused};
 
-pub(super) fn check(chunks: u32, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+pub(super) fn check_interleaved(
+    chunks: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> Result<(), GenerateError> {
     check_at_least("chunks", chunks, 2)?;
     let over = micro_batches % stages;
     if over == 0 {
@@ -23,10 +27,15 @@ pub(super) fn check(chunks: u32, stages: u32, micro_batches: u32) -> Result<(), 
     let why = format!(
         "a multiple of the {stages} stages, because interleaved chunks change after that many micro-batches: {next}"
     );
-    Err(refused("micro_batches", micro_batches, why))
+    Err(option_refused("micro_batches", micro_batches, why))
 }
 
-pub(super) fn shape(chunks: u32, stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
+pub(super) fn interleaved_shape(
+    chunks: u32,
+    stage: u32,
+    stages: u32,
+    micro_batches: u32,
+) -> ScheduleShape {
     let forwards = u64::from(chunks) * u64::from(micro_batches);
     let ahead = u64::from(stages - stage - 1) * 2 + u64::from(chunks - 1) * u64::from(stages);
     ScheduleShape {

@@ -8,7 +8,7 @@
 
 use super::ScheduleShape;
 
-pub(super) fn shape(layers: u32, micro_batches: u32) -> ScheduleShape {
+pub(super) fn layer_wise_shape(layers: u32, micro_batches: u32) -> ScheduleShape {
     ScheduleShape {
         chunks: layers,
         micro_batches_per_turn: micro_batches,

@@ -5,7 +5,7 @@
 
 use super::ScheduleShape;
 
-pub(super) fn shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
+pub(super) fn one_f_one_b_shape(stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
     ScheduleShape {
         chunks: 1,
         micro_batches_per_turn: micro_batches,

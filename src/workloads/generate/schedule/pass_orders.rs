@@ -206,7 +206,7 @@ impl PassOrders {
                 .iter()
                 .map(|(_, (first, second))| PipelineStep {
                     beside: second.map(pass),
-                    ..PipelineStep::alone(pass(*first))
+                    ..PipelineStep::single_pass(pass(*first))
                 })
                 .collect();
             mark_completed(&mut own);
@@ -254,7 +254,7 @@ impl PassOrders {
                 return Err(PassOrderError {
                     line: stage + 1,
                     cell: Some(column),
-                    found: format!("{part}{}{micro_batch}", letter(kind)),
+                    found: format!("{part}{}{micro_batch}", pass_letter(kind)),
                     expected: match again {
                         true => "each pass once".to_owned(),
                         false => "each pass after the pass of the same micro-batch that it needs"
@@ -333,7 +333,7 @@ impl PassOrders {
         Err(PassOrderError {
             line: stage + 1,
             cell: Some(column),
-            found: format!("{part}{}{micro_batch}", letter(kind)),
+            found: format!("{part}{}{micro_batch}", pass_letter(kind)),
             expected: "an order without a deadlock; here stages wait for one another".to_owned(),
         })
     }
@@ -359,29 +359,29 @@ impl PassOrders {
     }
 
     /// The stages of the first and the last part.
-    pub(super) fn ends(&self) -> [u32; 2] {
+    pub(super) fn end_stages(&self) -> [u32; 2] {
         let ends = [self.places.first(), self.places.last()];
         ends.map(|place| place.map_or(0, |(stage, _)| *stage))
     }
 
     /// Steps of a stage.
-    pub(super) fn steps(&self, stage: u32) -> Vec<PipelineStep> {
+    pub(super) fn steps_of_stage(&self, stage: u32) -> Vec<PipelineStep> {
         self.steps[stage as usize].clone()
     }
 
     /// The part of the model that is a chunk of a stage.
-    pub(super) fn part(&self, stage: u32, chunk: u32) -> u32 {
+    pub(super) fn part_of_chunk(&self, stage: u32, chunk: u32) -> u32 {
         self.parts[stage as usize][chunk as usize]
     }
 
     /// The stage and chunk of a part.
-    pub(super) fn place(&self, part: u32) -> (u32, u32) {
+    pub(super) fn chunk_of_part(&self, part: u32) -> (u32, u32) {
         self.places[part as usize]
     }
 }
 
 /// The letter of a kind of pass.
-fn letter(kind: PassKind) -> char {
+fn pass_letter(kind: PassKind) -> char {
     match kind {
         PassKind::Forward => 'F',
         PassKind::Backward => 'B',
@@ -391,12 +391,12 @@ fn letter(kind: PassKind) -> char {
 }
 
 /// Formats a step as a cell; `part` maps a chunk to its part of the model.
-pub(super) fn cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
+pub(super) fn format_cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
     let one = |pass: &PipelinePass| {
         format!(
             "{}{}{}",
             part(pass.chunk),
-            letter(pass.kind),
+            pass_letter(pass.kind),
             pass.micro_batch
         )
     };

@@ -24,7 +24,7 @@ struct CountedSteps {
 
 impl ScheduleShape {
     /// Number of forward passes of a stage.
-    pub(super) fn forwards(&self, micro_batches: u32) -> u64 {
+    pub(super) fn forward_count(&self, micro_batches: u32) -> u64 {
         u64::from(micro_batches) * u64::from(self.chunks)
     }
 
@@ -46,8 +46,8 @@ impl ScheduleShape {
 }
 
 impl StepIter {
-    pub(super) fn counted(shape: ScheduleShape, micro_batches: u32) -> Self {
-        let forwards = shape.forwards(micro_batches);
+    pub(super) fn from_shape(shape: ScheduleShape, micro_batches: u32) -> Self {
+        let forwards = shape.forward_count(micro_batches);
         Self(StepSource::Counted(CountedSteps {
             shape,
             micro_batches,
@@ -57,7 +57,7 @@ impl StepIter {
         }))
     }
 
-    pub(super) fn listed(steps: Vec<PipelineStep>) -> Self {
+    pub(super) fn from_steps(steps: Vec<PipelineStep>) -> Self {
         Self(StepSource::Listed(steps.into_iter()))
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{PassKind, PipelinePass};
 
-fn pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
+fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     PipelinePass {
         kind,
         micro_batch,
@@ -14,22 +14,22 @@ fn pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
 /// Returns the steps of ZB-H1: the order of 1F1B, in which stage i of S computes weight gradients i
 /// micro-batches late, so that every stage stores the activations of at most S micro-batches, like
 /// the first stage in 1F1B.
-pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
+pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
     let mut forwards = 0..micro_batches;
     let mut weights = 0..micro_batches;
-    let forward = |micro_batch| pass(PassKind::Forward, micro_batch, 0);
+    let forward = |micro_batch| pipeline_pass(PassKind::Forward, micro_batch, 0);
     order.extend(forwards.by_ref().take(warm_up as usize).map(forward));
     for micro_batch in 0..micro_batches {
         order.extend(forwards.next().map(forward));
-        order.push(pass(PassKind::InputGradient, micro_batch, 0));
+        order.push(pipeline_pass(PassKind::InputGradient, micro_batch, 0));
         if micro_batch >= stage {
             let late = weights.next();
-            order.extend(late.map(|late| pass(PassKind::WeightGradient, late, 0)));
+            order.extend(late.map(|late| pipeline_pass(PassKind::WeightGradient, late, 0)));
         }
     }
-    order.extend(weights.map(|late| pass(PassKind::WeightGradient, late, 0)));
+    order.extend(weights.map(|late| pipeline_pass(PassKind::WeightGradient, late, 0)));
     order
 }
 
@@ -37,7 +37,7 @@ pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePas
 /// i-th part from the back, so that the path of a micro-batch is a V. The warm-up fills the V from
 /// its tip; then each forward pass is followed by both backward passes of a chunk, and weight
 /// gradients fill the end.
-pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
+pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
     // The next micro-batch of each chunk, by kind: forward, input gradients, weight gradients.
     let mut next = [[0_u32; 2]; 3];
@@ -51,7 +51,7 @@ pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass
         };
         let count = &mut next[row][chunk as usize];
         if *count < micro_batches {
-            order.push(pass(kind, *count, chunk));
+            order.push(pipeline_pass(kind, *count, chunk));
         }
         *count += 1;
     };

@@ -16,7 +16,7 @@ impl DeviceGrid {
     }
 
     /// Returns the digit of a position that selects the shard along `axis`.
-    pub(super) fn digit(&self, axis: OperatorAxis) -> MeshAxis {
+    pub(super) fn axis_digit(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
             if one == axis {
@@ -28,9 +28,9 @@ impl DeviceGrid {
     }
 
     /// Returns the groups of positions that differ only in `over`.
-    pub(super) fn groups(&self, over: &[OperatorAxis]) -> MemberPartition {
+    pub(super) fn groups_over(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
-        let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.digit(axis)).collect();
+        let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.axis_digit(axis)).collect();
         MemberPartition::over(&digits, count)
     }
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     fn groups(grid: &DeviceGrid, over: &[OperatorAxis]) -> Vec<Vec<u32>> {
-        let groups = grid.groups(over);
+        let groups = grid.groups_over(over);
         (0..groups.count()).map(|g| groups.members_of(g)).collect()
     }
 
@@ -76,8 +76,8 @@ mod tests {
         ]);
         let groups = groups(&grid, &[OperatorAxis::B, OperatorAxis::M]);
         assert_eq!(groups, [[0, 1, 4, 5], [2, 3, 6, 7]]);
-        assert_eq!(grid.digit(OperatorAxis::B).part(6), 1);
-        assert_eq!(grid.digit(OperatorAxis::N).part(6), 1);
-        assert_eq!(grid.digit(OperatorAxis::M).part(6), 0);
+        assert_eq!(grid.axis_digit(OperatorAxis::B).part(6), 1);
+        assert_eq!(grid.axis_digit(OperatorAxis::N).part(6), 1);
+        assert_eq!(grid.axis_digit(OperatorAxis::M).part(6), 0);
     }
 }

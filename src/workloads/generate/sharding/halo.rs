@@ -19,14 +19,14 @@ pub(super) struct WindowRows {
 
 impl WindowRows {
     /// Returns the input rows of part `part` of `parts`.
-    pub(super) fn own(&self, part: u32, parts: u32) -> Range<u64> {
+    pub(super) fn own_rows(&self, part: u32, parts: u32) -> Range<u64> {
         let each = self.inputs / u64::from(parts);
         u64::from(part) * each..(u64::from(part) + 1) * each
     }
 
     /// Returns the input rows that the windows of part `part` of `parts` reach, from the first to
-    /// the last row, including gaps between windows; empty if all windows are in the padding.
-    pub(super) fn needed(&self, part: u32, parts: u32) -> Range<u64> {
+    /// the last row, including gaps between windows (empty if all windows are in the padding).
+    pub(super) fn needed_rows(&self, part: u32, parts: u32) -> Range<u64> {
         let [inputs, kernel, stride, padding] =
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);

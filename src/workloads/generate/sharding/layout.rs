@@ -23,7 +23,9 @@ mod redistribution;
 mod tests;
 
 pub use partition::MemberPartition;
-pub use redistribution::{Redistribution, ShardMessage, redistribute, reduce_scatter_groups};
+pub use redistribution::{
+    Redistribution, ShardMessage, plan_redistribution, reduce_scatter_groups,
+};
 
 /// A digit of a member's number: the axis is split into `parts` equal shards, and the member has shard `member / stride
 /// % parts`.
@@ -100,23 +102,23 @@ impl ShardLayout {
 
     /// Number of different shards of the result. A member has one shard.
     pub fn parts(&self) -> u64 {
-        self.axes()
+        self.axis_digits()
             .iter()
             .fold(1, |all: u64, digit| all.saturating_mul(digit.parts.into()))
     }
 
-    fn axes(&self) -> [MeshAxis; 3] {
+    fn axis_digits(&self) -> [MeshAxis; 3] {
         [self.samples, self.rows, self.columns]
     }
 
     /// Returns the indices of `member`'s shard along the axes.
-    fn part(&self, member: u32) -> [u64; 3] {
-        self.axes().map(|digit| digit.part(member).into())
+    fn shard_indices(&self, member: u32) -> [u64; 3] {
+        self.axis_digits().map(|digit| digit.part(member).into())
     }
 
     /// Returns the row-major number of the shard with indices `part` along the axes.
-    fn cell(&self, part: [u64; 3]) -> u64 {
-        let axes = self.axes().into_iter();
+    fn shard_number(&self, part: [u64; 3]) -> u64 {
+        let axes = self.axis_digits().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {
             cell * u64::from(digit.parts) + part
         })

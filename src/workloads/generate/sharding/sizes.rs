@@ -1,7 +1,7 @@
 //! Totals of an operator, and the sizes that its degrees must divide.
 
 use super::halo::WindowRows;
-use super::{GenerateError, OperatorAxis, refused};
+use super::{GenerateError, OperatorAxis, option_refused};
 use crate::model::{AxisCut, OperatorSpec};
 
 /// Letters of degrees along the axes.
@@ -21,7 +21,7 @@ pub(super) enum AxisExtent {
 
 impl AxisExtent {
     /// Returns the numbers of shards that `axis` of `spec` admits with `batch` samples.
-    fn of(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
+    fn of_axis(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
         }
@@ -85,7 +85,7 @@ impl OperatorTotals {
         });
         Self {
             order,
-            extents: OperatorAxis::ALL.map(|axis| AxisExtent::of(spec, axis, batch)),
+            extents: OperatorAxis::ALL.map(|axis| AxisExtent::of_axis(spec, axis, batch)),
             flops: batched(products.fold(0, u128::saturating_add)),
             outputs: if_any(spec.sums() || spec.looks_up(), spec.volumes(&spec.outputs)),
             inputs: if_any(spec.sums(), spec.volumes(&spec.inputs)),
@@ -101,11 +101,17 @@ impl OperatorTotals {
     }
 
     /// Checks that `axis` can be split into `degree` shards; the error suggests valid degrees.
-    pub(super) fn check(&self, axis: OperatorAxis, degree: u32) -> Result<(), GenerateError> {
+    pub(super) fn check_degree(
+        &self,
+        axis: OperatorAxis,
+        degree: u32,
+    ) -> Result<(), GenerateError> {
         let letter = LETTERS[axis as usize];
         let sizes = match &self.extents[axis as usize] {
             AxisExtent::Whole(_) if degree == 1 => return Ok(()),
-            AxisExtent::Whole(why) => return Err(refused(letter, degree, format!("1, for {why}"))),
+            AxisExtent::Whole(why) => {
+                return Err(option_refused(letter, degree, format!("1, for {why}")));
+            }
             AxisExtent::Divisors(sizes) => sizes,
         };
         let degree = u64::from(degree);
@@ -133,6 +139,6 @@ impl OperatorTotals {
             (None, None) => String::new(),
         };
         let expected = format!("a divisor of {named}, for parts are equal{near}");
-        Err(refused(letter, degree, expected))
+        Err(option_refused(letter, degree, expected))
     }
 }

@@ -113,22 +113,22 @@ impl TrainingGenerator {
     }
 
     /// Number of members of `stage` for which one adapter exchanges messages.
-    pub(super) fn share(&self, stage: u32) -> u32 {
+    pub(super) fn adapter_share(&self, stage: u32) -> u32 {
         self.adapters_of(stage).map_or(1, |own| own.size)
     }
 
     /// Returns true if the member at `place` exchanges messages with other stages.
     pub(super) fn is_adapter(&self, place: RankCoordinates) -> bool {
-        place.tensor.is_multiple_of(self.share(place.stage))
+        place.tensor.is_multiple_of(self.adapter_share(place.stage))
     }
 
     /// Returns the layer of part `at`, and the index in its program of `kind`, of the sum that
     /// adapters compute instead of the group; `None` if there is none.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
-        let layers = self.layers(at);
+        let layers = self.layers_of_part(at);
         let (layer, is_edge) = match kind {
-            PassKind::Forward => (layers.end - 1, at + 1 == self.parts()),
+            PassKind::Forward => (layers.end - 1, at + 1 == self.part_count()),
             PassKind::Backward => (layers.start, at == 0),
             // The plan rejects adapters with split backward passes.
             PassKind::InputGradient | PassKind::WeightGradient => return None,
@@ -136,6 +136,6 @@ impl TrainingGenerator {
         if is_edge || sums == AdapterSums::Source {
             return None;
         }
-        last_sum(self.lowered(layer).program(kind, 0)).map(|sum| (layer, sum))
+        last_sum(self.lowered_layer(layer).program(kind, 0)).map(|sum| (layer, sum))
     }
 }

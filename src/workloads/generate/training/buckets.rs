@@ -50,7 +50,7 @@ pub(super) struct GradientBucket {
 
 /// Returns the numbers of weights of an operator that does `work`, in the order in which their
 /// gradients are produced.
-pub(super) fn found(work: &OperatorKind) -> [u64; 2] {
+pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
     let spec = work.spec();
     let mut each = spec.gradients(false).map(|count| count as u64);
     [each.next(), each.next()].map(Option::unwrap_or_default)
@@ -179,12 +179,18 @@ mod tests {
             bias,
             tied,
         };
-        assert_eq!(found(&linear(true, false)), [5, 15]);
-        assert_eq!(found(&linear(false, false)), [15, 0]);
-        assert_eq!(found(&linear(true, true)), [5, 0]);
-        assert_eq!(found(&linear(false, true)), [0, 0]);
+        assert_eq!(weights_by_gradient(&linear(true, false)), [5, 15]);
+        assert_eq!(weights_by_gradient(&linear(false, false)), [15, 0]);
+        assert_eq!(weights_by_gradient(&linear(true, true)), [5, 0]);
+        assert_eq!(weights_by_gradient(&linear(false, true)), [0, 0]);
         let width = 7;
         let norm = |bias| OperatorKind::Norm { rows, width, bias };
-        assert_eq!((found(&norm(true)), found(&norm(false))), ([7, 7], [7, 0]));
+        assert_eq!(
+            (
+                weights_by_gradient(&norm(true)),
+                weights_by_gradient(&norm(false))
+            ),
+            ([7, 7], [7, 0])
+        );
     }
 }

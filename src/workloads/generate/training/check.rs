@@ -5,7 +5,7 @@ use super::context_shards;
 use super::dataflow::is_derived;
 use super::emit::MOST_PIECES;
 use super::local_experts;
-use super::padded_heads::padded;
+use super::padded_heads::pad_heads;
 use super::stage_cuts::chunk_starts;
 use super::tensor_cut;
 use crate::generate::plan::{
@@ -13,7 +13,7 @@ use crate::generate::plan::{
     SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
-use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
+use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_refused};
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
@@ -22,24 +22,24 @@ use chakram_base::ids::MAX_NPUS;
 const MOST_MEMBERS: u64 = 1 << 12;
 
 /// Checks that `plan` can distribute `model`, and returns the number of micro-batches of a step.
-pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
+pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
-    degrees(plan)?;
+    check_degrees(plan)?;
     plan.check_tiles()?;
     all_layers(model, plan)?;
-    let micro_batches = batch(plan)?;
+    let micro_batches = check_batch(plan)?;
     plan.schedule.check(plan.pipeline, micro_batches)?;
     plan.check_together()?;
-    layers(model, plan)?;
-    local_experts::check(model, plan)?;
-    context_shards::check(model, plan)?;
-    let model = &*padded(model, plan)?;
+    check_layers(model, plan)?;
+    local_experts::check_expert_degrees(model, plan)?;
+    context_shards::check_context_degree(model, plan)?;
+    let model = &*pad_heads(model, plan)?;
     let derived = is_derived(model, plan);
     if plan.operators.is_empty() {
-        tensor(model, plan)?;
+        check_tensor_degree(model, plan)?;
     }
     if derived || !plan.operators.is_empty() {
-        operators(model, plan)?;
+        check_operators(model, plan)?;
     }
     tile_fits(model, plan)?;
     tied_last(model, plan, micro_batches)?;
@@ -51,7 +51,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
         i32::MAX as u64,
         "fewer steps or micro-batches",
     )?;
-    amounts(model, plan)?;
+    check_amounts(model, plan)?;
     let nodes = nodes_at_most(model, plan, micro_batches);
     check_limit(
         "nodes of one rank of every stage",
@@ -91,7 +91,7 @@ fn tied_last(
          {}",
         model.name
     );
-    Err(refused("pass_orders", "others", expected))
+    Err(option_refused("pass_orders", "others", expected))
 }
 
 /// Rejects SRAM smaller than the smallest tile of a product: a row of inputs, a column of weights
@@ -121,7 +121,7 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
         "at least {tile} B for a tile of {}: a row of {row} inputs, a column of weights of equal length, and their result",
         widest.name
     );
-    Err(refused("sram", format!("{sram} B"), expected))
+    Err(option_refused("sram", format!("{sram} B"), expected))
 }
 
 /// Upper bound of the nodes of one rank of every stage together.
@@ -162,7 +162,7 @@ const STATE: u128 = 96;
 
 /// Rejects amounts whose sums could overflow later: sums of FLOPs fit in 128 bits, and a rank's bytes at one moment of
 /// a pass fit in 64. The bounds use the whole model, because a rank never has more of an operator than the model.
-fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
     let fewer = "a smaller micro-batch";
@@ -215,17 +215,17 @@ fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     )
 }
 
-fn degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let ranks = plan.ranks();
     if ranks > MAX_NPUS.into() {
         let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
-        return Err(refused("data x tensor x pipeline", ranks, expected));
+        return Err(option_refused("data x tensor x pipeline", ranks, expected));
     }
     for (axis, word) in ParallelAxis::ALL {
         if !plan.order.contains(axis) {
             let found = plan.order.map(|axis| axis.to_string()).join(",");
             let expected = format!("tp, dp and pp in some order; {word} is missing");
-            return Err(refused("order", found, expected));
+            return Err(option_refused("order", found, expected));
         }
     }
     if !plan.ranks.is_empty() {
@@ -235,13 +235,13 @@ fn degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
             let last = ranks.saturating_sub(1);
             let expected = format!("each rank from 0 to {last} once, at its position");
             let found = format!("a list of {}", plan.ranks.len());
-            return Err(refused("ranks", found, expected));
+            return Err(option_refused("ranks", found, expected));
         }
     }
     Ok(())
 }
 
-fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
+fn check_batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     // Computed in 128 bits, because the options are not bounded yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
@@ -249,7 +249,7 @@ fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
             "a multiple of data x micro_batch, {} x {} = {at_once}",
             plan.data, plan.micro_batch
         );
-        return Err(refused("batch", plan.batch, expected));
+        return Err(option_refused("batch", plan.batch, expected));
     }
     let count = u128::from(plan.batch) / at_once;
     let most = u64::from(u32::MAX);
@@ -257,19 +257,23 @@ fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     Ok(count as u32)
 }
 
-fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let count = model.layers.len();
     if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
-        return Err(refused("model", &model.name, "layers with operators"));
+        return Err(option_refused(
+            "model",
+            &model.name,
+            "layers with operators",
+        ));
     }
     let chunks = plan.schedule.chunks();
     let parts = u64::from(plan.schedule.parts(plan.pipeline));
     if let (PipelineSchedule::LayerWise { .. }, true) = (&plan.schedule, plan.pipeline > 1) {
         let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
-        return Err(refused("pipeline", plan.pipeline, expected));
+        return Err(option_refused("pipeline", plan.pipeline, expected));
     }
     if !plan.stages.is_empty() {
-        return stages(plan, count, parts);
+        return check_stages(plan, count, parts);
     }
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return Ok(());
@@ -293,7 +297,7 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             model.name,
             describe_layers(model)
         );
-        return Err(refused("pipeline", plan.pipeline, expected));
+        return Err(option_refused("pipeline", plan.pipeline, expected));
     }
     debug_assert!(chunk_starts(model, plan).is_sorted());
     Ok(())
@@ -314,7 +318,7 @@ fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), Ge
         plan.schedule.chunks(),
         plan.split
     );
-    Err(refused("pipeline", plan.pipeline, expected))
+    Err(option_refused("pipeline", plan.pipeline, expected))
 }
 
 /// Returns a summary of a model's layers for messages.
@@ -362,16 +366,16 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
         return Ok(());
     }
     let expected = format!("all layers of {}, {}", model.name, describe_layers(model));
-    Err(refused("stages", format!("{said} layers"), expected))
+    Err(option_refused("stages", format!("{said} layers"), expected))
 }
 
 /// Rejects stages that are not consecutive ranges of layers, and too few or too many stages. Stages
 /// cover all layers ([`all_layers`]), so consecutive ranges end with the last layer.
-fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
+fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
         let expected = format!("{parts} ranges, one for each stage and chunk");
-        return Err(refused("stages", found, expected));
+        return Err(option_refused("stages", found, expected));
     }
     let mut next = 0;
     for (i, [first, last]) in plan.stages.iter().enumerate() {
@@ -379,16 +383,20 @@ fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), Genera
             let expected = format!(
                 "at index {i} a range that begins with layer {next} and ends before layer {count}"
             );
-            return Err(refused("stages", format!("{first}-{last}"), expected));
+            return Err(option_refused(
+                "stages",
+                format!("{first}-{last}"),
+                expected,
+            ));
         }
         next = last + 1;
     }
     Ok(())
 }
 
-fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
-        divide(model, [(*members).into(); 2])?;
+        check_divisibility(model, [(*members).into(); 2])?;
     }
     let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
     let mut operators = model.runs().flat_map(|run| &run[0].operators);
@@ -398,7 +406,7 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             "one degree for the first and the last stage, which both have the embedding's table of {}",
             model.name
         );
-        return Err(refused(
+        return Err(option_refused(
             "stage_tensor",
             format!("{first} and {last}"),
             expected,
@@ -413,14 +421,17 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
             "false: the {} tokens of a sample are no multiple of tensor = {members}",
             model.sequence
         );
-        return Err(refused("sequence_parallel", "true", expected));
+        return Err(option_refused("sequence_parallel", "true", expected));
     }
-    divide(model, [members, plan.tensor_of_experts().into()])
+    check_divisibility(model, [members, plan.tensor_of_experts().into()])
 }
 
 /// Checks that every operator can be sharded among `members` as the model requires, and operators of experts, including
 /// those between them, among `expert_members`.
-fn divide(model: &Model, [members, expert_members]: [u64; 2]) -> Result<(), GenerateError> {
+fn check_divisibility(
+    model: &Model,
+    [members, expert_members]: [u64; 2],
+) -> Result<(), GenerateError> {
     let mut own = members;
     for operator in model.runs().flat_map(|run| &run[0].operators) {
         let spec = operator.work.spec();
@@ -429,22 +440,22 @@ fn divide(model: &Model, [members, expert_members]: [u64; 2]) -> Result<(), Gene
         } else if spec.sums() || spec.exchange.is_some() {
             own = members;
         }
-        tensor_cut::divides(operator, operator.cut, own)?;
+        tensor_cut::check_divides(operator, operator.cut, own)?;
     }
     Ok(())
 }
 
 /// Checks that operators with separate degrees exist, and that the degrees are compatible with the rest of the plan.
-fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
              go to the next stage without resharding";
-        return Err(refused("scatter_gather", "true", expected));
+        return Err(option_refused("scatter_gather", "true", expected));
     }
     if plan.adapter_sums == AdapterSums::Destination {
         let expected =
             "source where operators have degrees, or a cut that the model does not state";
-        return Err(refused("adapter_sums", plan.adapter_sums, expected));
+        return Err(option_refused("adapter_sums", plan.adapter_sums, expected));
     }
     check_limit(
         "members of a tensor group if operators have their own degrees",
@@ -462,7 +473,11 @@ fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
                 "an operator of {}, such as {}; `*` stands for any letters, and `layer/operator` for one of a layer",
                 model.name, model.layers[0].operators[0].name
             );
-            return Err(refused("operator", format!("{:?}", one.name), expected));
+            return Err(option_refused(
+                "operator",
+                format!("{:?}", one.name),
+                expected,
+            ));
         }
         if one.degrees.devices() != plan.tensor.into() {
             let found = one.degrees.devices();
@@ -470,7 +485,7 @@ fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
                 "{}, the plan's tensor degree, as the product of b, m, n and k of {:?}",
                 plan.tensor, one.name
             );
-            return Err(refused("operator", found, expected));
+            return Err(option_refused("operator", found, expected));
         }
     }
     Ok(())
@@ -478,7 +493,7 @@ fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
 
 /// Checks that there are enough tags for the messages between members of a tensor group, and that node counts suffice
 /// for a rank.
-pub(super) fn messages(
+pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,
     slots: u32,

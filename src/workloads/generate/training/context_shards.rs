@@ -15,12 +15,12 @@
 //! and compute parts of their gradients, which are summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
 use std::borrow::Cow;
 
 /// Returns `model` with only the tokens of one rank.
-pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
+pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
         return model;
@@ -40,15 +40,15 @@ pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m
                 work @ (OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. }),
                 ContextExchange::AllToAll,
             ) => {
-                divide(work, OperatorAxis::N, shards);
+                divide_axis(work, OperatorAxis::N, shards);
             }
-            (work, _) => divide(work, OperatorAxis::M, shards),
+            (work, _) => divide_axis(work, OperatorAxis::M, shards),
         }
     }
     Cow::Owned(model)
 }
 
-fn divide(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
+fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
     let sizes = work.sizes_mut().into_iter();
     sizes
         .filter(|(cut, _)| *cut == axis)
@@ -58,7 +58,7 @@ fn divide(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
 /// Returns the bytes of a context group's exchanges around an operator, of queries and of keys and
 /// values, for a rank's own tokens. `sample` is the bytes of one number over all samples of a
 /// micro-batch.
-pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
+pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.volume(axes).saturating_mul(sample);
         u64::try_from(all).unwrap_or(u64::MAX)
@@ -69,15 +69,18 @@ pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
 }
 
 /// Rejects a degree that does not divide the tokens or heads of `model`, and models for which no rule is known.
-pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+pub(super) fn check_context_degree(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<(), GenerateError> {
     let shards = u64::from(plan.context);
     if shards == 1 {
         return Ok(());
     }
-    let wrong = |expected: String| Err(refused("context", plan.context, expected));
+    let wrong = |expected: String| Err(option_refused("context", plan.context, expected));
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full where tokens of a sequence are shared out";
-        return Err(refused("recompute", plan.recompute, expected));
+        return Err(option_refused("recompute", plan.recompute, expected));
     }
     let operators = || model.runs().flat_map(|run| &run[0].operators);
     if !operators().any(|one| one.work.spec().attends()) {

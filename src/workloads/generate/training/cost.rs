@@ -32,7 +32,7 @@ mod router;
 mod unfused;
 
 pub(super) use kernel::{LoweredKernel, OperatorKernels};
-use kernel::{bytes, chain, gemm, kernel};
+use kernel::{build_kernel, gemm_shape, kernel_chain, to_bytes};
 pub(super) use linear::pair_bytes;
 
 /// Sizes that all kernels share.
@@ -75,13 +75,13 @@ impl CostParameters {
             work.without_dropout()
         };
         let spec = work.spec();
-        let mut kernels = self.of(&spec)?;
+        let mut kernels = self.kernels_of_spec(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
-        let saved = |one: u64| bytes(u128::from(self.samples) * u128::from(one));
+        let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
         // Scores are counted separately, because selective recomputation drops only scores.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
-        if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.quantizes()) {
+        if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.casts_operands()) {
             // The cast tensor is kept, not the original.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
@@ -142,30 +142,30 @@ impl CostParameters {
         set(kernels.weights.as_mut(), gradient);
     }
 
-    fn of(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+    fn kernels_of_spec(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         match spec.kernels {
             KernelSpec::Products if spec.is_linear() => {
                 let [rows, inputs, outputs] = ['m', 'k', 'n'].map(|axis| spec.extent(axis).into());
                 let bias = spec.weights.iter().any(|one| !one.axes.contains('k'));
                 let experts = spec.expert_weights().max(1).into();
-                let sizes = [self.rows(rows), inputs, outputs];
+                let sizes = [self.row_count(rows), inputs, outputs];
                 match self.one_by_one && experts > 1 {
                     true => self.linear_of_each(sizes, experts, bias),
-                    false => self.linear(sizes, experts, bias),
+                    false => self.linear_kernels(sizes, experts, bias),
                 }
             }
-            KernelSpec::Products => self.products(spec),
+            KernelSpec::Products => self.product_kernels(spec),
             KernelSpec::Router {
                 sigmoid,
                 biased,
                 grouped,
-            } => self.router(spec, [sigmoid, biased, grouped]),
+            } => self.router_kernels(spec, [sigmoid, biased, grouped]),
             KernelSpec::LatentUp => self.latent_up(spec),
             KernelSpec::Attention {
                 rotary,
                 dropout,
                 qk_norm,
-            } => self.attention(spec, dropout, [rotary, qk_norm]),
+            } => self.attention_kernels(spec, dropout, [rotary, qk_norm]),
             KernelSpec::Moving { fused, one_by_one } => {
                 let fuses = if spec.reduces_columns() {
                     self.loss == LossKernel::Fused
@@ -173,24 +173,24 @@ impl CostParameters {
                     self.elementwise != ElementwiseKernels::Eager
                 };
                 let kernels = one_by_one.filter(|_| !fuses).unwrap_or(fused);
-                self.moving(spec, &kernels)
+                self.moving_kernels(spec, &kernels)
             }
         }
     }
 
     /// Returns the rows of all samples of a micro-batch.
-    fn rows(&self, of_sample: u128) -> u128 {
+    fn row_count(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
     /// Returns the sizes of the tensor over `axes` for all samples, with all row axes merged into
     /// one.
-    fn sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
+    fn tensor_sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();
         let others = axes.chars().filter(|axis| !is_row(axis));
         let others = others.map(|axis| spec.extent(axis).into());
-        [self.rows(spec.volume(&rows))]
+        [self.row_count(spec.volume(&rows))]
             .into_iter()
             .chain(others)
             .collect()

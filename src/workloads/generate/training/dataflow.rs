@@ -33,7 +33,7 @@ use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
 use crate::generate::sharding::{
     MeshAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
 };
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use crate::model::{
     ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
@@ -142,7 +142,8 @@ impl<'p> DataflowTracer<'p> {
                 way.main
             };
             let spec = operator.work.spec();
-            let (cutting, windows) = self.cutting(&layer.name, operator, &spec, stands.as_ref())?;
+            let (cutting, windows) =
+                self.operator_sharding(&layer.name, operator, &spec, stands.as_ref())?;
             let need = cutting.input_layout(&spec);
             let gives = ShardedActivation {
                 layout: cutting.output_layout(),
@@ -153,8 +154,8 @@ impl<'p> DataflowTracer<'p> {
                     || spec.is_by_column() && stands.is_some_and(|held| held.image),
                 produced_by: Some(i),
             };
-            let sources = way.sources(operator, &spec);
-            let inputs = way.pass(operator, &spec, need, gives, self.members);
+            let sources = way.input_sources(operator, &spec);
+            let inputs = way.advance_past(operator, &spec, need, gives, self.members);
             let beside = matches!(spec.role, ChainRole::Table | ChainRole::Beside);
             tables += u32::from(beside);
             steps.push(ShardedOperator {
@@ -178,16 +179,16 @@ impl<'p> DataflowTracer<'p> {
             .map(|held| ShardedActivation {
                 produced_by: None,
                 partial_over: None,
-                layout: self.scattered(&held),
+                layout: self.output_layout(&held),
                 ..held
             })
-            .ok_or_else(|| refused("model", &layer.name, "a layer with operators"))?;
+            .ok_or_else(|| option_refused("model", &layer.name, "a layer with operators"))?;
         Ok(LayerDataflow { steps, end })
     }
 
     /// Returns the layout of a layer's output: with sequence parallelism, a sum over all members is
     /// scattered, so that each member has its tokens.
-    fn scattered(&self, held: &ShardedActivation) -> ShardLayout {
+    fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
         let scatters = self.sequence && held.partial_over == Some(all) && !held.image;
@@ -202,7 +203,7 @@ impl<'p> DataflowTracer<'p> {
     }
 
     /// Derives Megatron's split of an operator, for a model that gives none.
-    fn derived(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
+    fn derive_split(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.divides(axis, members);
@@ -227,7 +228,7 @@ impl<'p> DataflowTracer<'p> {
     }
 
     /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
-    fn cutting(
+    fn operator_sharding(
         &self,
         layer: &str,
         operator: &LayerOperator,
@@ -237,7 +238,7 @@ impl<'p> DataflowTracer<'p> {
         // Searches from the back, so that later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
-            return self.by_default(operator, spec, before);
+            return self.default_sharding(operator, spec, before);
         };
         // Channels of images are normalised independently.
         let image = before.is_some_and(|held| held.image);
@@ -254,7 +255,7 @@ impl<'p> DataflowTracer<'p> {
             },
             other => other,
         };
-        let sharding = OperatorSharding::of(
+        let sharding = OperatorSharding::from_spec(
             free.as_ref().unwrap_or(spec),
             self.samples,
             own.degrees,
@@ -274,18 +275,18 @@ impl<'p> DataflowTracer<'p> {
                     "a divisor of the {} channels before operator {} of {layer}",
                     held.columns, operator.name
                 );
-                return Err(refused("k", parts, expected));
+                return Err(option_refused("k", parts, expected));
             }
         }
         let windows = (cutting.rows.parts > 1 && spec.extent('h') > 0).then_some(sharding);
         if windows.is_some() && !cutting.shares_windows(&operator.work) {
             let expected = "1, because the padding is as large as the rows that a window for one output row covers";
-            return Err(whose(refused("m", cutting.rows.parts, expected)));
+            return Err(whose(option_refused("m", cutting.rows.parts, expected)));
         }
         Ok((cutting, windows))
     }
 
-    fn by_default(
+    fn default_sharding(
         &self,
         operator: &LayerOperator,
         spec: &OperatorSpec,
@@ -295,7 +296,7 @@ impl<'p> DataflowTracer<'p> {
         let all = MeshAxis::new(self.members, 1);
         let mut cutting = ShardSpec::WHOLE;
         let cut = match self.derives {
-            true => self.derived(spec, before),
+            true => self.derive_split(spec, before),
             false => operator.cut,
         };
         // Neighbours share an expert; other members have other copies of tokens.
@@ -306,12 +307,12 @@ impl<'p> DataflowTracer<'p> {
         });
         match cut {
             TensorSplit::ColumnParallel => {
-                tensor_cut::divides(operator, cut, within.parts.into())?;
+                tensor_cut::check_divides(operator, cut, within.parts.into())?;
                 cutting.outputs = within;
                 return Ok((cutting, None));
             }
             TensorSplit::RowParallel => {
-                tensor_cut::divides(operator, cut, within.parts.into())?;
+                tensor_cut::check_divides(operator, cut, within.parts.into())?;
                 cutting.inputs = within;
                 return Ok((cutting, None));
             }
@@ -337,7 +338,7 @@ impl<'p> DataflowTracer<'p> {
         let between = cut == TensorSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
         if spec.attends() {
-            tensor_cut::divides(operator, TensorSplit::InsideRegion, parts)?;
+            tensor_cut::check_divides(operator, TensorSplit::InsideRegion, parts)?;
         }
         // Vocabularies are padded, so classes always divide.
         let classes = spec.reduces_columns() && between;
@@ -383,7 +384,7 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 
 impl DataflowCursor {
     /// Returns the operators that produce the inputs of `operator`. Must be called before `pass`.
-    fn sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
+    fn input_sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
             _ if operator.around => self.around.iter().map(of).collect(),
@@ -399,7 +400,7 @@ impl DataflowCursor {
     }
 
     /// Advances past `operator`, and returns its inputs.
-    fn pass(
+    fn advance_past(
         &mut self,
         operator: &LayerOperator,
         spec: &OperatorSpec,
@@ -413,7 +414,7 @@ impl DataflowCursor {
         if operator.around {
             let input = take(self.around);
             if fork {
-                summed(&mut self.main, &need, members);
+                complete_sum(&mut self.main, &need, members);
             }
             self.around = Some(gives);
             return input.into_iter().collect();
@@ -441,7 +442,7 @@ impl DataflowCursor {
             ChainRole::Next => take(self.main).into_iter().collect(),
         };
         if fork {
-            summed(&mut self.around, &need, members);
+            complete_sum(&mut self.around, &need, members);
         }
         self.main = Some(gives);
         if matches!(spec.role, ChainRole::Join | ChainRole::Table)
@@ -454,7 +455,7 @@ impl DataflowCursor {
 }
 
 /// Completes the pending sum of `held` for its second consumer. After a reduce-scatter the layout is sharded.
-fn summed(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
+fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
         && reduce_scatter_groups(&held.layout, &[over], need, members).is_some()

@@ -9,7 +9,7 @@ use super::stage_cuts::chunk_starts;
 use super::tied_embedding::TiedEmbedding;
 use crate::generate::plan::{ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::MemberPartition;
-use crate::generate::{GenerateError, check_limit, refused};
+use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
 /// A layer that has been lowered.
@@ -32,7 +32,7 @@ fn whole_between(
     let shards = held.as_ref().map_or(1, |held| held.layout.parts());
     if unlike && shards > 1 {
         let expected = format!("equal degrees at layer {i}, whose input has {shards} shards");
-        return Err(refused("stage_tensor", "unlike degrees", expected));
+        return Err(option_refused("stage_tensor", "unlike degrees", expected));
     }
     Ok(())
 }
@@ -121,14 +121,14 @@ impl DistinctLayers {
         }
         if follow.derives && !cuts {
             let expected = format!("a number that divides sizes of operators of {}", model.name);
-            return Err(refused("tensor", plan.tensor, expected));
+            return Err(option_refused("tensor", plan.tensor, expected));
         }
         if plan.is_uneven() && (lowering.slots > 0 || !lowering.partitions.is_empty()) {
             let expected = format!(
                 "one degree for all stages, because members of a tensor group of {} exchange messages or form groups",
                 model.name
             );
-            return Err(refused("stage_tensor", "unlike degrees", expected));
+            return Err(option_refused("stage_tensor", "unlike degrees", expected));
         }
         let groups = lowering.partitions.len() as u128 * plan.ranks();
         let hint = "fewer different degrees of operators";

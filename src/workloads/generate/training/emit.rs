@@ -6,7 +6,9 @@
 //! lanes.
 
 use super::TrainingGenerator;
-use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add, merge};
+use super::program::{
+    LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add_bytes, merge_changes,
+};
 use super::residency::{SramPolicy, SramResidency};
 use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
@@ -90,11 +92,11 @@ struct StepNode<'n> {
 impl<'w, 's> RankEmitter<'w, 's> {
     pub fn new(plan: &'w TrainingGenerator, rank: u32, out: &'w mut TraceEmitter<'s>) -> Self {
         let place = plan.placement.place(rank);
-        let sram = plan.sram();
+        let sram = plan.sram_policy();
         Self {
             plan,
             out,
-            sram: sram.map(|sram| (sram, plan.residency(place.stage, &sram))),
+            sram: sram.map(|sram| (sram, plan.residency_of(place.stage, &sram))),
             place,
             rank,
             step: 0,
@@ -113,7 +115,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits all steps.
     pub fn run(&mut self) -> Result<(), TraceError> {
-        self.resident()?;
+        self.allocate_resident()?;
         let plan = self.plan;
         let trains = plan.plan.trains();
         for step in 0..plan.plan.steps {
@@ -121,8 +123,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if plan.gathers_before_step() {
                 self.gather_updated()?;
             }
-            let mut kept = vec![false; plan.chunks() as usize];
-            for step in plan.steps(self.place.stage) {
+            let mut kept = vec![false; plan.chunk_count() as usize];
+            for step in plan.steps_of_stage(self.place.stage) {
                 // Two overlapping passes start with the inputs of both passes, and send when both
                 // passes have ended.
                 let mut begun = Vec::with_capacity(2);
@@ -130,7 +132,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     let chunk = &mut kept[pass.chunk as usize];
                     // Parameters that are not resharded are present after the first pass of a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
-                    begun.push((pass, self.begin(pass, present)?));
+                    begun.push((pass, self.begin_pass(pass, present)?));
                 }
                 // Both passes start from the current end of the chain, because neither depends on
                 // the other.
@@ -141,7 +143,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                         self.chain_tail.clone_from(begin);
                     }
                     let complete = step.completes && (pass.kind.finds_weights() || !trains);
-                    self.pass(pass, complete, gathers)?;
+                    self.emit_pass(pass, complete, gathers)?;
                     ends.append(&mut self.chain_tail);
                 }
                 self.chain_tail = ends;
@@ -150,21 +152,21 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 }
             }
             if trains {
-                self.end_of_step()?;
+                self.emit_end_of_step()?;
             }
         }
-        self.released()
+        self.free_released()
     }
 
     /// Frees memory that no later node frees, because all kernels of the layers after the last node
     /// are left out.
-    fn released(&mut self) -> Result<(), TraceError> {
+    fn free_released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
             return Ok(());
         }
         // An empty node is needed, because only nodes change memory.
-        self.out.name(format_args!("released"));
+        self.out.set_name(format_args!("released"));
         let labels = NodeLabels {
             stage: Some(self.place.stage),
             ..NodeLabels::default()
@@ -178,13 +180,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
         emitted.map(drop)
     }
 
-    fn resident(&mut self) -> Result<(), TraceError> {
-        let bytes = self.plan.resident(self.place.stage);
+    fn allocate_resident(&mut self) -> Result<(), TraceError> {
+        let bytes = self.plan.resident_bytes(self.place.stage);
         let mut memory = MemoryChanges::default();
         memory.allocates[TensorClass::Weights as usize] = bytes.weights;
         memory.allocates[TensorClass::Gradients as usize] = bytes.gradients;
         memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
-        self.out.name(format_args!("resident"));
+        self.out.set_name(format_args!("resident"));
         let labels = NodeLabels {
             stage: Some(self.place.stage),
             ..NodeLabels::default()
@@ -197,10 +199,10 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Emits `node`, which waits for `self.data`.
-    fn node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
+    fn emit_node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
         match self.plan.plan.steps {
-            1 => self.out.name(node.name),
-            _ => (self.out).name(format_args!("step{}/{}", self.step, node.name)),
+            1 => self.out.set_name(node.name),
+            _ => (self.out).set_name(format_args!("step{}/{}", self.step, node.name)),
         }
         let labels = NodeLabels {
             phase: Some(node.phase),
@@ -224,28 +226,32 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Layers of a pass in execution order.
     fn layers_of(&self, pass: PipelinePass) -> impl Iterator<Item = usize> + Clone + use<> {
-        let part = self.plan.part(self.place.stage, pass.chunk);
-        let layers = self.plan.layers(part);
+        let part = self.plan.part_of_chunk(self.place.stage, pass.chunk);
+        let layers = self.plan.layers_of_part(part);
         let (first, end) = (layers.start, layers.end);
         let forward = pass.kind == PassKind::Forward;
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
     /// Returns the stage of `other`, if it is another stage; within a stage no message is needed.
-    fn elsewhere(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
+    fn other_stage(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
 
     /// Emits the start of a pass: the first parameter gathers, unless parameters are `present`, and the receive.
-    fn begin(&mut self, pass: PipelinePass, present: bool) -> Result<ParameterGathers, TraceError> {
+    fn begin_pass(
+        &mut self,
+        pass: PipelinePass,
+        present: bool,
+    ) -> Result<ParameterGathers, TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
         let mut gathers = ParameterGathers::new(gathered, self.layers_of(pass));
-        self.gather(&mut gathers, 0, pass)?;
+        self.gather_parameters(&mut gathers, 0, pass)?;
         let before = (plan.plan.schedule).predecessor(pass, own, plan.plan.pipeline);
-        if let Some(sender) = self.elsewhere(before) {
-            self.receive(pass, plan.part(own, pass.chunk), sender)?;
+        if let Some(sender) = self.other_stage(before) {
+            self.receive_input(pass, plan.part_of_chunk(own, pass.chunk), sender)?;
         }
         Ok(gathers)
     }
@@ -254,8 +260,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
     fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
-        if let Some(receiver) = self.elsewhere(behind) {
-            let sent = self.send(pass, plan.part(own, pass.chunk), receiver)?;
+        if let Some(receiver) = self.other_stage(behind) {
+            let sent = self.send_output(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
             // Without overlap the chain waits for the send, because the stage must not compute
             // during the send.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
@@ -267,20 +273,20 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Emits the nodes of a pass between its messages.
-    fn pass(
+    fn emit_pass(
         &mut self,
         pass: PipelinePass,
         complete: bool,
         mut gathers: ParameterGathers,
     ) -> Result<(), TraceError> {
         let plan = self.plan;
-        let at = plan.part(self.place.stage, pass.chunk);
+        let at = plan.part_of_chunk(self.place.stage, pass.chunk);
         let forward = pass.kind == PassKind::Forward;
-        let reduces = pass.kind.finds_weights() && plan.reduces(complete);
+        let reduces = pass.kind.finds_weights() && plan.ends_with_reductions(complete);
         self.handed = plan.handed_sum(at, pass.kind);
         for (k, layer) in self.layers_of(pass).enumerate() {
             if k > 0 {
-                self.gather(&mut gathers, k, pass)?;
+                self.gather_parameters(&mut gathers, k, pass)?;
             }
             self.chain_tail.extend(gathers.ids.get(k));
             if forward {
@@ -292,7 +298,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if gathers.ids.len() > k && plan.copies_parameters() {
                 self.copy_out(layer, pass)?;
             }
-            let lowered = plan.lowered(layer);
+            let lowered = plan.lowered_layer(layer);
             let program = lowered.program(pass.kind, self.place.tensor);
             // Parameters kept for the step are freed by the last pass that uses them, or by its weight gradients.
             let frees = plan.gathers_parameters()
@@ -304,7 +310,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             if reduces && plan.shares_gradients() {
                 // Gradients are whole until they are reduced.
                 let whole = plan.gradient_bytes(layer);
-                add(
+                add_bytes(
                     &mut self.pending_memory.allocates,
                     TensorClass::Temporary,
                     whole,
@@ -314,15 +320,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 found: &program.found,
                 operators: 0,
                 buckets: if reduces && plan.plan.overlap {
-                    plan.buckets(layer)
+                    plan.buckets_ending_in(layer)
                 } else {
                     &[]
                 },
             });
-            self.program(program, layer, pass, finding, freed)?;
+            self.emit_program(program, layer, pass, finding, freed)?;
         }
         if reduces && !plan.plan.overlap && !complete {
-            self.reduce_all(at, pass)?;
+            self.reduce_all_buckets(at, pass)?;
         }
         Ok(())
     }
@@ -333,13 +339,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.data.clear();
         self.data.append(&mut self.chain_tail);
         let name = &plan.model.layers[layer].name;
-        let id = self.node(StepNode {
+        let id = self.emit_node(StepNode {
             name: format_args!(
                 "mb{}/{name}/{}/unpack",
                 pass.micro_batch,
                 direction_label(pass)
             ),
-            op: plan.copy(plan.gathered_bytes(layer).saturating_mul(2)),
+            op: plan.copy_op(plan.gathered_bytes(layer).saturating_mul(2)),
             lane: Some(COMPUTE_LANE),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
@@ -352,7 +358,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Emits a layer's program, with reductions of the buckets that complete within it; its last node frees `freed`
     /// bytes of gathered parameters.
-    fn program(
+    fn emit_program(
         &mut self,
         program: &LayerProgram,
         layer: usize,
@@ -367,18 +373,18 @@ impl<'w, 's> RankEmitter<'w, 's> {
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
             self.data.clear();
-            self.after(&item.after);
+            self.depend_on(&item.after);
             let mut memory = item.memory;
             // Earlier layers without nodes left these memory changes, because only nodes can carry
             // them.
             if i == 0 {
-                merge(&mut memory, &std::mem::take(&mut self.pending_memory));
+                merge_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
             if i + 1 == count {
-                add(&mut memory.frees, TensorClass::Temporary, freed);
+                add_bytes(&mut memory.frees, TensorClass::Temporary, freed);
             }
             let handed = self.handed == Some((layer, i));
-            let id = self.item(item, layer, pass, memory, handed)?;
+            let id = self.emit_item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
             // Gradients that the last node completes are handled after the loop, when the chain has
             // advanced.
@@ -388,15 +394,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
         // The layer has no node, so the next node frees the memory.
         if count == 0 {
-            add(
+            add_bytes(
                 &mut self.pending_memory.frees,
                 TensorClass::Temporary,
                 freed,
             );
         }
-        merge(&mut self.pending_memory, &program.rest);
+        merge_changes(&mut self.pending_memory, &program.rest);
         self.data.clear();
-        self.after(&program.exit);
+        self.depend_on(&program.exit);
         self.chain_tail.clear();
         self.chain_tail.extend_from_slice(&self.data);
         match finding {
@@ -421,7 +427,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 
     /// Adds to `self.data` the node ids for `after` in the current program.
-    fn after(&mut self, after: &[ProgramDependency]) {
+    fn depend_on(&mut self, after: &[ProgramDependency]) {
         for one in after {
             match one {
                 ProgramDependency::Entry => self.data.extend_from_slice(&self.entry),
@@ -430,7 +436,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    fn item(
+    fn emit_item(
         &mut self,
         item: &ProgramNode,
         layer: usize,
@@ -469,7 +475,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 let shares = plan.adapters_of(self.place.stage);
                 let shares = shares.and_then(|own| own.shares);
                 // A share of one member needs no sum.
-                let reduce = |family| self.collective(CollectiveKind::Reduce, bytes, family);
+                let reduce = |family| self.collective_op(CollectiveKind::Reduce, bytes, family);
                 (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
             }
             ProgramTask::Collective {
@@ -482,7 +488,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                     ParallelGroupKind::Context => CONTEXT_LANE,
                     _ => TENSOR_LANE,
                 };
-                (self.collective(kind, bytes, family), Some(lane))
+                (self.collective_op(kind, bytes, family), Some(lane))
             }
             ProgramTask::Message {
                 receive,
@@ -533,7 +539,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         if moved == [0; 2] {
             return Ok(own);
         }
-        self.stream(own, moved, labels)
+        self.stream_node(own, moved, labels)
     }
 
     /// Removes duplicate dependencies of the next node.
@@ -544,7 +550,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    fn collective(
+    fn collective_op(
         &self,
         kind: CollectiveKind,
         bytes: u64,
@@ -562,7 +568,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
 
     /// Gathers the parameters of the pass's layers up to the `k`-th, and of the layers whose
     /// parameters are gathered ahead.
-    fn gather(
+    fn gather_parameters(
         &mut self,
         gathers: &mut ParameterGathers,
         k: usize,
@@ -580,13 +586,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             self.data.clear();
             self.data.extend_from_slice(&self.chain_tail);
             let name = &plan.model.layers[layer].name;
-            let id = self.node(StepNode {
+            let id = self.emit_node(StepNode {
                 name: format_args!(
                     "mb{}/{name}/{}/gather",
                     pass.micro_batch,
                     direction_label(pass)
                 ),
-                op: self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data),
+                op: self.collective_op(CollectiveKind::AllGather, shard, ParallelGroupKind::Data),
                 lane: Some(PARAMETER_LANE),
                 phase: TrainingPhase::Synchronize,
                 pass: Some(pass),

@@ -95,7 +95,7 @@ impl LoweringContext {
     }
 
     /// Returns true if an operator of `layer` is left out entirely, including its communication.
-    pub fn leaves_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
+    pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
         let loss = spec.reduces_columns();
         let logits = layer.role == LayerRole::Output && spec.is_linear();
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
@@ -110,7 +110,7 @@ impl LoweringContext {
         among_experts: bool,
         kernels: &mut OperatorKernels,
     ) {
-        if self.leaves_out(layer, spec) {
+        if self.is_left_out(layer, spec) {
             kernels.forward.clear();
             kernels.backward.clear();
             kernels.weights = None;
@@ -146,7 +146,7 @@ fn is_of_scores(suffix: &str) -> bool {
     .contains(&suffix)
 }
 
-pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String {
+pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> String {
     let phase = match phase {
         TrainingPhase::Forward => "fwd",
         TrainingPhase::Recompute => "again",
@@ -156,19 +156,19 @@ pub(super) fn name(phase: TrainingPhase, operator: &str, suffix: &str) -> String
 }
 
 /// Returns the kernels after the weight-gradient kernel of `operator`.
-pub(super) fn behind<'k>(
+pub(super) fn kernels_after_weights<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,
 ) -> impl Iterator<Item = (String, ProgramTask, [&'k str; 2])> {
     kernels.after_weights.iter().map(move |kernel| {
-        let (task, shapes) = stamp(kernel);
-        let name = name(TrainingPhase::Backward, operator, kernel.suffix);
+        let (task, shapes) = task_and_shapes(kernel);
+        let name = node_name(TrainingPhase::Backward, operator, kernel.suffix);
         (name, task, shapes)
     })
 }
 
 /// Returns the task of a node that runs `kernel`, and the shapes of its inputs and outputs.
-pub(super) fn stamp(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
+pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
     let task = ProgramTask::Kernel {
         flops: kernel.flops,
         bytes: kernel.bytes,

@@ -12,20 +12,20 @@
 //! rank ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
-    ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest,
+    ExpertExchangeForm, ParallelismPlan, RecomputePolicy, distinct_ranks, fullest_rank_load,
 };
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
 /// Returns `model` with only the experts of one rank.
-pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
+pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     if plan.expert == 1 && plan.capacity_factor.is_none() {
         return model;
     }
     let mut model = model.into_owned();
     for layer in &mut model.layers {
-        let load = load(&layer.operators, plan);
+        let load = expert_load(&layer.operators, plan);
         let among: Vec<bool> = (0..layer.operators.len())
             .map(|i| layer.stands_among_experts(i))
             .collect();
@@ -38,9 +38,9 @@ pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m
             match &mut operator.work {
                 OperatorKind::ExpertLinear { rows, experts, .. } => {
                     *experts = experts.div_ceil(plan.expert.into());
-                    *rows = times(*rows, load);
+                    *rows = scale_rows(*rows, load);
                 }
-                OperatorKind::Activation { rows, .. } => *rows = times(*rows, load),
+                OperatorKind::Activation { rows, .. } => *rows = scale_rows(*rows, load),
                 _ => {}
             }
         }
@@ -48,7 +48,7 @@ pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m
     Cow::Owned(model)
 }
 
-fn times(rows: u64, factor: f64) -> u64 {
+fn scale_rows(rows: u64, factor: f64) -> u64 {
     // A balanced load keeps the exact integer, which a float may not represent.
     match factor == 1.0 {
         true => rows,
@@ -57,8 +57,8 @@ fn times(rows: u64, factor: f64) -> u64 {
 }
 
 /// Returns the number of experts in the operators of a layer, and the number of chosen experts per
-/// token; `None` without experts.
-fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
+/// token, or `None` without experts.
+fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
             experts, chosen, ..
@@ -68,31 +68,34 @@ fn routed(operators: &[LayerOperator]) -> Option<[u64; 2]> {
 }
 
 /// Returns the number of rows of the fullest rank's experts, divided by the mean.
-fn load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
-    routed(operators).map_or(1.0, |[experts, chosen]| {
+fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
+    routing_sizes(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
-        fullest(plan.routing, &plan.expert_counts, plan.capacity_factor, of)
+        fullest_rank_load(plan.routing, &plan.expert_counts, plan.capacity_factor, of)
     })
 }
 
 /// Returns the load of `model`'s first layer with experts, and the number of token copies sent
 /// divided by the number of copies that experts process.
-pub(super) fn exchanged(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
+pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.runs().map(|run| &run[0]);
-    let Some(layer) = layers.find(|layer| routed(&layer.operators).is_some()) else {
+    let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {
         return [1.0; 2];
     };
-    let sent = match (plan.expert_exchange, routed(&layer.operators)) {
+    let sent = match (plan.expert_exchange, routing_sizes(&layer.operators)) {
         (ExpertExchangeForm::Ranks, Some([experts, chosen])) => {
             distinct_ranks([experts, chosen, plan.expert.into()]) / chosen.max(1) as f64
         }
         _ => 1.0,
     };
-    [load(&layer.operators, plan), sent]
+    [expert_load(&layer.operators, plan), sent]
 }
 
 /// Rejects degrees that do not divide the experts of `model`, and combinations for which no rule is known.
-pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+pub(super) fn check_expert_degrees(
+    model: &Model,
+    plan: &ParallelismPlan,
+) -> Result<(), GenerateError> {
     let operators = model.runs().flat_map(|run| &run[0].operators);
     let own = operators.map(|one| (one, one.work.spec().expert_weights()));
     let mut own = own.filter(|(_, experts)| *experts > 0).peekable();
@@ -123,30 +126,32 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
         ];
         if let Some((key, found, _)) = settings.into_iter().find(|(_, _, set)| *set) {
             let expected = format!("no such option for {}, which has no experts", model.name);
-            return Err(refused(key, found, expected));
+            return Err(option_refused(key, found, expected));
         }
         if plan.expert > 1 {
             let expected = format!("1 for {}, which has no experts", model.name);
-            return Err(refused("expert", plan.expert, expected));
+            return Err(option_refused("expert", plan.expert, expected));
         }
         if let Some(degree) = plan.expert_tensor {
             let expected = format!("none for {}, which has no experts", model.name);
-            return Err(refused("expert_tensor", degree, expected));
+            return Err(option_refused("expert_tensor", degree, expected));
         }
         return Ok(());
     }
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full for a model with experts";
-        return Err(refused("recompute", plan.recompute, expected));
+        return Err(option_refused("recompute", plan.recompute, expected));
     }
     let counts = plan.expert_counts.len() as u64;
-    let mut layers = model.runs().filter_map(|run| routed(&run[0].operators));
+    let mut layers = model
+        .runs()
+        .filter_map(|run| routing_sizes(&run[0].operators));
     if let Some([experts, _]) = layers.find(|[experts, _]| counts > 0 && counts != *experts) {
         let expected = format!(
             "one number of tokens for each of the {experts} experts of {}",
             model.name
         );
-        return Err(refused(
+        return Err(option_refused(
             "expert_counts",
             format!("{counts} counts"),
             expected,
@@ -158,12 +163,16 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
             "tensor: the {tokens} tokens of a rank's sequences are no multiple of tensor = {}",
             plan.tensor
         );
-        return Err(refused("expert_tensor", plan.tensor_of_experts(), expected));
+        return Err(option_refused(
+            "expert_tensor",
+            plan.tensor_of_experts(),
+            expected,
+        ));
     }
     match own.find(|(_, experts)| !experts.is_multiple_of(plan.expert.into())) {
         Some((operator, experts)) => {
             let expected = format!("a divisor of the {experts} experts of {}", operator.name);
-            Err(refused("expert", plan.expert, expected))
+            Err(option_refused("expert", plan.expert, expected))
         }
         None => Ok(()),
     }

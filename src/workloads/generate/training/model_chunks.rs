@@ -36,7 +36,7 @@ impl ModelChunks {
     ) -> Self {
         let starts = chunk_starts(model, plan);
         let mut weights: Vec<u64> = lowered.iter().map(|layer| layer.parameters).collect();
-        let tied = copied(plan, &starts, lowered);
+        let tied = find_tied_copy(plan, &starts, lowered);
         if let Some(tied) = tied {
             weights[tied.layer] += tied.weights;
         }
@@ -114,7 +114,7 @@ impl ModelChunks {
     }
 
     /// Bytes that part `below` sends to the next.
-    pub fn boundary(&self, below: u32) -> u64 {
+    pub fn boundary_bytes(&self, below: u32) -> u64 {
         self.boundaries[below as usize]
     }
 
@@ -135,7 +135,11 @@ struct TiedCopy {
 }
 
 /// Returns the last part's copy of tied weights, if the first part is on another stage.
-fn copied(plan: &ParallelismPlan, starts: &[usize], lowered: &[&LoweredLayer]) -> Option<TiedCopy> {
+fn find_tied_copy(
+    plan: &ParallelismPlan,
+    starts: &[usize],
+    lowered: &[&LoweredLayer],
+) -> Option<TiedCopy> {
     let [first, last] = plan.end_stages();
     if first == last {
         return None;

@@ -30,7 +30,7 @@ impl TrainingGenerator {
     pub(super) fn model_flops(&self) -> u128 {
         let layers = self.model.layers.iter().enumerate();
         let operators = layers.flat_map(|(i, layer)| {
-            let gradients = &self.lowered(i).input_gradients;
+            let gradients = &self.lowered_layer(i).input_gradients;
             layer.operators.iter().zip(gradients)
         });
         let each = operators.filter_map(|(operator, gradient)| {

@@ -37,7 +37,7 @@ pub(super) struct RecomputedPart {
 }
 
 /// Returns the recomputed part of operator `i` of `operators`; a member has `work` with `kernels`.
-pub(super) fn recomputed(
+pub(super) fn recomputed_part(
     operators: &[LayerOperator],
     i: usize,
     work: &OperatorKind,
@@ -49,7 +49,7 @@ pub(super) fn recomputed(
     let own = work.spec();
     let kept = kernels.keeps.saturating_add(kernels.scores);
     let all = || kernels.forward.clone();
-    let unsaved = sizes.quantizes();
+    let unsaved = sizes.casts_operands();
     let is_gated = |spec: &OperatorSpec| spec.inputs.len() > 1;
     let (kernels, dropped) = if own.is_linear() {
         let outputs = own.extent('n');

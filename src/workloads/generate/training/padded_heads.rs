@@ -8,25 +8,25 @@
 //! heads were distributed unevenly.
 
 use crate::generate::plan::ParallelismPlan;
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use crate::model::{Model, ModelLayer, OperatorAxis, OperatorKind};
 use std::borrow::Cow;
 
 /// Returns `model` with padded heads if `plan` requests padding.
-pub(super) fn padded<'m>(
+pub(super) fn pad_heads<'m>(
     model: &'m Model,
     plan: &ParallelismPlan,
 ) -> Result<Cow<'m, Model>, GenerateError> {
     let mut model = Cow::Borrowed(model);
     if plan.pad_heads {
         for layer in &mut model.to_mut().layers {
-            pad(layer, plan.tensor.max(1).into())?;
+            pad_layer(layer, plan.tensor.max(1).into())?;
         }
     }
     Ok(model)
 }
 
-fn pad(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
+fn pad_layer(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
     for i in 0..layer.operators.len() {
         let spec = layer.operators[i].work.spec();
         if !spec.attends() {
@@ -65,7 +65,7 @@ fn pad(layer: &mut ModelLayer, members: u64) -> Result<(), GenerateError> {
                 "false, because {named} of {} has no linear operators with its heads' columns before and after it",
                 layer.name
             );
-            return Err(refused("pad_heads", "true", expected));
+            return Err(option_refused("pad_heads", "true", expected));
         }
     }
     Ok(())

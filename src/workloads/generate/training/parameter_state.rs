@@ -70,8 +70,8 @@ impl ParameterState {
         };
         ResidentBytes {
             weights: bytes(self.weight, ZeroStage::Parameters),
-            gradients: bytes(self.gradient(), ZeroStage::Gradients),
-            optimizer: bytes(self.kept(), ZeroStage::Optimizer),
+            gradients: bytes(self.gradient_bytes(), ZeroStage::Gradients),
+            optimizer: bytes(self.kept_bytes_per_parameter(), ZeroStage::Optimizer),
         }
     }
 
@@ -94,7 +94,7 @@ impl ParameterState {
         }
     }
 
-    fn kept(&self) -> u64 {
+    fn kept_bytes_per_parameter(&self) -> u64 {
         match (self.optimizer, self.mixed) {
             (Optimizer::None | Optimizer::Sgd, _) => 0,
             (Optimizer::Adam, true) => 12,
@@ -102,7 +102,7 @@ impl ParameterState {
         }
     }
 
-    fn gradient(&self) -> u64 {
+    fn gradient_bytes(&self) -> u64 {
         match self.optimizer {
             Optimizer::None => 0,
             _ => self.gradient,

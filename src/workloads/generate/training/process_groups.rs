@@ -8,16 +8,16 @@ use chakram_trace::format::roles::GroupRoles;
 use std::collections::BTreeSet;
 
 impl TrainingGenerator {
-    fn used(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
+    fn used_kinds(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
         let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
         let families = self.placement.families().filter(used);
         families.map(|family| (family, self.placement.word(family)))
     }
 
     /// Returns the groups of each used kind.
-    pub(super) fn families(&self) -> Vec<ParallelGroups> {
+    pub(super) fn groups_by_kind(&self) -> Vec<ParallelGroups> {
         let placement = &self.placement;
-        let groups = self.used().map(|(family, name)| {
+        let groups = self.used_kinds().map(|(family, name)| {
             let mut seen = BTreeSet::new();
             let places = (0..placement.ranks()).map(|rank| placement.place(rank));
             let places = places.filter(|place| placement.has(family, *place));
@@ -38,7 +38,7 @@ impl TrainingGenerator {
     /// Returns the kind of each numbered group.
     pub(super) fn families_by_number(&self) -> GroupRoles {
         let mut roles = GroupRoles::default();
-        for (family, name) in self.used() {
+        for (family, name) in self.used_kinds() {
             let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
             let mut numbers: Vec<u64> = places
                 .filter(|place| self.placement.has(family, *place))
@@ -57,17 +57,17 @@ impl TrainingGenerator {
     }
 
     /// Returns the ranks through which activations pass, in stage order.
-    pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
+    pub(super) fn pipeline_ranks(&self) -> Vec<Vec<u32>> {
         let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
         let uneven = self.plan.is_uneven();
         let firsts = places.filter(|place| {
-            place.stage == 0 && (!uneven || place.tensor.is_multiple_of(self.share(0)))
+            place.stage == 0 && (!uneven || place.tensor.is_multiple_of(self.adapter_share(0)))
         });
         let of = |first: RankCoordinates| {
             let stages = 0..self.plan.pipeline;
             let ranks = stages.map(|stage| {
                 let tensor = match uneven {
-                    true => first.tensor / self.share(0) * self.share(stage),
+                    true => first.tensor / self.adapter_share(0) * self.adapter_share(stage),
                     false => first.tensor,
                 };
                 let place = RankCoordinates {

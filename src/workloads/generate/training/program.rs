@@ -145,8 +145,8 @@ impl LayerProgram {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
             };
-            add(&mut held.allocates, TensorClass::Activations, item.holds);
-            add(&mut own.memory.frees, TensorClass::Activations, item.holds);
+            add_bytes(&mut held.allocates, TensorClass::Activations, item.holds);
+            add_bytes(&mut own.memory.frees, TensorClass::Activations, item.holds);
             weights.items.push(own);
             numbers.push(number);
             stands.push(first);
@@ -158,7 +158,7 @@ impl LayerProgram {
         inputs.exit = self.exit.iter().flat_map(in_first).collect();
         inputs.exit.sort_unstable();
         inputs.exit.dedup();
-        merge(&mut inputs.rest, &self.rest);
+        merge_changes(&mut inputs.rest, &self.rest);
         weights.exit = match weights.items.len() as u32 {
             0 => vec![ProgramDependency::Entry],
             count => {
@@ -193,20 +193,20 @@ impl LayerProgram {
 
 /// Adds `bytes` of a class. The sum saturates, because layers without nodes accumulate bytes over
 /// passes without bound.
-pub(super) fn add(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
+pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
 }
 
 /// Adds `more` to `changes`.
-pub(super) fn merge(changes: &mut MemoryChanges, more: &MemoryChanges) {
+pub(super) fn merge_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
     for (class, _) in TensorClass::ALL {
-        add(
+        add_bytes(
             &mut changes.allocates,
             class,
             more.allocates[class as usize],
         );
-        add(&mut changes.frees, class, more.frees[class as usize]);
+        add_bytes(&mut changes.frees, class, more.frees[class as usize]);
     }
 }
 
@@ -315,7 +315,7 @@ impl ProgramBuilder {
 
     /// Makes the next node allocate `bytes`.
     pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
-        add(&mut self.program.rest.allocates, class, bytes);
+        add_bytes(&mut self.program.rest.allocates, class, bytes);
     }
 
     /// Makes the last node free `bytes`, or the next node if the program is still empty.
@@ -324,7 +324,7 @@ impl ProgramBuilder {
             Some(last) => &mut last.memory,
             None => &mut self.program.rest,
         };
-        add(&mut memory.frees, class, bytes);
+        add_bytes(&mut memory.frees, class, bytes);
     }
 
     pub fn finish(mut self) -> LayerProgram {
@@ -332,7 +332,7 @@ impl ProgramBuilder {
         // Allocations after the last node become allocations of the last node.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
-            merge(&mut last.memory, &rest);
+            merge_changes(&mut last.memory, &rest);
         }
         self.program
     }

@@ -22,22 +22,22 @@ impl TrainingGenerator {
     fn stage_experts(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum: u64, layer| {
-            sum.saturating_add(self.lowered(layer).expert_parameters)
+            sum.saturating_add(self.lowered_layer(layer).expert_parameters)
         })
     }
 
     /// Returns the state of weights that all replicas have, and of experts, each with its number of
     /// weights on `stage`.
-    fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
+    fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
         let replicas = self.plan.expert_copies();
-        let state = self.state();
+        let state = self.parameter_state();
         let of_experts = ParameterState { replicas, ..state };
         [(state, common), (of_experts, experts)]
     }
 
-    fn state(&self) -> ParameterState {
+    fn parameter_state(&self) -> ParameterState {
         let trains = self.plan.trains();
         ParameterState {
             weight: self.sizes.number,
@@ -80,7 +80,7 @@ impl TrainingGenerator {
                 bytes += 12;
             }
         }
-        if self.sizes.quantizes() {
+        if self.sizes.casts_operands() {
             // The casts read weights, and write them as operands in original and transposed order.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
             bytes += self.sizes.number + linears;
@@ -88,10 +88,10 @@ impl TrainingGenerator {
         bytes
     }
 
-    pub(super) fn resident(&self, stage: u32) -> ResidentBytes {
+    pub(super) fn resident_bytes(&self, stage: u32) -> ResidentBytes {
         let parameters = self.stage_parameters(stage);
         let [common, experts] = self
-            .states(stage)
+            .parameter_states(stage)
             .map(|(state, parameters)| state.resident(parameters));
         let mut resident = ResidentBytes {
             weights: common.weights.saturating_add(experts.weights),
@@ -107,13 +107,13 @@ impl TrainingGenerator {
     /// Returns true if gradients are sharded among replicas, also between micro-batches.
     pub(super) fn shares_gradients(&self) -> bool {
         self.plan.zero >= ZeroStage::Gradients
-            && self.communicates()
+            && self.has_communication()
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
     /// Returns the bytes of a layer's gradients on a rank that replicas sum.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
-        let experts = self.lowered(layer).expert_parameters;
+        let experts = self.lowered_layer(layer).expert_parameters;
         let common = self.parts.weights(layer) - experts;
         let parts = [
             (common, self.plan.copies()),
@@ -129,7 +129,7 @@ impl TrainingGenerator {
             let stepped = state.stepped(parameters);
             stepped.saturating_mul(state.moved())
         };
-        let [common, experts] = self.states(stage).map(of);
+        let [common, experts] = self.parameter_states(stage).map(of);
         common.saturating_add(experts).min(MOST_WORK)
     }
 }

@@ -17,14 +17,14 @@ use std::sync::OnceLock;
 impl TrainingGenerator {
     /// Returns the maximum bytes in use on a rank of `stage`, if nodes run in the order of their
     /// ids.
-    pub(super) fn peak(&self, stage: u32) -> RankPeak {
+    pub(super) fn peak_bytes(&self, stage: u32) -> RankPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
                 tensor,
                 data: 0,
                 stage,
             };
-            self.representative(place).tensor == tensor
+            self.representative_of(place).tensor == tensor
         });
         let peaks = members.map(|tensor| {
             let mut meter = MemoryMeter::default();
@@ -34,7 +34,7 @@ impl TrainingGenerator {
                 stage,
             };
             let rank = self.placement.rank(place);
-            let walked = self.nodes(rank, &mut TraceEmitter::nameless(&mut meter));
+            let walked = self.nodes(rank, &mut TraceEmitter::without_names(&mut meter));
             walked.expect("a meter takes every node");
             meter.peak
         });
@@ -44,7 +44,7 @@ impl TrainingGenerator {
     /// Returns the coordinates of the rank whose nodes represent the rank at `place`. Ranks of a
     /// stage usually differ only in peers and groups. With adapters, adapters and other ranks have
     /// separate representatives; with messages in the tensor group, each member represents itself.
-    fn representative(&self, place: RankCoordinates) -> RankCoordinates {
+    fn representative_of(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
                 place.tensor
@@ -122,7 +122,7 @@ impl TraceGenerator for TrainingGenerator {
 
     fn shape_of(&self, rank: u32) -> u32 {
         self.placement
-            .rank(self.representative(self.placement.place(rank)))
+            .rank(self.representative_of(self.placement.place(rank)))
     }
 
     fn copies(&self) -> Vec<Vec<u32>> {
@@ -140,7 +140,7 @@ impl TraceGenerator for TrainingGenerator {
         }
         // If members of a tensor group exchange messages, a copy is a replica.
         let members = if self.slots > 0 { self.plan.tensor } else { 1 };
-        let mut pipelines = self.pipelines();
+        let mut pipelines = self.pipeline_ranks();
         pipelines.sort_by_key(|ranks| {
             let place = self.placement.place(ranks[0]);
             (place.data, place.tensor)
@@ -158,7 +158,7 @@ impl TraceGenerator for TrainingGenerator {
             let tensor = if self.slots > 0 {
                 peer.tensor
             } else {
-                own.tensor / self.share(own.stage) * self.share(peer.stage)
+                own.tensor / self.adapter_share(own.stage) * self.adapter_share(peer.stage)
             };
             let stage = peer.stage;
             self.placement.rank(RankCoordinates {
@@ -189,26 +189,28 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn node_count(&self, rank: u32) -> u64 {
-        let like = self.representative(self.placement.place(rank));
+        let like = self.representative_of(self.placement.place(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
             // Counting needs no names, and formatting names would take most of the time.
             let mut meter = MemoryMeter::default();
             let walked =
-                RankEmitter::new(self, rank, &mut TraceEmitter::nameless(&mut meter)).run();
+                RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter)).run();
             walked.expect("a meter takes every node");
             meter.nodes
         })
     }
 
     fn least_nodes(&self, rank: u32) -> u64 {
-        let like = self.representative(self.placement.place(rank));
+        let like = self.representative_of(self.placement.place(rank));
         *self.counts[self.kind_of(like)].least.get_or_init(|| {
-            let passes = self.steps(like.stage).flat_map(PipelineStep::passes);
+            let passes = self
+                .steps_of_stage(like.stage)
+                .flat_map(PipelineStep::passes);
             let nodes = passes.map(|pass| {
-                let part = self.part(like.stage, pass.chunk);
-                let layers = self.layers(part);
+                let part = self.part_of_chunk(like.stage, pass.chunk);
+                let layers = self.layers_of_part(part);
                 let items = layers.map(|layer| {
-                    let program = self.lowered(layer).program(pass.kind, like.tensor);
+                    let program = self.lowered_layer(layer).program(pass.kind, like.tensor);
                     program.items.len() as u64
                 });
                 items.sum::<u64>()

@@ -112,7 +112,7 @@ impl SramPolicy {
 
 impl TrainingGenerator {
     /// Returns the SRAM and its rule, if the plan has a rule.
-    pub(super) fn sram(&self) -> Option<SramPolicy> {
+    pub(super) fn sram_policy(&self) -> Option<SramPolicy> {
         (self.plan.residency != ResidencyRule::None).then(|| SramPolicy {
             rule: self.plan.residency,
             capacity: self.plan.sram.unwrap_or(0),
@@ -120,16 +120,21 @@ impl TrainingGenerator {
     }
 
     /// Returns the tensors that `stage` keeps in SRAM.
-    pub(super) fn residency(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
+    pub(super) fn residency_of(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
         let operands: Vec<OperandBytes> = self
             .stage_layers(stage)
-            .flat_map(|layer| &self.lowered(layer).program(PassKind::Forward, 0).items)
+            .flat_map(|layer| {
+                &self
+                    .lowered_layer(layer)
+                    .program(PassKind::Forward, 0)
+                    .items
+            })
             .filter_map(|item| match item.task {
                 ProgramTask::Kernel { operands, .. } => operands,
                 _ => None,
             })
             .collect();
-        let resident = self.resident(stage);
+        let resident = self.resident_bytes(stage);
         sram.kept(resident.weights, resident.total(), &operands)
     }
 }

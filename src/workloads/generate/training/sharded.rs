@@ -54,7 +54,7 @@ use super::context_shards;
 use super::cost::{CostParameters, OperatorKernels};
 use super::dataflow::{LayerDataflow, ShardedOperator};
 use super::layer::{LoweredLayer, LoweringContext};
-use super::operator_recompute::{RecomputedPart, recomputed};
+use super::operator_recompute::{RecomputedPart, recomputed_part};
 use crate::generate::check_limit;
 use crate::generate::plan::{
     AblationEffect, ExpertExchangeForm, ParallelGroupKind, RecomputePolicy,
@@ -86,7 +86,7 @@ struct MemberProgramWriter<'w> {
 }
 
 impl MemberProgramWriter<'_> {
-    fn context(&self) -> LoweringContext {
+    fn lowering_context(&self) -> LoweringContext {
         self.lowering.context
     }
 }
@@ -144,13 +144,13 @@ impl ShardedLowering {
         }
     }
 
-    fn members(&self) -> u32 {
+    fn member_count(&self) -> u32 {
         // The degree is from a plan, so it fits in 32 bits.
         self.context.tensor as u32
     }
 
     /// Returns the group kind of the partition `among`, and adds it if it is new.
-    fn family(&mut self, among: &MemberPartition) -> ParallelGroupKind {
+    fn kind_of_partition(&mut self, among: &MemberPartition) -> ParallelGroupKind {
         if among.is_all() {
             return ParallelGroupKind::Tensor;
         }
@@ -167,7 +167,7 @@ impl ShardedLowering {
     /// from shards and gather it again in the backward pass. With sequence parallelism they do,
     /// because each member keeps only its own tokens (Korthikanti et al., 2022, section 4.2.2).
     /// Token copies for experts are kept gathered, as in Megatron-LM's dispatcher.
-    fn regathers(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
+    fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
         };
@@ -179,7 +179,7 @@ impl ShardedLowering {
 
     /// Returns the elements of tokens, or of their copies, that a member with the shard `spec` of
     /// an operator exchanges with other ranks.
-    fn exchanged(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
+    fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
             Some(ExpertExchange::Combine) => spec.volumes(&spec.inputs),
@@ -221,12 +221,12 @@ impl ShardedLowering {
         if self.context.context.is_none() || silent || !spec.attends() {
             return [0; 2];
         }
-        context_shards::exchanged(spec, u128::from(sizes.samples) * u128::from(sizes.number))
+        context_shards::exchanged_bytes(spec, u128::from(sizes.samples) * u128::from(sizes.number))
     }
 
     /// Returns the bytes that an operator keeps after the forward pass, unless its whole layer is
     /// recomputed.
-    fn kept(&self, one: &MemberOperator<'_>) -> u64 {
+    fn kept_bytes(&self, one: &MemberOperator<'_>) -> u64 {
         self.context.keeps(&one.kernels) - one.again.dropped
     }
 
@@ -252,7 +252,7 @@ impl ShardedLowering {
             if of_experts {
                 expert_parameters = expert_parameters.saturating_add(weights);
             }
-            let exchanged = self.exchanged(&work.spec(), &sizes);
+            let exchanged = self.exchanged_elements(&work.spec(), &sizes);
             let context_bytes = self.context_bytes(&work.spec(), &sizes);
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
@@ -271,13 +271,13 @@ impl ShardedLowering {
                 false => MeshAxis::WHOLE,
             };
             let digits = [cutting.samples, cutting.rows, outputs];
-            let apart = MemberPartition::over(&digits, self.members());
+            let apart = MemberPartition::over(&digits, self.member_count());
             // Gradients of experts are summed later, over the expert's replicas.
             if gradient > 0 && apart.size() > 1 && !of_experts {
-                let sum = partial.entry(self.family(&apart)).or_default();
+                let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
             }
-            let regathers = self.regathers(step, &spec);
+            let regathers = self.regathered_elements(step, &spec);
             if let Some(shards) = regathers {
                 kernels.keeps /= shards;
             }
@@ -286,7 +286,7 @@ impl ShardedLowering {
                 .leave_out(layer, &spec, among_experts, &mut kernels);
             let chosen = self.context.recompute == RecomputePolicy::Operators;
             let again = if chosen && layer.role == LayerRole::Block {
-                recomputed(&layer.operators, i, &work, &kernels, &sizes)?
+                recomputed_part(&layer.operators, i, &work, &kernels, &sizes)?
             } else {
                 RecomputedPart::default()
             };
@@ -296,7 +296,7 @@ impl ShardedLowering {
                 again,
                 regathers: regathers.is_some(),
                 parameters: weights,
-                found: buckets::found(&work),
+                found: buckets::weights_by_gradient(&work),
                 of_experts,
                 output_bytes: work
                     .output_elements()
@@ -304,7 +304,7 @@ impl ShardedLowering {
                 exchanged,
                 context_bytes,
                 wanted: !step.inputs.is_empty(),
-                idle: self.context.leaves_out(layer, &spec),
+                idle: self.context.is_left_out(layer, &spec),
                 spec,
             });
         }
@@ -323,13 +323,13 @@ impl ShardedLowering {
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
         let mut apart: [Vec<_>; 2] = Default::default();
         let mut alike = false;
-        for member in 0..self.members() {
+        for member in 0..self.member_count() {
             let mut writer = MemberProgramWriter {
                 lowering: self,
                 member,
                 slot: 0,
             };
-            let programs = writer.programs(&own, &flow.end, full.then_some(kept_input));
+            let programs = writer.build_programs(&own, &flow.end, full.then_some(kept_input));
             let slots = writer.slot;
             self.slots = self.slots.max(slots);
             self.items += (programs.0.items.len() + programs.1.items.len()) as u64;
@@ -353,8 +353,8 @@ impl ShardedLowering {
                 break;
             }
         }
-        debug_assert!(alike || forward.len() == self.members() as usize);
-        let all = own.iter().map(|one| self.kept(one)).sum();
+        debug_assert!(alike || forward.len() == self.member_count() as usize);
+        let all = own.iter().map(|one| self.kept_bytes(one)).sum();
         Ok(LoweredLayer {
             forward,
             backward,

@@ -34,7 +34,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
         SplitUnit::Multiplications => {
             let layers = model.layers.iter();
             let counts: Vec<u64> = layers.map(ModelLayer::multiplications).collect();
-            least_largest(&counts, parts)
+            min_max_partition(&counts, parts)
         }
     }
 }
@@ -42,7 +42,7 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
 /// Returns the starts of `parts` runs of `counts`, and the end of the last run, such that the
 /// largest sum of a run is minimal. Later runs are filled first, and the first run, which has the
 /// most micro-batches in flight, has the rest.
-fn least_largest(counts: &[u64], parts: usize) -> Vec<usize> {
+fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
         for &count in counts.iter().rev() {
@@ -113,7 +113,7 @@ mod tests {
                             (seed >> 33) % 7
                         })
                         .collect();
-                    let starts = least_largest(&counts, parts);
+                    let starts = min_max_partition(&counts, parts);
                     assert_eq!(starts.len(), parts + 1);
                     assert!(
                         starts.is_sorted_by(|a, b| a < b),
@@ -141,6 +141,6 @@ mod tests {
         // If 30 is split into three parts, one part has either three blocks, 12, or two blocks and
         // the head, 14. With a limit of 12 the last part has the head and one block, the second
         // three blocks, and the first the other two.
-        assert_eq!(least_largest(&counts, 3), [0, 3, 6, 8]);
+        assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

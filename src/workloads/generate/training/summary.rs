@@ -96,7 +96,7 @@ impl TrainingPattern {
     ///
     /// Fails if the model cannot be distributed as the plan requires.
     pub fn summary(self) -> Result<PlanSummary, GenerateError> {
-        Ok(self.prepare()?.summary())
+        Ok(self.prepare_generator()?.summary())
     }
 }
 
@@ -118,7 +118,7 @@ struct RankTally<'p> {
 impl RankTally<'_> {
     /// Returns the kind of a group; `None` for the group of all ranks if no kind includes all
     /// ranks.
-    fn family(
+    fn group_kind(
         &self,
         group: GroupName<'_>,
         kind: CollectiveKind,
@@ -163,7 +163,7 @@ impl Sink for RankTally<'_> {
             Op::Collective {
                 kind, bytes, group, ..
             } => {
-                let family = self.family(group, kind, phase, node.lane);
+                let family = self.group_kind(group, kind, phase, node.lane);
                 let members = match (group, family) {
                     (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
                     (_, Some(family)) => self.plan.placement.members_at(family, self.place),
@@ -235,7 +235,9 @@ impl TrainingGenerator {
 
     pub(super) fn summary(&self) -> PlanSummary {
         let plan = &self.plan;
-        let stages: Vec<StageSummary> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
+        let stages: Vec<StageSummary> = (0..plan.pipeline)
+            .map(|stage| self.stage_summary(stage))
+            .collect();
         let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replicas());
         PlanSummary {
             ranks: self.ranks(),
@@ -251,13 +253,13 @@ impl TrainingGenerator {
             bubble: plan
                 .schedule
                 .bubble(plan.pipeline, self.micro_batches, plan.split_backward),
-            groups: self.families(),
-            pipelines: self.pipelines(),
+            groups: self.groups_by_kind(),
+            pipelines: self.pipeline_ranks(),
             stages,
         }
     }
 
-    fn stage(&self, stage: u32) -> StageSummary {
+    fn stage_summary(&self, stage: u32) -> StageSummary {
         let place = RankCoordinates {
             tensor: 0,
             data: 0,
@@ -279,17 +281,17 @@ impl TrainingGenerator {
             &mut TraceEmitter::new(&mut tally),
         );
         walked.expect("a tally takes every node");
-        let parts = (0..self.chunks()).map(|chunk| self.part(stage, chunk));
+        let parts = (0..self.chunk_count()).map(|chunk| self.part_of_chunk(stage, chunk));
         let name = |layer: usize| self.model.layers[layer].name.clone();
         let kept: u64 = self
             .stage_layers(stage)
-            .map(|layer| self.lowered(layer).keeps)
+            .map(|layer| self.lowered_layer(layer).keeps)
             .sum();
         let schedule = &self.plan.schedule;
         let stored = schedule.stored(stage, self.plan.pipeline, self.micro_batches);
         StageSummary {
             layers: parts
-                .map(|part| self.layers(part))
+                .map(|part| self.layers_of_part(part))
                 .filter(|layers| !layers.is_empty())
                 .map(|layers| [name(layers.start), name(layers.end - 1)])
                 .collect(),
@@ -299,7 +301,7 @@ impl TrainingGenerator {
             peak: tally.peak,
             streams: tally.streams,
             memory: tally.at_peak,
-            stored: (stored, kept / u64::from(self.chunks())),
+            stored: (stored, kept / u64::from(self.chunk_count())),
             communication: tally
                 .communication
                 .into_iter()

@@ -1,11 +1,11 @@
 //! Checks whether an operator can be split among the members of a tensor group.
 
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
 
 /// Checks that `operator` can be sharded by `cut` among the `members` of a tensor group. Vocabularies are padded, so
 /// they need not divide.
-pub(super) fn divides(
+pub(super) fn check_divides(
     operator: &LayerOperator,
     cut: TensorSplit,
     members: u64,
@@ -30,7 +30,7 @@ pub(super) fn divides(
                 ""
             };
             let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
-            Err(refused("tensor", members, expected))
+            Err(option_refused("tensor", members, expected))
         }
     }
 }

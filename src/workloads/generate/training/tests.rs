@@ -1,6 +1,6 @@
 //! Tests of invariants of all plans, and of dependencies of nodes.
 
-use super::super::testing::{EmittedNode, every_rank, why_not};
+use super::super::testing::{EmittedNode, every_rank, refusal_of};
 use super::super::{WorkloadPattern, plan};
 use super::*;
 
@@ -248,7 +248,7 @@ fn what_does_not_divide_is_refused() {
     let why = |change: fn(&mut ParallelismPlan)| {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
-        why_not(pattern(plan))
+        refusal_of(pattern(plan))
     };
     for (change, expected) in [
         (

@@ -2,7 +2,7 @@
 
 use super::dataflow::ShardedOperator;
 use super::shard_spec::ShardSpec;
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use crate::model::ChainRole;
 
 /// The table that provides shared weights: the first table of an embedding.
@@ -40,7 +40,7 @@ impl TiedEmbedding {
                      is sharded",
                     of.outputs.parts, of.inputs.parts
                 );
-                Err(refused("operator", found, expected))
+                Err(option_refused("operator", found, expected))
             }
             _ => Ok(()),
         }

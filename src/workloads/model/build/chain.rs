@@ -2,7 +2,7 @@
 //! operators.
 
 use super::operator::{self, ActivationShape, LayerCursor};
-use super::{MOST, MOST_LAYERS, no_sequence, size};
+use super::{MOST, MOST_LAYERS, no_sequence, parse_size};
 use crate::model::{LayerRole, ModelLayer};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::collections::BTreeSet;
@@ -22,11 +22,11 @@ const ROLES: [(LayerRole, &str); 3] = [
 ];
 
 /// Returns the tokens of a sample, no hidden size, and the layers.
-pub(super) fn layers(
+pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    let (sequence, mut shape) = input(root, tokens)?;
+    let (sequence, mut shape) = parse_input(root, tokens)?;
     let expected = "layers, each under [[layer]]";
     let tables = root.need("layer", expected)?.tables(LAYER)?;
     if tables.is_empty() {
@@ -74,14 +74,18 @@ pub(super) fn layers(
                 let found = format_args!("a second layer called {name:?}");
                 return Err(field.refuse(found, "a different name for each layer"));
             }
-            layers.push(ModelLayer::new(name, role, chain(&items, &mut shape)?));
+            layers.push(ModelLayer::new(
+                name,
+                role,
+                parse_chain(&items, &mut shape)?,
+            ));
         }
     }
     Ok((sequence, None, layers))
 }
 
 /// Parses the operators of one layer.
-fn chain(
+fn parse_chain(
     items: &[ConfigField<'_>],
     shape: &mut ActivationShape,
 ) -> Result<Vec<crate::model::LayerOperator>, ConfigError> {
@@ -89,7 +93,7 @@ fn chain(
     let mut names = BTreeSet::new();
     let mut operators = Vec::with_capacity(items.len());
     for item in items {
-        let operator = operator::operator(item, &mut state)?;
+        let operator = operator::parse_operator(item, &mut state)?;
         if !names.insert(operator.name.clone()) {
             return Err(item.refuse(
                 format_args!("a second operator called {:?}", operator.name),
@@ -103,7 +107,7 @@ fn chain(
 }
 
 /// Parses the tokens of a sample, and the shape of the first layer's input.
-fn input(
+fn parse_input(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
 ) -> Result<(u64, ActivationShape), ConfigError> {
@@ -120,20 +124,20 @@ fn input(
         return Err(field.refuse("another mixture of keys", expected));
     }
     if has("tokens") {
-        let sequence = size(&table, "tokens")?;
+        let sequence = parse_size(&table, "tokens")?;
         let rows = tokens.unwrap_or(sequence);
         return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
     }
     no_sequence(root, tokens)?;
     let shape = if image {
         ActivationShape::Image {
-            channels: size(&table, "channels")?,
-            size: [size(&table, "height")?, size(&table, "width")?],
+            channels: parse_size(&table, "channels")?,
+            size: [parse_size(&table, "height")?, parse_size(&table, "width")?],
         }
     } else {
         ActivationShape::Rows {
             rows: 1,
-            columns: size(&table, "columns")?,
+            columns: parse_size(&table, "columns")?,
         }
     };
     Ok((1, shape))

@@ -87,7 +87,7 @@ struct HubConfig<'t> {
 type Read<T> = Result<T, ConfigError>;
 
 impl HubConfig<'_> {
-    fn error(&self, key: &str, why: String) -> ConfigError {
+    fn error_at(&self, key: &str, why: String) -> ConfigError {
         let at = self.text.find(&format!("\"{key}\"")).unwrap_or(0);
         ConfigError::Key {
             file: self.file.to_owned(),
@@ -97,71 +97,71 @@ impl HubConfig<'_> {
         }
     }
 
-    /// Returns the value of `key`; `None` if it is missing or null.
-    fn value(&self, key: &str) -> Option<&Value> {
+    /// Returns the value of `key`, or `None` if it is missing or null.
+    fn value_of(&self, key: &str) -> Option<&Value> {
         self.known.borrow_mut().insert(key.to_owned());
         self.keys.get(key).filter(|value| !value.is_null())
     }
 
-    fn refuse<T>(&self, key: &str, expected: &str) -> Read<T> {
+    fn invalid_value<T>(&self, key: &str, expected: &str) -> Read<T> {
         let found = self.keys.get(key).map_or("nothing".to_owned(), |value| {
             let text = value.to_string();
             text.chars().take(80).collect()
         });
-        Err(self.error(key, format!("found {found}, expected {expected}")))
+        Err(self.error_at(key, format!("found {found}, expected {expected}")))
     }
 
-    fn size(&self, key: &str) -> Read<Option<u64>> {
+    fn read_size(&self, key: &str) -> Read<Option<u64>> {
         let expected = "a whole number from 1 to 1000000000000";
-        match self.value(key) {
+        match self.value_of(key) {
             None => Ok(None),
             Some(value) => match value.as_u64().filter(|n| (1..=super::MOST).contains(n)) {
                 Some(size) => Ok(Some(size)),
-                None => self.refuse(key, expected),
+                None => self.invalid_value(key, expected),
             },
         }
     }
 
-    fn need(&self, key: &str) -> Read<u64> {
-        match self.size(key)? {
+    fn require_size(&self, key: &str) -> Read<u64> {
+        match self.read_size(key)? {
             Some(size) => Ok(size),
-            None => self.refuse(key, "a whole number, 1 or more"),
+            None => self.invalid_value(key, "a whole number, 1 or more"),
         }
     }
 
-    fn count(&self, key: &str) -> Read<u64> {
-        match self.value(key) {
+    fn read_count(&self, key: &str) -> Read<u64> {
+        match self.value_of(key) {
             None => Ok(0),
             Some(value) => match value.as_u64().filter(|n| *n <= super::MOST) {
                 Some(count) => Ok(count),
-                None => self.refuse(key, "a whole number"),
+                None => self.invalid_value(key, "a whole number"),
             },
         }
     }
 
-    fn flag(&self, key: &str, default: bool) -> Read<bool> {
-        match self.value(key) {
+    fn read_flag(&self, key: &str, default: bool) -> Read<bool> {
+        match self.value_of(key) {
             None => Ok(default),
             Some(value) => match value.as_bool() {
                 Some(flag) => Ok(flag),
-                None => self.refuse(key, "true or false"),
+                None => self.invalid_value(key, "true or false"),
             },
         }
     }
 
-    fn word(&self, key: &str) -> Read<Option<&str>> {
-        match self.value(key) {
+    fn read_word(&self, key: &str) -> Read<Option<&str>> {
+        match self.value_of(key) {
             None => Ok(None),
             Some(value) => match value.as_str() {
                 Some(word) => Ok(Some(word)),
-                None => self.refuse(key, "a text"),
+                None => self.invalid_value(key, "a text"),
             },
         }
     }
 
     /// Returns the size at the first of `keys` that is present.
-    fn any(&self, keys: &[&str]) -> Read<Option<u64>> {
-        let found: Read<Vec<_>> = keys.iter().map(|key| self.size(key)).collect();
+    fn first_size(&self, keys: &[&str]) -> Read<Option<u64>> {
+        let found: Read<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
     }
 
@@ -180,14 +180,18 @@ impl HubConfig<'_> {
                         .and_then(Value::as_str)
                         .unwrap_or("the model")
                 );
-                Err(self.error(key, why))
+                Err(self.error_at(key, why))
             }
         }
     }
 }
 
 /// Parses the model in `text`, called `file` in errors; returns its hidden size and the model.
-pub(super) fn model(text: &str, file: &str, sizes: ModelSizes) -> Result<(u64, Model), ModelError> {
+pub(super) fn parse_model(
+    text: &str,
+    file: &str,
+    sizes: ModelSizes,
+) -> Result<(u64, Model), ModelError> {
     let syntax = |line: usize, why: String| ConfigError::Syntax {
         file: file.to_owned(),
         line,
@@ -205,12 +209,12 @@ pub(super) fn model(text: &str, file: &str, sizes: ModelSizes) -> Result<(u64, M
         known: RefCell::default(),
     };
     let config = text_config(config)?;
-    let architecture = architecture(&config, sizes)?;
+    let architecture = read_architecture(&config, sizes)?;
     config.check_keys()?;
-    let kind = config.word("model_type")?.unwrap_or("model");
+    let kind = config.read_word("model_type")?.unwrap_or("model");
     let base = architecture.base;
     let model = Model {
-        name: name(file, kind),
+        name: model_name(file, kind),
         source: format!("{file}, a config.json of {kind}"),
         sequence: base.block.tokens,
         layers: architecture.layers(),
@@ -225,7 +229,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     };
     for key in ["vision_config", "audio_config"] {
         if config.keys.get(key).is_some_and(|value| !value.is_null()) {
-            return config.refuse(
+            return config.invalid_value(
                 key,
                 "no such part; try a file with only the text_config, the transformer over tokens",
             );
@@ -241,7 +245,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
 }
 
 /// Returns the name of a model: the folder of its file, or otherwise its model type.
-fn name(file: &str, kind: &str) -> String {
+fn model_name(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
     let folder = folder.and_then(|name| name.to_str());
@@ -251,53 +255,55 @@ fn name(file: &str, kind: &str) -> String {
         .to_owned()
 }
 
-fn architecture(
+fn read_architecture(
     config: &HubConfig<'_>,
     sizes: ModelSizes,
 ) -> Result<TransformerArchitecture, ModelError> {
-    let kind = config.word("model_type")?.unwrap_or_default();
+    let kind = config.read_word("model_type")?.unwrap_or_default();
     if !KINDS.contains(&kind) {
         let why = format!(
             "found {}, expected one of {}; other models are described in TOML",
             quoted(kind),
             KINDS.join(", ")
         );
-        return Err(config.error("model_type", why).into());
+        return Err(config.error_at("model_type", why).into());
     }
-    let layers = sizes.layers.unwrap_or(config.need("num_hidden_layers")?);
+    let layers = sizes
+        .layers
+        .unwrap_or(config.require_size("num_hidden_layers")?);
     if !(1..=MOST_LAYERS).contains(&layers) {
         let why = format!("found {layers}, expected a whole number from 1 to {MOST_LAYERS}");
-        return Err(config.error("num_hidden_layers", why).into());
+        return Err(config.error_at("num_hidden_layers", why).into());
     }
-    let hidden = config.need("hidden_size")?;
-    let heads = config.need("num_attention_heads")?;
-    let latent = latent(config)?;
-    let head_width = match (latent, config.size("head_dim")?) {
+    let hidden = config.require_size("hidden_size")?;
+    let heads = config.require_size("num_attention_heads")?;
+    let latent = read_latent_attention(config)?;
+    let head_width = match (latent, config.read_size("head_dim")?) {
         (Some(_), _) => 1,
         (None, Some(width)) => width,
         (None, None) if hidden.is_multiple_of(heads) => hidden / heads,
-        (None, None) => config.refuse("head_dim", "columns of a head")?,
+        (None, None) => config.invalid_value("head_dim", "columns of a head")?,
     };
-    let kv_heads = config.size("num_key_value_heads")?.unwrap_or(heads);
+    let kv_heads = config.read_size("num_key_value_heads")?.unwrap_or(heads);
     if !heads.is_multiple_of(kv_heads) {
-        config.refuse(
+        config.invalid_value(
             "num_key_value_heads",
             "a number that divides num_attention_heads",
         )?;
     }
-    let longest = config.need("max_position_embeddings")?;
+    let longest = config.require_size("max_position_embeddings")?;
     let tokens = sizes.tokens.unwrap_or(longest);
-    let biases = biases(config, kind)?;
-    let experts = experts(config)?;
-    let function = match config.word("hidden_act")? {
+    let biases = read_biases(config, kind)?;
+    let experts = read_experts(config)?;
+    let function = match config.read_word("hidden_act")? {
         None | Some("silu" | "swish") => ActivationFunction::Silu,
         Some("gelu" | "gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::Gelu,
-        Some(_) => config.refuse("hidden_act", "silu or gelu")?,
+        Some(_) => config.invalid_value("hidden_act", "silu or gelu")?,
     };
     let dense_ffn = dense_ffn(config, kind)?;
-    let ffn = match (experts, config.size("moe_intermediate_size")?) {
+    let ffn = match (experts, config.read_size("moe_intermediate_size")?) {
         (Some(_), Some(own)) => own,
-        (Some(_), None) => config.need("intermediate_size")?,
+        (Some(_), None) => config.require_size("intermediate_size")?,
         (None, _) => dense_ffn,
     };
     let block = TransformerBlock {
@@ -319,21 +325,21 @@ fn architecture(
         experts,
     };
     // Norms of heads without gains have no weights.
-    config.value("use_qk_norm");
+    config.value_of("use_qk_norm");
     let base = TransformerModel {
         layers,
         block,
-        vocabulary: config.need("vocab_size")?,
+        vocabulary: config.require_size("vocab_size")?,
         positions: PositionEncoding::Rotary,
         segments: 0,
         embedding_norm: false,
         final_norm: true,
         head: OutputHead::Logits {
-            tied: config.flag("tie_word_embeddings", false)?,
+            tied: config.read_flag("tie_word_embeddings", false)?,
         },
     };
-    let (span, full_every) = span(config, kind, layers)?;
-    let shared = config.count("n_shared_experts")?;
+    let (span, full_every) = read_attention_span(config, kind, layers)?;
+    let shared = config.read_count("n_shared_experts")?;
     let one = u64::from(matches!(kind, "llama4" | "llama4_text") && experts.is_some());
     Ok(TransformerArchitecture {
         latent,
@@ -342,33 +348,33 @@ fn architecture(
         span,
         full_every,
         shared_ffn: (shared + one).saturating_mul(ffn),
-        router: router(config, kind)?,
-        dense_layers: config.count("first_k_dense_replace")?,
+        router: read_router(config, kind)?,
+        dense_layers: config.read_count("first_k_dense_replace")?,
         experts_every: experts_every(config, layers)?,
         dense_ffn,
-        more_predictions: config.count("num_nextn_predict_layers")?,
+        more_predictions: config.read_count("num_nextn_predict_layers")?,
         ..TransformerArchitecture::plain(base)
     })
 }
 
-fn latent(config: &HubConfig<'_>) -> Read<Option<LatentAttention>> {
-    let Some(kv_rank) = config.size("kv_lora_rank")? else {
+fn read_latent_attention(config: &HubConfig<'_>) -> Read<Option<LatentAttention>> {
+    let Some(kv_rank) = config.read_size("kv_lora_rank")? else {
         return Ok(None);
     };
     Ok(Some(LatentAttention {
-        query_rank: config.size("q_lora_rank")?.unwrap_or(0),
+        query_rank: config.read_size("q_lora_rank")?.unwrap_or(0),
         kv_rank,
-        plain: config.need("qk_nope_head_dim")?,
-        turned: config.need("qk_rope_head_dim")?,
-        values: config.need("v_head_dim")?,
+        plain: config.require_size("qk_nope_head_dim")?,
+        turned: config.require_size("qk_rope_head_dim")?,
+        values: config.require_size("v_head_dim")?,
     }))
 }
 
 /// Returns whether products before attention have biases, and whether all products have biases.
-fn biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
-    let attention = config.flag("attention_bias", false)?;
-    if config.flag("mlp_bias", false)? && !attention {
-        config.refuse("mlp_bias", "false without attention_bias")?;
+fn read_biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
+    let attention = config.read_flag("attention_bias", false)?;
+    if config.read_flag("mlp_bias", false)? && !attention {
+        config.invalid_value("mlp_bias", "false without attention_bias")?;
     }
     Ok(match kind {
         "qwen2" => (true, false),
@@ -376,15 +382,15 @@ fn biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
     })
 }
 
-fn experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
-    let experts = config.any(&["num_local_experts", "num_experts", "n_routed_experts"])?;
-    let chosen = config.any(&["num_experts_per_tok", "experts_per_token"])?;
+fn read_experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
+    let experts = config.first_size(&["num_local_experts", "num_experts", "n_routed_experts"])?;
+    let chosen = config.first_size(&["num_experts_per_tok", "experts_per_token"])?;
     match (experts, chosen) {
         (None, _) => Ok(None),
         (Some(experts), Some(chosen)) if chosen <= experts => {
             Ok(Some(ExpertRouting { experts, chosen }))
         }
-        (Some(_), _) => config.refuse(
+        (Some(_), _) => config.invalid_value(
             "num_experts_per_tok",
             "the number of experts per token, at most the number of experts",
         ),
@@ -392,28 +398,30 @@ fn experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
 }
 
 fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> Read<u64> {
-    let own = config.need("intermediate_size")?;
-    let dense = config.size("intermediate_size_mlp")?;
+    let own = config.require_size("intermediate_size")?;
+    let dense = config.read_size("intermediate_size_mlp")?;
     Ok(match kind {
         "llama4" | "llama4_text" => dense.unwrap_or(own),
         _ => own,
     })
 }
 
-fn router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
-    let sigmoid = match config.word("scoring_func")? {
+fn read_router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
+    let sigmoid = match config.read_word("scoring_func")? {
         None => matches!(kind, "llama4" | "llama4_text"),
         Some("softmax") => false,
         Some("sigmoid") => true,
-        Some(_) => config.refuse("scoring_func", "softmax or sigmoid")?,
+        Some(_) => config.invalid_value("scoring_func", "softmax or sigmoid")?,
     };
-    let correction = match config.word("topk_method")? {
+    let correction = match config.read_word("topk_method")? {
         None | Some("greedy" | "group_limited_greedy") => false,
         Some("noaux_tc") => true,
-        Some(_) => config.refuse("topk_method", "greedy, group_limited_greedy or noaux_tc")?,
+        Some(_) => {
+            config.invalid_value("topk_method", "greedy, group_limited_greedy or noaux_tc")?
+        }
     };
-    let groups = config.count("n_group")?;
-    let chosen_groups = match config.count("topk_group")? {
+    let groups = config.read_count("n_group")?;
+    let chosen_groups = match config.read_count("topk_group")? {
         0 => groups,
         chosen => chosen,
     };
@@ -433,9 +441,9 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
         "moe_layer_freq",
         "decoder_sparse_step",
     ];
-    let every = config.any(&keys)?.unwrap_or(1);
+    let every = config.first_size(&keys)?.unwrap_or(1);
     for key in ["mlp_only_layers", "moe_layers"] {
-        let Some(value) = config.value(key) else {
+        let Some(value) = config.value_of(key) else {
             continue;
         };
         let listed: Option<Vec<u64>> = value
@@ -447,7 +455,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
             _ => listed == regular,
         });
         if !is_regular {
-            config.refuse(
+            config.invalid_value(
                 key,
                 "no such list, or the layers that follow from the step between them",
             )?;
@@ -458,23 +466,27 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
 
 /// Returns the attention span of layers without full attention, and the period of layers with full
 /// attention: the last layer of each period has it.
-fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan, u64)> {
-    let window = config.size("sliding_window")?;
-    let piece = config.size("attention_chunk_size")?;
-    let used = config.flag("use_sliding_window", !kind.starts_with("qwen"))?;
-    let types = config.value("layer_types");
-    let turned = config.value("no_rope_layers").and_then(Value::as_array);
-    let interval = config.size("no_rope_layer_interval")?;
+fn read_attention_span(
+    config: &HubConfig<'_>,
+    kind: &str,
+    layers: u64,
+) -> Read<(AttentionSpan, u64)> {
+    let window = config.read_size("sliding_window")?;
+    let piece = config.read_size("attention_chunk_size")?;
+    let used = config.read_flag("use_sliding_window", !kind.starts_with("qwen"))?;
+    let types = config.value_of("layer_types");
+    let turned = config.value_of("no_rope_layers").and_then(Value::as_array);
+    let interval = config.read_size("no_rope_layer_interval")?;
     let span = match (window.filter(|_| used), piece) {
         (Some(window), None) => AttentionSpan::Window(window),
         (None, Some(piece)) => AttentionSpan::Piece(piece),
         (None, None) => AttentionSpan::All,
         (Some(_), Some(_)) => {
-            config.refuse("attention_chunk_size", "none beside sliding_window")?
+            config.invalid_value("attention_chunk_size", "none beside sliding_window")?
         }
     };
     if kind.starts_with("qwen") && span != AttentionSpan::All {
-        config.refuse(
+        config.invalid_value(
             "use_sliding_window",
             "false, because the layers with a window are unknown",
         )?;
@@ -486,7 +498,7 @@ fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan,
                 .and_then(|all| all.iter().map(Value::as_str).collect());
             match words {
                 Some(words) => words.iter().map(|word| *word == "full_attention").collect(),
-                None => config.refuse("layer_types", "a list of kinds of attention")?,
+                None => config.invalid_value("layer_types", "a list of kinds of attention")?,
             }
         }
         // A zero marks a layer without rotary embedding, which has full attention.
@@ -510,5 +522,5 @@ fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan,
     if (0..).zip(&full).all(regular) {
         return Ok((span, every));
     }
-    config.refuse("layer_types", "full attention in every n-th layer")
+    config.invalid_value("layer_types", "full attention in every n-th layer")
 }

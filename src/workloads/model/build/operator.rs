@@ -1,7 +1,7 @@
 //! Parsing of one operator of a layer, given the shape of its input.
 
-use super::{MOST, area, flag_or, size, size_or};
-use crate::model::spec::windows;
+use super::{MOST, flag_or, parse_area, parse_size, size_or};
+use crate::model::spec::window_count;
 use crate::model::{ActivationFunction, LayerOperator, OperatorKind, RouterForm, TensorSplit};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
@@ -27,7 +27,7 @@ pub(super) enum ActivationShape {
 
 impl ActivationShape {
     /// Returns the rows and columns; for an image, pixels and channels.
-    fn pixels(self) -> (u64, u64) {
+    fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
             Self::Rows { rows, columns } => (rows, columns),
@@ -164,7 +164,7 @@ const CUTS: [(TensorSplit, &str); 4] = [
 ];
 
 /// Parses an operator and advances `state` past it.
-pub(super) fn operator(
+pub(super) fn parse_operator(
     field: &ConfigField<'_>,
     state: &mut LayerCursor,
 ) -> Result<LayerOperator, ConfigError> {
@@ -177,7 +177,7 @@ pub(super) fn operator(
     let cut = table.or("cut", TensorSplit::Replicated, |f| f.choice(&CUTS))?;
     let around = flag_or(&table, "around", false)?;
     let shape = if around { state.around } else { state.main };
-    let (work, shape) = work(op, &table, shape)?;
+    let (work, shape) = parse_operator_kind(op, &table, shape)?;
     match (op, around) {
         (OperatorKeyword::Residual, false) if state.around != state.main => {
             let found = format_args!("{} to be added to {}", state.main, state.around);
@@ -204,22 +204,22 @@ pub(super) fn operator(
 }
 
 /// Parses an operator's kind on an input of `shape`, and returns it with the output's shape.
-fn work(
+fn parse_operator_kind(
     op: OperatorKeyword,
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (rows, width) = shape.pixels();
+    let (rows, width) = shape.rows_and_columns();
     Ok(match op {
-        OperatorKeyword::Linear => linear(table, shape)?,
-        OperatorKeyword::Attention => attention(table, shape)?,
+        OperatorKeyword::Linear => parse_linear(table, shape)?,
+        OperatorKeyword::Attention => parse_attention(table, shape)?,
         OperatorKeyword::ExpertDispatch => expert_dispatch(table, shape)?,
         OperatorKeyword::ExpertLinear => {
-            let (rows, inputs) = sequence(table, shape)?;
-            let outputs = size(table, "outputs")?;
+            let (rows, inputs) = require_sequence(table, shape)?;
+            let outputs = parse_size(table, "outputs")?;
             let work = OperatorKind::ExpertLinear {
                 rows,
-                experts: size(table, "experts")?,
+                experts: parse_size(table, "experts")?,
                 inputs,
                 outputs,
                 bias: flag_or(table, "bias", true)?,
@@ -231,7 +231,7 @@ fn work(
             let bias = flag_or(table, "bias", true)?;
             (OperatorKind::Norm { rows, width, bias }, shape)
         }
-        OperatorKeyword::Activation => activation(table, shape)?,
+        OperatorKeyword::Activation => parse_activation(table, shape)?,
         OperatorKeyword::Residual => {
             let dropout = flag_or(table, "dropout", false)?;
             let work = OperatorKind::Residual {
@@ -242,32 +242,32 @@ fn work(
             (work, shape)
         }
         OperatorKeyword::Embedding => {
-            let tokens = sequence(table, shape)?.0;
-            let width = size(table, "width")?;
+            let tokens = require_sequence(table, shape)?.0;
+            let width = parse_size(table, "width")?;
             let work = OperatorKind::Embedding {
-                vocabulary: size(table, "vocabulary")?,
+                vocabulary: parse_size(table, "vocabulary")?,
                 width,
                 tokens,
             };
             (work, shape.with_columns(width))
         }
         OperatorKeyword::Loss => {
-            let (rows, classes) = sequence(table, shape)?;
+            let (rows, classes) = require_sequence(table, shape)?;
             (OperatorKind::Loss { rows, classes }, shape)
         }
-        OperatorKeyword::Convolution => convolution(table, shape)?,
-        OperatorKeyword::Pool => pool(table, shape)?,
+        OperatorKeyword::Convolution => parse_convolution(table, shape)?,
+        OperatorKeyword::Pool => parse_pool(table, shape)?,
         OperatorKeyword::EmbeddingBag => {
             let work = OperatorKind::EmbeddingBag {
-                rows: size(table, "rows")?,
-                width: size(table, "width")?,
+                rows: parse_size(table, "rows")?,
+                width: parse_size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
             // Tables stay outside the chain until an interaction uses their rows.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
-            let (_, width) = sequence(table, shape)?;
+            let (_, width) = require_sequence(table, shape)?;
             let vectors = table
                 .need("vectors", "the number of vectors")?
                 .between(2, MOST)?;
@@ -279,18 +279,18 @@ fn work(
 }
 
 /// Parses a product, which flattens an image to one row.
-fn linear(
+fn parse_linear(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (rows, inputs) = match shape {
         ActivationShape::Rows { rows, columns } => (rows, columns),
         ActivationShape::Image { .. } => {
-            let (pixels, channels) = shape.pixels();
+            let (pixels, channels) = shape.rows_and_columns();
             (1, pixels.saturating_mul(channels))
         }
     };
-    let outputs = size(table, "outputs")?;
+    let outputs = parse_size(table, "outputs")?;
     let work = OperatorKind::Linear {
         rows,
         inputs,
@@ -302,12 +302,12 @@ fn linear(
     Ok((work, ActivationShape::Rows { rows, columns }))
 }
 
-fn attention(
+fn parse_attention(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (tokens, columns) = sequence(table, shape)?;
-    let heads = size(table, "heads")?;
+    let (tokens, columns) = require_sequence(table, shape)?;
+    let heads = parse_size(table, "heads")?;
     let kv_heads = size_or(table, "kv_heads", 1, heads)?;
     // The input's columns are queries, keys and values, one after another.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
@@ -336,8 +336,8 @@ fn expert_dispatch(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (tokens, width) = sequence(table, shape)?;
-    let experts = size(table, "experts")?;
+    let (tokens, width) = require_sequence(table, shape)?;
+    let experts = parse_size(table, "experts")?;
     let chosen = table
         .need("experts_per_token", "experts that each token is sent to")?
         .between(1, experts)?;
@@ -356,8 +356,8 @@ fn expert_combine(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (rows, width) = sequence(table, shape)?;
-    let chosen = size(table, "experts_per_token")?;
+    let (rows, width) = require_sequence(table, shape)?;
+    let chosen = parse_size(table, "experts_per_token")?;
     if !rows.is_multiple_of(chosen) {
         return Err(table.refuse(
             format_args!("{rows} rows before it, and {chosen} copies of each token"),
@@ -374,11 +374,11 @@ fn expert_combine(
     Ok((work, ActivationShape::Rows { rows, columns }))
 }
 
-fn activation(
+fn parse_activation(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (rows, columns) = shape.pixels();
+    let (rows, columns) = shape.rows_and_columns();
     let gated = flag_or(table, "gated", false)?;
     if gated && !columns.is_multiple_of(2) {
         let found = format_args!("{columns} columns for a gate");
@@ -394,15 +394,15 @@ fn activation(
     Ok((work, shape.with_columns(width)))
 }
 
-fn convolution(
+fn parse_convolution(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (inputs, size_before) = image(table, shape)?;
+    let (inputs, size_before) = require_image(table, shape)?;
     // By default the stride is 1 in convolutions and the kernel size in pools, as in PyTorch.
-    let window = WindowSpec::read(table, size_before, None)?;
+    let window = WindowSpec::read_window(table, size_before, None)?;
     let groups = size_or(table, "groups", 1, 1)?;
-    let outputs = size(table, "outputs")?;
+    let outputs = parse_size(table, "outputs")?;
     if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
         return Err(table.need("groups", "groups")?.refuse(
             groups,
@@ -423,13 +423,13 @@ fn convolution(
     Ok((work, ActivationShape::Image { channels, size }))
 }
 
-fn pool(
+fn parse_pool(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
-    let (channels, size_before) = image(table, shape)?;
-    let kernel = area(&table.need("kernel", "pixels of a side, or [height, width]")?)?;
-    let window = WindowSpec::read(table, size_before, Some(kernel[0]))?;
+    let (channels, size_before) = require_image(table, shape)?;
+    let kernel = parse_area(&table.need("kernel", "pixels of a side, or [height, width]")?)?;
+    let window = WindowSpec::read_window(table, size_before, Some(kernel[0]))?;
     let work = OperatorKind::Pool {
         channels,
         size: size_before,
@@ -450,16 +450,17 @@ struct WindowSpec {
 }
 
 impl WindowSpec {
-    fn read(
+    fn read_window(
         table: &ConfigTable<'_>,
         size: [u64; 2],
         stride: Option<u64>,
     ) -> Result<Self, ConfigError> {
         let field = table.need("kernel", "pixels of a side, or [height, width]")?;
-        let kernel = area(&field)?;
+        let kernel = parse_area(&field)?;
         let stride = size_or(table, "stride", 1, stride.unwrap_or(1))?;
         let padding = size_or(table, "padding", 0, 0)?;
-        let outputs = [0, 1].map(|axis: usize| windows(size[axis], kernel[axis], stride, padding));
+        let outputs =
+            [0, 1].map(|axis: usize| window_count(size[axis], kernel[axis], stride, padding));
         if outputs.contains(&0) {
             return Err(field.refuse(
                 format_args!("a window of {} x {} pixels", kernel[0], kernel[1]),
@@ -479,7 +480,10 @@ impl WindowSpec {
 }
 
 /// Returns the channels and size of an image; other shapes are errors.
-fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 2]), ConfigError> {
+fn require_image(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(u64, [u64; 2]), ConfigError> {
     match shape {
         ActivationShape::Image { channels, size } => Ok((channels, size)),
         ActivationShape::Rows { .. } => {
@@ -489,7 +493,10 @@ fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 
 }
 
 /// Returns the rows and columns of a sequence; other shapes are errors.
-fn sequence(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, u64), ConfigError> {
+fn require_sequence(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(u64, u64), ConfigError> {
     match shape {
         ActivationShape::Rows { rows, columns } => Ok((rows, columns)),
         ActivationShape::Image { .. } => {

@@ -1,6 +1,6 @@
 //! Parses `kind = "transformer"`.
 
-use super::{blocks, flag_or, size, size_or};
+use super::{block_count, flag_or, parse_size, size_or};
 use crate::model::{
     ActivationFunction, AttentionSpan, ExpertRouting, LatentAttention, ModelLayer, ModelSizes,
     OutputHead, PositionEncoding, RouterForm, TransformerArchitecture, TransformerBlock,
@@ -68,13 +68,13 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
 /// Returns the tokens of a sample, the hidden size and the layers.
-pub(super) fn layers(
+pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    let layers = blocks(root, sizes.layers)?;
-    let hidden = size(root, "hidden")?;
-    let sequence = size(root, "sequence")?;
+    let layers = block_count(root, sizes.layers)?;
+    let hidden = parse_size(root, "hidden")?;
+    let sequence = parse_size(root, "sequence")?;
     // The position table keeps the file's size, even if samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
@@ -104,16 +104,16 @@ pub(super) fn layers(
         layers,
         block: TransformerBlock {
             rotary: positions == PositionEncoding::Rotary,
-            ..block(root, [tokens, hidden], norm_after)?
+            ..parse_block(root, [tokens, hidden], norm_after)?
         },
-        vocabulary: size(root, "vocabulary")?,
+        vocabulary: parse_size(root, "vocabulary")?,
         positions,
         segments: size_or(root, "segments", 0, 0)?,
         embedding_norm: flag_or(root, "embedding_norm", false)?,
         final_norm: flag_or(root, "final_norm", !norm_after)?,
-        head: head(root)?,
+        head: parse_output_head(root)?,
     };
-    let architecture = architecture(root, transformer)?;
+    let architecture = parse_architecture(root, transformer)?;
     Ok((tokens, Some(hidden), architecture.layers()))
 }
 
@@ -133,7 +133,7 @@ const OF_EXPERTS: [&str; 8] = [
 const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
 
 /// Parses the parts of a transformer outside its basic block.
-fn architecture(
+fn parse_architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
 ) -> Result<TransformerArchitecture, ConfigError> {
@@ -153,7 +153,7 @@ fn architecture(
     if root.get("groups").is_none() {
         without(&["groups_per_token"], "groups")?;
     }
-    let latent = latent(root)?;
+    let latent = parse_latent_attention(root)?;
     if latent.is_none() {
         without(&OF_LATENTS, "kv_rank")?;
     }
@@ -214,7 +214,7 @@ fn architecture(
 }
 
 /// Parses latent attention, if the file has it.
-fn latent(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError> {
+fn parse_latent_attention(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError> {
     let Some(kv_rank) = root.get("kv_rank") else {
         return Ok(None);
     };
@@ -226,18 +226,18 @@ fn latent(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError
     Ok(Some(LatentAttention {
         query_rank: size_or(root, "query_rank", 1, 0)?,
         kv_rank: kv_rank.between(1, super::MOST)?,
-        plain: size(root, "plain_width")?,
-        turned: size(root, "turned_width")?,
-        values: size(root, "value_width")?,
+        plain: parse_size(root, "plain_width")?,
+        turned: parse_size(root, "turned_width")?,
+        values: parse_size(root, "value_width")?,
     }))
 }
 
-fn block(
+fn parse_block(
     root: &ConfigTable<'_>,
     [tokens, hidden]: [u64; 2],
     norm_after: bool,
 ) -> Result<TransformerBlock, ConfigError> {
-    let (heads, kv_heads, head_width) = heads(root, hidden)?;
+    let (heads, kv_heads, head_width) = parse_heads(root, hidden)?;
     let (function, gated) = root.choice("activation", &ACTIVATIONS)?;
     Ok(TransformerBlock {
         tokens,
@@ -255,12 +255,12 @@ fn block(
         dropout: flag_or(root, "dropout", false)?,
         rotary: false,
         qk_norm: flag_or(root, "qk_norm", false)?,
-        experts: experts(root)?,
+        experts: parse_experts(root)?,
     })
 }
 
 /// Parses the experts that replace one perceptron, if the file has them.
-fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
+fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
             Some(field) => Err(field.refuse("experts of a token", "none without `experts`")),
@@ -275,8 +275,11 @@ fn experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError>
 }
 
 /// Parses the number of query heads, of heads of keys and values, and columns per head.
-pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u64), ConfigError> {
-    let heads = size(root, "heads")?;
+pub(super) fn parse_heads(
+    root: &ConfigTable<'_>,
+    hidden: u64,
+) -> Result<(u64, u64, u64), ConfigError> {
+    let heads = parse_size(root, "heads")?;
     let kv_heads = size_or(root, "kv_heads", 1, heads)?;
     if let Some(field) = root.get("kv_heads")
         && !heads.is_multiple_of(kv_heads)
@@ -302,7 +305,7 @@ pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u6
     Ok((heads, kv_heads, hidden / heads))
 }
 
-fn head(root: &ConfigTable<'_>) -> Result<OutputHead, ConfigError> {
+fn parse_output_head(root: &ConfigTable<'_>) -> Result<OutputHead, ConfigError> {
     let heads = [
         ("logits", "logits"),
         ("masked", "masked"),

@@ -1,6 +1,6 @@
 //! Parses `kind = "vit"`: a transformer over the patches of an image.
 
-use super::{area, blocks, flag_or, no_sequence, size, size_or, transformer};
+use super::{block_count, flag_or, no_sequence, parse_area, parse_size, size_or, transformer};
 use crate::model::{ModelLayer, ModelSizes, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -9,22 +9,22 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Returns the tokens of a sample, the hidden size and the layers.
-pub(super) fn layers(
+pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
     no_sequence(root, sizes.tokens)?;
-    let layers = blocks(root, sizes.layers)?;
-    let hidden = size(root, "hidden")?;
-    let image = area(&root.need("image", "pixels of a side, or [height, width]")?)?;
-    let patch = size(root, "patch")?;
+    let layers = block_count(root, sizes.layers)?;
+    let hidden = parse_size(root, "hidden")?;
+    let image = parse_area(&root.need("image", "pixels of a side, or [height, width]")?)?;
+    let patch = parse_size(root, "patch")?;
     if let Some(side) = image.into_iter().find(|side| !side.is_multiple_of(patch)) {
         return Err(root.need("patch", "pixels of a side")?.refuse(
             format_args!("patches of {patch} pixels in an image with a side of {side}"),
             "a number that divides the image's height and width",
         ));
     }
-    let (heads, _, head_width) = transformer::heads(root, hidden)?;
+    let (heads, _, head_width) = transformer::parse_heads(root, hidden)?;
     let vit = VisionTransformer {
         layers,
         hidden,
@@ -34,7 +34,7 @@ pub(super) fn layers(
         image,
         channels: size_or(root, "channels", 1, 3)?,
         patch,
-        classes: size(root, "classes")?,
+        classes: parse_size(root, "classes")?,
         dropout: flag_or(root, "dropout", false)?,
     };
     Ok((vit.tokens(), Some(hidden), vit.layers()))

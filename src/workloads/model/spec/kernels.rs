@@ -104,7 +104,7 @@ pub enum KernelSpec {
     },
 }
 
-const fn bytes(numbers: u8, gradients: u8, fixed: u8) -> ElementBytes {
+const fn element_bytes(numbers: u8, gradients: u8, fixed: u8) -> ElementBytes {
     ElementBytes {
         numbers,
         gradients,
@@ -112,25 +112,25 @@ const fn bytes(numbers: u8, gradients: u8, fixed: u8) -> ElementBytes {
     }
 }
 
-const fn numbers(count: u8) -> ElementBytes {
-    bytes(count, 0, 0)
+const fn per_number(count: u8) -> ElementBytes {
+    element_bytes(count, 0, 0)
 }
 
-const fn fixed(count: u8) -> ElementBytes {
-    bytes(0, 0, count)
+const fn fixed_bytes(count: u8) -> ElementBytes {
+    element_bytes(0, 0, count)
 }
 
 /// Creates a kernel on elements `mn`.
-const fn each(
+const fn elementwise_kernel(
     suffix: &'static str,
     class: MovingKernel,
     reads: ElementBytes,
     writes: ElementBytes,
 ) -> MovingSpec {
-    moved(suffix, class, ("mn", reads), ("mn", writes))
+    moving_kernel(suffix, class, ("mn", reads), ("mn", writes))
 }
 
-const fn moved(
+const fn moving_kernel(
     suffix: &'static str,
     class: MovingKernel,
     reads: (&'static str, ElementBytes),
@@ -145,14 +145,18 @@ const fn moved(
 }
 
 impl KernelSpec {
-    const fn moving(forward: &'static [MovingSpec], backward: &'static [MovingSpec]) -> Self {
+    const fn from_moving(forward: &'static [MovingSpec], backward: &'static [MovingSpec]) -> Self {
         Self::Moving {
             fused: MovingKernels { forward, backward },
             one_by_one: None,
         }
     }
 
-    const fn or(self, forward: &'static [MovingSpec], backward: &'static [MovingSpec]) -> Self {
+    const fn or_moving(
+        self,
+        forward: &'static [MovingSpec],
+        backward: &'static [MovingSpec],
+    ) -> Self {
         match self {
             Self::Moving { fused, .. } => Self::Moving {
                 fused,
@@ -162,112 +166,212 @@ impl KernelSpec {
         }
     }
 
-    pub(super) const NORM: Self = Self::moving(
-        &[each("", Normalization, numbers(1), numbers(1))],
-        &[each("", Normalization, numbers(2), numbers(1))],
+    pub(super) const NORM: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            Normalization,
+            per_number(1),
+            per_number(1),
+        )],
+        &[elementwise_kernel(
+            "",
+            Normalization,
+            per_number(2),
+            per_number(1),
+        )],
     );
 
     /// RMSNorm in single precision between two casts, as in PyTorch's composite function. Casts and
     /// products with a number per row or column have the memory rate of copies; sums of rows have
     /// the rate of a softmax.
-    pub(super) const RMS_NORM: Self = Self::NORM.or(
+    pub(super) const RMS_NORM: Self = Self::NORM.or_moving(
         &[
-            each(".single", Copy, numbers(1), fixed(4)),
-            each(".square", ElementWise, fixed(4), fixed(4)),
-            each(".mean", Softmax, fixed(4), fixed(0)),
-            each(".product", Copy, fixed(4), fixed(4)),
-            each(".half", Copy, fixed(4), numbers(1)),
-            each(".gain", Copy, numbers(1), numbers(1)),
+            elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
+            elementwise_kernel(".square", ElementWise, fixed_bytes(4), fixed_bytes(4)),
+            elementwise_kernel(".mean", Softmax, fixed_bytes(4), fixed_bytes(0)),
+            elementwise_kernel(".product", Copy, fixed_bytes(4), fixed_bytes(4)),
+            elementwise_kernel(".half", Copy, fixed_bytes(4), per_number(1)),
+            elementwise_kernel(".gain", Copy, per_number(1), per_number(1)),
         ],
         &[
-            each(".gain.dinput", Copy, numbers(1), numbers(1)),
-            each(".gain.dgain", Softmax, numbers(2), fixed(0)),
-            each(".single", Copy, numbers(1), fixed(4)),
-            each(".product.dinput", Copy, fixed(4), fixed(4)),
-            each(".product.dscale", Softmax, fixed(8), fixed(0)),
-            each(".square", ElementWise, fixed(8), fixed(4)),
-            each(".sum", ElementWise, fixed(8), fixed(4)),
-            each(".half", Copy, fixed(4), numbers(1)),
+            elementwise_kernel(".gain.dinput", Copy, per_number(1), per_number(1)),
+            elementwise_kernel(".gain.dgain", Softmax, per_number(2), fixed_bytes(0)),
+            elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
+            elementwise_kernel(".product.dinput", Copy, fixed_bytes(4), fixed_bytes(4)),
+            elementwise_kernel(".product.dscale", Softmax, fixed_bytes(8), fixed_bytes(0)),
+            elementwise_kernel(".square", ElementWise, fixed_bytes(8), fixed_bytes(4)),
+            elementwise_kernel(".sum", ElementWise, fixed_bytes(8), fixed_bytes(4)),
+            elementwise_kernel(".half", Copy, fixed_bytes(4), per_number(1)),
         ],
     );
 
-    pub(super) const ACTIVATION: Self = Self::moving(
-        &[each("", ElementWise, numbers(1), numbers(1))],
-        &[each("", ElementWise, numbers(2), numbers(1))],
+    pub(super) const ACTIVATION: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(1),
+            per_number(1),
+        )],
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(2),
+            per_number(1),
+        )],
     );
 
-    pub(super) const GATE: Self = Self::moving(
-        &[each("", ElementWise, numbers(2), numbers(1))],
-        &[each("", ElementWise, numbers(3), numbers(2))],
+    pub(super) const GATE: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(2),
+            per_number(1),
+        )],
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(3),
+            per_number(2),
+        )],
     )
-    .or(
+    .or_moving(
         &[
-            each(".function", ElementWise, numbers(1), numbers(1)),
-            each(".gate", ElementWise, numbers(2), numbers(1)),
+            elementwise_kernel(".function", ElementWise, per_number(1), per_number(1)),
+            elementwise_kernel(".gate", ElementWise, per_number(2), per_number(1)),
         ],
         &[
-            each(".gate.dgate", ElementWise, numbers(2), numbers(1)),
-            each(".gate.dvalue", ElementWise, numbers(2), numbers(1)),
-            each(".function", ElementWise, numbers(2), numbers(1)),
+            elementwise_kernel(".gate.dgate", ElementWise, per_number(2), per_number(1)),
+            elementwise_kernel(".gate.dvalue", ElementWise, per_number(2), per_number(1)),
+            elementwise_kernel(".function", ElementWise, per_number(2), per_number(1)),
         ],
     );
 
-    pub(super) const RESIDUAL: Self = Self::moving(
-        &[each("", ElementWise, numbers(2), numbers(1))],
-        &[each("", ElementWise, numbers(2), numbers(1))],
+    pub(super) const RESIDUAL: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(2),
+            per_number(1),
+        )],
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(2),
+            per_number(1),
+        )],
     );
 
-    pub(super) const DROPPED_RESIDUAL: Self = Self::moving(
-        &[each("", ElementWise, numbers(2), bytes(1, 0, 1))],
-        &[each("", ElementWise, bytes(3, 0, 1), numbers(2))],
+    pub(super) const DROPPED_RESIDUAL: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            per_number(2),
+            element_bytes(1, 0, 1),
+        )],
+        &[elementwise_kernel(
+            "",
+            ElementWise,
+            element_bytes(3, 0, 1),
+            per_number(2),
+        )],
     );
 
-    pub(super) const EMBEDDING: Self = Self::moving(
-        &[each("", Embedding, numbers(1), numbers(1))],
-        &[each("", Embedding, bytes(1, 1, 0), bytes(0, 1, 0))],
+    pub(super) const EMBEDDING: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            Embedding,
+            per_number(1),
+            per_number(1),
+        )],
+        &[elementwise_kernel(
+            "",
+            Embedding,
+            element_bytes(1, 1, 0),
+            element_bytes(0, 1, 0),
+        )],
     );
 
     /// Kernel of an embedding bag: reads rows `ln` of the table and sums them to `n`.
-    pub(super) const EMBEDDING_BAG: Self = Self::moving(
-        &[moved("", Embedding, ("ln", numbers(1)), ("n", numbers(1)))],
-        &[moved(
+    pub(super) const EMBEDDING_BAG: Self = Self::from_moving(
+        &[moving_kernel(
             "",
             Embedding,
-            ("n", numbers(1)),
-            ("ln", bytes(0, 2, 0)),
+            ("ln", per_number(1)),
+            ("n", per_number(1)),
+        )],
+        &[moving_kernel(
+            "",
+            Embedding,
+            ("n", per_number(1)),
+            ("ln", element_bytes(0, 2, 0)),
         )],
     );
 
-    pub(super) const LOSS: Self = Self::moving(
-        &[each("", CrossEntropy, numbers(2), numbers(1))],
-        &[each("", CrossEntropy, numbers(1), numbers(1))],
+    pub(super) const LOSS: Self = Self::from_moving(
+        &[elementwise_kernel(
+            "",
+            CrossEntropy,
+            per_number(2),
+            per_number(1),
+        )],
+        &[elementwise_kernel(
+            "",
+            CrossEntropy,
+            per_number(1),
+            per_number(1),
+        )],
     )
-    .or(
-        &[each("", CrossEntropy, bytes(1, 0, 20), fixed(16))],
-        &[each("", CrossEntropy, fixed(8), bytes(1, 0, 4))],
+    .or_moving(
+        &[elementwise_kernel(
+            "",
+            CrossEntropy,
+            element_bytes(1, 0, 20),
+            fixed_bytes(16),
+        )],
+        &[elementwise_kernel(
+            "",
+            CrossEntropy,
+            fixed_bytes(8),
+            element_bytes(1, 0, 4),
+        )],
     );
 
     /// Kernel of an expert combine: sums copies `cn` to tokens `mn`.
-    pub(super) const EXPERT_COMBINE: Self = Self::moving(
-        &[moved("", Copy, ("cn", numbers(1)), ("mn", numbers(1)))],
+    pub(super) const EXPERT_COMBINE: Self = Self::from_moving(
+        &[moving_kernel(
+            "",
+            Copy,
+            ("cn", per_number(1)),
+            ("mn", per_number(1)),
+        )],
         &[
-            moved(".scores", Copy, ("cn", numbers(2)), ("c", fixed(4))),
-            moved(".copies", Copy, ("mn", numbers(1)), ("cn", numbers(1))),
+            moving_kernel(
+                ".scores",
+                Copy,
+                ("cn", per_number(2)),
+                ("c", fixed_bytes(4)),
+            ),
+            moving_kernel(
+                ".copies",
+                Copy,
+                ("mn", per_number(1)),
+                ("cn", per_number(1)),
+            ),
         ],
     );
 
-    pub(super) const POOL: Self = Self::moving(
-        &[moved(
+    pub(super) const POOL: Self = Self::from_moving(
+        &[moving_kernel(
             "",
             ElementWise,
-            ("nij", numbers(1)),
-            ("nhw", numbers(1)),
+            ("nij", per_number(1)),
+            ("nhw", per_number(1)),
         )],
-        &[moved(
+        &[moving_kernel(
             "",
             ElementWise,
-            ("nhw", numbers(1)),
-            ("nij", numbers(1)),
+            ("nhw", per_number(1)),
+            ("nij", per_number(1)),
         )],
     );
 }

@@ -2,7 +2,7 @@
 
 use super::{
     AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
-    OperatorSpec, ProductSpec, WeightSpec, WindowSpec, amount, windows,
+    OperatorSpec, ProductSpec, WeightSpec, WindowSpec, saturate_to_u64, window_count,
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
@@ -35,13 +35,13 @@ impl OperatorSpec {
         }
     }
 
-    fn weighs(mut self, axes: &'static str) -> Self {
+    fn with_weights(mut self, axes: &'static str) -> Self {
         let tied = false;
         self.weights.push(WeightSpec { axes, tied });
         self
     }
 
-    fn multiplies(mut self, result: &'static str, over: &'static str) -> Self {
+    fn with_product(mut self, result: &'static str, over: &'static str) -> Self {
         self.products.push(ProductSpec {
             result,
             over,
@@ -51,32 +51,32 @@ impl OperatorSpec {
         self
     }
 
-    fn keeps(mut self, axes: &'static str, bytes: Option<u64>, with: KeptWith) -> Self {
+    fn with_kept(mut self, axes: &'static str, bytes: Option<u64>, with: KeptWith) -> Self {
         self.kept.push(KeptTensor { axes, bytes, with });
         self
     }
 
     fn keeps_inputs(self) -> Self {
         let inputs = self.inputs.clone();
-        let keep = |spec: Self, axes| spec.keeps(axes, None, KeptWith::Any);
+        let keep = |spec: Self, axes| spec.with_kept(axes, None, KeptWith::Any);
         inputs.into_iter().fold(self, keep)
     }
 
-    fn stands(self, role: ChainRole) -> Self {
+    fn with_role(self, role: ChainRole) -> Self {
         Self { role, ..self }
     }
 
-    fn exchanges(self, exchange: ExpertExchange) -> Self {
+    fn with_exchange(self, exchange: ExpertExchange) -> Self {
         let exchange = Some(exchange);
         Self { exchange, ..self }
     }
 
-    fn runs(self, kernels: KernelSpec) -> Self {
+    fn with_kernels(self, kernels: KernelSpec) -> Self {
         Self { kernels, ..self }
     }
 }
 
-fn cut(letter: char, extent: u64, axis: OperatorAxis, what: &'static str) -> AxisSpec {
+fn divisible_axis(letter: char, extent: u64, axis: OperatorAxis, what: &'static str) -> AxisSpec {
     let cut = AxisCut::By(axis, what);
     AxisSpec {
         letter,
@@ -85,7 +85,7 @@ fn cut(letter: char, extent: u64, axis: OperatorAxis, what: &'static str) -> Axi
     }
 }
 
-fn whole(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> AxisSpec {
+fn whole_axis(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> AxisSpec {
     let cut = AxisCut::Whole(axis, why);
     AxisSpec {
         letter,
@@ -94,7 +94,7 @@ fn whole(letter: char, extent: u64, axis: OperatorAxis, why: &'static str) -> Ax
     }
 }
 
-fn fixed(letter: char, extent: u64) -> AxisSpec {
+fn fixed_axis(letter: char, extent: u64) -> AxisSpec {
     let cut = AxisCut::Never;
     AxisSpec {
         letter,
@@ -104,13 +104,15 @@ fn fixed(letter: char, extent: u64) -> AxisSpec {
 }
 
 /// Number of unordered pairs of `n` elements.
-fn pairs(n: u64) -> u64 {
-    amount(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
+fn pair_count(n: u64) -> u64 {
+    saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
 /// Number of pairs of `tokens` that a causal mask removes, for `queries` of the tokens.
-fn skipped(tokens: u64, queries: u64) -> u64 {
-    amount(u128::from(pairs(tokens)) * u128::from(queries) / u128::from(tokens.max(1)))
+fn masked_pairs(tokens: u64, queries: u64) -> u64 {
+    saturate_to_u64(
+        u128::from(pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
+    )
 }
 
 impl OperatorKind {
@@ -126,18 +128,18 @@ impl OperatorKind {
                 tied,
             } => {
                 let axes = vec![
-                    cut('m', rows, M, "rows"),
-                    cut('n', outputs, N, "outputs"),
-                    cut('k', inputs, K, "inputs"),
+                    divisible_axis('m', rows, M, "rows"),
+                    divisible_axis('n', outputs, N, "outputs"),
+                    divisible_axis('k', inputs, K, "inputs"),
                 ];
                 let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
                 // The bias gradient comes first, because the matrix gradient passes a
                 // transposition.
                 if bias {
-                    spec = spec.weighs("n");
+                    spec = spec.with_weights("n");
                 }
                 spec.weights.push(WeightSpec { axes: "kn", tied });
-                spec.multiplies("mn", "k").keeps_inputs()
+                spec.with_product("mn", "k").keeps_inputs()
             }
             Self::Attention {
                 tokens,
@@ -151,28 +153,28 @@ impl OperatorKind {
                 qk_norm,
             } => {
                 let axes = vec![
-                    whole(
+                    whole_axis(
                         'm',
                         queries,
                         M,
                         "a query needs the keys and values of every token",
                     ),
-                    fixed('t', tokens),
+                    fixed_axis('t', tokens),
                     // Heads of keys and values are not copied, so each part has whole heads.
-                    cut('n', heads, N, "heads"),
-                    cut('g', kv_heads, N, "heads of keys and values"),
-                    whole('w', width, K, "a head cannot be split; `n` shards by heads"),
-                    fixed('d', skipped(tokens, queries)),
+                    divisible_axis('n', heads, N, "heads"),
+                    divisible_axis('g', kv_heads, N, "heads of keys and values"),
+                    whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
+                    fixed_axis('d', masked_pairs(tokens, queries)),
                 ];
                 let inputs = ["mnw", "mgw", "mgw"];
                 let mut spec = OperatorSpec::new("attention", axes, &inputs, &["mnw"], "m")
-                    .runs(KernelSpec::Attention {
+                    .with_kernels(KernelSpec::Attention {
                         rotary,
                         dropout,
                         qk_norm,
                     })
-                    .multiplies("nmt", "w")
-                    .multiplies("nmw", "t");
+                    .with_product("nmt", "w")
+                    .with_product("nmw", "t");
                 if causal {
                     // A causal kernel skips products of tokens with later tokens: s (s - 1) / 2 of
                     // s s pairs; shards have equal parts of these pairs.
@@ -180,21 +182,19 @@ impl OperatorKind {
                 }
                 if qk_norm {
                     let [queries, keys] = ["mnw", "mgw"];
-                    spec = spec.weighs("w").weighs("w");
-                    spec = spec.keeps(queries, None, KeptWith::Any);
-                    spec = spec.keeps(keys, None, KeptWith::Any);
+                    spec = spec.with_weights("w").with_weights("w");
+                    spec = spec.with_kept(queries, None, KeptWith::Any);
+                    spec = spec.with_kept(keys, None, KeptWith::Any);
                 }
                 // Kept are the softmax's output and, with dropout, the mask and the masked output.
                 spec = spec
                     .keeps_inputs()
-                    .keeps("nm", Some(FULL), KeptWith::Fused)
-                    .keeps("nmt", None, KeptWith::Unfused);
+                    .with_kept("nm", Some(FULL), KeptWith::Fused)
+                    .with_kept("nmt", None, KeptWith::Unfused);
                 if dropout {
-                    spec = spec.keeps("nmt", Some(MASK), KeptWith::Unfused).keeps(
-                        "nmt",
-                        None,
-                        KeptWith::Unfused,
-                    );
+                    spec = spec
+                        .with_kept("nmt", Some(MASK), KeptWith::Unfused)
+                        .with_kept("nmt", None, KeptWith::Unfused);
                 }
                 spec
             }
@@ -221,52 +221,50 @@ impl OperatorKind {
                 let met = met * u128::from(queries) / u128::from(tokens.max(1));
                 let all = u128::from(tokens) * u128::from(queries);
                 let axes = vec![
-                    whole(
+                    whole_axis(
                         'm',
                         queries,
                         M,
                         "a query needs the keys and values of the tokens before it",
                     ),
-                    fixed('t', tokens),
-                    cut('n', heads, N, "heads"),
-                    cut('g', kv_heads, N, "heads of keys and values"),
-                    whole('w', width, K, "a head cannot be split; `n` shards by heads"),
-                    fixed('u', value_width),
-                    fixed('r', turned),
-                    fixed('l', latent),
-                    fixed('d', amount(all - met.min(all))),
+                    fixed_axis('t', tokens),
+                    divisible_axis('n', heads, N, "heads"),
+                    divisible_axis('g', kv_heads, N, "heads of keys and values"),
+                    whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
+                    fixed_axis('u', value_width),
+                    fixed_axis('r', turned),
+                    fixed_axis('l', latent),
+                    fixed_axis('d', saturate_to_u64(all - met.min(all))),
                 ];
                 let inputs = ["mnw", "mgw", "mgu"];
                 let mut spec = OperatorSpec::new("shaped_attention", axes, &inputs, &["mnu"], "m")
-                    .runs(KernelSpec::Attention {
+                    .with_kernels(KernelSpec::Attention {
                         rotary: turned > 0,
                         dropout,
                         qk_norm,
                     })
-                    .multiplies("nmt", "w")
-                    .multiplies("nmu", "t");
+                    .with_product("nmt", "w")
+                    .with_product("nmu", "t");
                 if causal {
                     spec.products[0].skipped = "ndw";
                     spec.products[1].skipped = "ndu";
                 }
                 if qk_norm {
-                    spec = spec.weighs("w").weighs("w");
-                    spec = spec.keeps("mnw", None, KeptWith::Any);
-                    spec = spec.keeps("mgw", None, KeptWith::Any);
+                    spec = spec.with_weights("w").with_weights("w");
+                    spec = spec.with_kept("mnw", None, KeptWith::Any);
+                    spec = spec.with_kept("mgw", None, KeptWith::Any);
                 }
                 if sinks {
-                    spec = spec.weighs("n");
+                    spec = spec.with_weights("n");
                 }
                 spec = spec
                     .keeps_inputs()
-                    .keeps("nm", Some(FULL), KeptWith::Fused)
-                    .keeps("nmt", None, KeptWith::Unfused);
+                    .with_kept("nm", Some(FULL), KeptWith::Fused)
+                    .with_kept("nmt", None, KeptWith::Unfused);
                 if dropout {
-                    spec = spec.keeps("nmt", Some(MASK), KeptWith::Unfused).keeps(
-                        "nmt",
-                        None,
-                        KeptWith::Unfused,
-                    );
+                    spec = spec
+                        .with_kept("nmt", Some(MASK), KeptWith::Unfused)
+                        .with_kept("nmt", None, KeptWith::Unfused);
                 }
                 spec
             }
@@ -280,20 +278,20 @@ impl OperatorKind {
             } => {
                 let why = "a latent vector cannot be split";
                 let axes = vec![
-                    cut('m', rows, M, "rows"),
-                    cut('n', heads, N, "heads"),
-                    whole('k', query_rank, K, why),
-                    whole('c', kv_rank, K, why),
-                    fixed('i', query_width),
-                    fixed('j', kv_width),
+                    divisible_axis('m', rows, M, "rows"),
+                    divisible_axis('n', heads, N, "heads"),
+                    whole_axis('k', query_rank, K, why),
+                    whole_axis('c', kv_rank, K, why),
+                    fixed_axis('i', query_width),
+                    fixed_axis('j', kv_width),
                 ];
                 OperatorSpec::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
-                    .weighs("kni")
-                    .weighs("cnj")
-                    .multiplies("mni", "k")
-                    .multiplies("mnj", "c")
+                    .with_weights("kni")
+                    .with_weights("cnj")
+                    .with_product("mni", "k")
+                    .with_product("mnj", "c")
                     .keeps_inputs()
-                    .runs(KernelSpec::LatentUp)
+                    .with_kernels(KernelSpec::LatentUp)
             }
             Self::ExpertDispatch {
                 tokens,
@@ -303,29 +301,29 @@ impl OperatorKind {
                 form,
             } => {
                 let axes = vec![
-                    cut('m', tokens, M, "tokens"),
-                    cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
-                    whole('n', width, N, "a token's scores need all its columns"),
-                    fixed('e', experts),
+                    divisible_axis('m', tokens, M, "tokens"),
+                    divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
+                    whole_axis('n', width, N, "a token's scores need all its columns"),
+                    fixed_axis('e', experts),
                     // In weights, a leading `e` marks weights of experts.
-                    fixed('z', 1),
+                    fixed_axis('z', 1),
                 ];
                 let mut spec = OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
                 for bias in [form.bias, form.correction] {
                     if bias {
-                        spec = spec.weighs("ze");
+                        spec = spec.with_weights("ze");
                     }
                 }
-                spec.weighs("ne")
-                    .multiplies("me", "n")
+                spec.with_weights("ne")
+                    .with_product("me", "n")
                     .keeps_inputs()
-                    .keeps("me", Some(FULL), KeptWith::Any)
-                    .runs(KernelSpec::Router {
+                    .with_kept("me", Some(FULL), KeptWith::Any)
+                    .with_kernels(KernelSpec::Router {
                         sigmoid: form.sigmoid,
                         biased: form.bias || form.correction,
                         grouped: form.groups > 1,
                     })
-                    .exchanges(ExpertExchange::Dispatch)
+                    .with_exchange(ExpertExchange::Dispatch)
             }
             Self::ExpertLinear {
                 rows,
@@ -335,14 +333,16 @@ impl OperatorKind {
                 bias,
             } => {
                 let axes = vec![
-                    cut('m', rows, M, "copies of tokens"),
-                    cut('n', outputs, N, "outputs"),
-                    cut('k', inputs, K, "inputs"),
-                    fixed('e', experts),
+                    divisible_axis('m', rows, M, "copies of tokens"),
+                    divisible_axis('n', outputs, N, "outputs"),
+                    divisible_axis('k', inputs, K, "inputs"),
+                    fixed_axis('e', experts),
                 ];
                 let spec = OperatorSpec::new("expert_linear", axes, &["mk"], &["mn"], "m");
-                let spec = if bias { spec.weighs("en") } else { spec };
-                spec.weighs("ekn").multiplies("mn", "k").keeps_inputs()
+                let spec = if bias { spec.with_weights("en") } else { spec };
+                spec.with_weights("ekn")
+                    .with_product("mn", "k")
+                    .keeps_inputs()
             }
             Self::ExpertCombine {
                 tokens,
@@ -350,20 +350,20 @@ impl OperatorKind {
                 chosen,
             } => {
                 let axes = vec![
-                    cut('m', tokens, M, "tokens"),
-                    cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
-                    cut('n', width, N, "columns"),
+                    divisible_axis('m', tokens, M, "tokens"),
+                    divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
+                    divisible_axis('n', width, N, "columns"),
                 ];
                 // The gradient of a score is the product of a copy and the gradient of the sum.
                 OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .keeps_inputs()
-                    .runs(KernelSpec::EXPERT_COMBINE)
-                    .exchanges(ExpertExchange::Combine)
+                    .with_kernels(KernelSpec::EXPERT_COMBINE)
+                    .with_exchange(ExpertExchange::Combine)
             }
             Self::Norm { rows, width, bias } => {
                 let axes = vec![
-                    cut('m', rows, M, "rows"),
-                    whole(
+                    divisible_axis('m', rows, M, "rows"),
+                    whole_axis(
                         'n',
                         width,
                         N,
@@ -371,11 +371,11 @@ impl OperatorKind {
                     ),
                 ];
                 let spec = OperatorSpec::new("norm", axes, &["mn"], &["mn"], "m").keeps_inputs();
-                let spec = spec.weighs("n");
+                let spec = spec.with_weights("n");
                 if bias {
-                    spec.weighs("n").runs(KernelSpec::NORM)
+                    spec.with_weights("n").with_kernels(KernelSpec::NORM)
                 } else {
-                    spec.runs(KernelSpec::RMS_NORM)
+                    spec.with_kernels(KernelSpec::RMS_NORM)
                 }
             }
             Self::Activation {
@@ -389,9 +389,14 @@ impl OperatorKind {
                 } else {
                     (&["mn"][..], KernelSpec::ACTIVATION)
                 };
-                let spec =
-                    OperatorSpec::new("activation", elements(rows, width), inputs, &["mn"], "m")
-                        .runs(kernels);
+                let spec = OperatorSpec::new(
+                    "activation",
+                    element_axes(rows, width),
+                    inputs,
+                    &["mn"],
+                    "m",
+                )
+                .with_kernels(kernels);
                 match function {
                     // Nothing more is kept, because the next operator keeps the output as its
                     // input, and the output shows which inputs were negative.
@@ -405,13 +410,13 @@ impl OperatorKind {
                 dropout,
             } => {
                 let spec =
-                    OperatorSpec::new("residual", elements(rows, width), &["mn"], &["mn"], "m");
-                let spec = spec.stands(ChainRole::Join);
+                    OperatorSpec::new("residual", element_axes(rows, width), &["mn"], &["mn"], "m");
+                let spec = spec.with_role(ChainRole::Join);
                 if dropout {
-                    spec.keeps("mn", Some(MASK), KeptWith::Any)
-                        .runs(KernelSpec::DROPPED_RESIDUAL)
+                    spec.with_kept("mn", Some(MASK), KeptWith::Any)
+                        .with_kernels(KernelSpec::DROPPED_RESIDUAL)
                 } else {
-                    spec.runs(KernelSpec::RESIDUAL)
+                    spec.with_kernels(KernelSpec::RESIDUAL)
                 }
             }
             Self::Embedding {
@@ -420,18 +425,18 @@ impl OperatorKind {
                 tokens,
             } => {
                 let axes = vec![
-                    cut('m', tokens, M, "tokens"),
-                    cut('n', width, N, "columns"),
-                    cut('k', vocabulary, K, "rows of the table"),
+                    divisible_axis('m', tokens, M, "tokens"),
+                    divisible_axis('n', width, N, "columns"),
+                    divisible_axis('k', vocabulary, K, "rows of the table"),
                 ];
                 let spec = OperatorSpec::new("embedding", axes, &["m"], &["mn"], "m");
-                let spec = spec.runs(KernelSpec::EMBEDDING);
-                spec.weighs("kn").stands(ChainRole::Table)
+                let spec = spec.with_kernels(KernelSpec::EMBEDDING);
+                spec.with_weights("kn").with_role(ChainRole::Table)
             }
             Self::Loss { rows, classes } => {
                 let axes = vec![
-                    cut('m', rows, M, "rows"),
-                    whole(
+                    divisible_axis('m', rows, M, "rows"),
+                    whole_axis(
                         'n',
                         classes,
                         N,
@@ -440,8 +445,8 @@ impl OperatorKind {
                 ];
                 // Logits are always kept in full precision.
                 OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
-                    .keeps("mn", Some(FULL), KeptWith::Any)
-                    .runs(KernelSpec::LOSS)
+                    .with_kept("mn", Some(FULL), KeptWith::Any)
+                    .with_kernels(KernelSpec::LOSS)
             }
             Self::Convolution {
                 inputs,
@@ -456,17 +461,20 @@ impl OperatorKind {
                 let group = "the channels of a grouped convolution cannot be split";
                 let (channels, [weights, over]) = if groups <= 1 {
                     let channels = [
-                        cut('n', outputs, N, "output channels"),
-                        cut('k', inputs, K, "input channels"),
+                        divisible_axis('n', outputs, N, "output channels"),
+                        divisible_axis('k', inputs, K, "input channels"),
                     ];
                     (channels, ["nkrs", "krs"])
                 } else {
                     (
-                        [whole('n', outputs, N, group), whole('k', inputs, K, group)],
+                        [
+                            whole_axis('n', outputs, N, group),
+                            whole_axis('k', inputs, K, group),
+                        ],
                         ["ncrs", "crs"],
                     )
                 };
-                let mut spec = image(
+                let mut spec = windowed_operator(
                     "convolution",
                     channels,
                     size,
@@ -475,9 +483,9 @@ impl OperatorKind {
                     padding,
                     ["kij", "nhw"],
                 );
-                spec.axes.push(fixed('c', inputs / groups.max(1)));
-                spec = spec.multiplies("nhw", over).weighs(weights);
-                if bias { spec.weighs("n") } else { spec }
+                spec.axes.push(fixed_axis('c', inputs / groups.max(1)));
+                spec = spec.with_product("nhw", over).with_weights(weights);
+                if bias { spec.with_weights("n") } else { spec }
             }
             Self::Pool {
                 channels,
@@ -486,8 +494,8 @@ impl OperatorKind {
                 stride,
                 padding,
             } => {
-                let channels = [cut('n', channels, N, "channels")];
-                let spec = image(
+                let channels = [divisible_axis('n', channels, N, "channels")];
+                let spec = windowed_operator(
                     "pool",
                     channels,
                     size,
@@ -496,7 +504,9 @@ impl OperatorKind {
                     padding,
                     ["nij", "nhw"],
                 );
-                let mut spec = spec.multiplies("nhw", "rs").runs(KernelSpec::POOL);
+                let mut spec = spec
+                    .with_product("nhw", "rs")
+                    .with_kernels(KernelSpec::POOL);
                 spec.products[0].multiplies = false;
                 spec
             }
@@ -506,28 +516,28 @@ impl OperatorKind {
                 lookups,
             } => {
                 let axes = vec![
-                    cut('n', width, N, "columns"),
-                    cut('k', rows, K, "rows of the table"),
-                    fixed('l', lookups),
+                    divisible_axis('n', width, N, "columns"),
+                    divisible_axis('k', rows, K, "rows of the table"),
+                    fixed_axis('l', lookups),
                 ];
                 let spec = OperatorSpec::new("embedding_bag", axes, &["l"], &["n"], "");
-                let spec = spec.runs(KernelSpec::EMBEDDING_BAG);
-                spec.weighs("kn").stands(ChainRole::Beside)
+                let spec = spec.with_kernels(KernelSpec::EMBEDDING_BAG);
+                spec.with_weights("kn").with_role(ChainRole::Beside)
             }
             Self::Interaction { vectors, width } => {
                 let axes = vec![
-                    whole(
+                    whole_axis(
                         'v',
                         vectors,
                         N,
                         "every vector is combined with every other vector",
                     ),
-                    fixed('u', width),
-                    fixed('p', pairs(vectors)),
+                    fixed_axis('u', width),
+                    fixed_axis('p', pair_count(vectors)),
                 ];
                 let spec = OperatorSpec::new("interaction", axes, &["vu"], &["p", "u"], "");
-                let spec = spec.multiplies("p", "u").keeps_inputs();
-                spec.stands(ChainRole::Collect)
+                let spec = spec.with_product("p", "u").keeps_inputs();
+                spec.with_role(ChainRole::Collect)
             }
         }
     }
@@ -599,15 +609,15 @@ impl OperatorKind {
 }
 
 /// Returns the axes of elements that are computed independently.
-fn elements(rows: u64, width: u64) -> Vec<AxisSpec> {
+fn element_axes(rows: u64, width: u64) -> Vec<AxisSpec> {
     vec![
-        cut('m', rows, OperatorAxis::M, "rows"),
-        cut('n', width, OperatorAxis::N, "columns"),
+        divisible_axis('m', rows, OperatorAxis::M, "rows"),
+        divisible_axis('n', width, OperatorAxis::N, "columns"),
     ]
 }
 
 /// Creates an operator with sliding windows over an image; it keeps its input.
-fn image<const N: usize>(
+fn windowed_operator<const N: usize>(
     name: &'static str,
     channels: [AxisSpec; N],
     size: [u64; 2],
@@ -616,15 +626,15 @@ fn image<const N: usize>(
     padding: u64,
     [input, output]: [&'static str; 2],
 ) -> OperatorSpec {
-    let count = |side: usize| windows(size[side], kernel[side], stride, padding);
+    let count = |side: usize| window_count(size[side], kernel[side], stride, padding);
     let mut axes = channels.to_vec();
     axes.extend([
-        cut('h', count(0), OperatorAxis::M, "rows of the output"),
-        cut('i', size[0], OperatorAxis::M, "rows of the input"),
-        fixed('w', count(1)),
-        fixed('j', size[1]),
-        fixed('r', kernel[0]),
-        fixed('s', kernel[1]),
+        divisible_axis('h', count(0), OperatorAxis::M, "rows of the output"),
+        divisible_axis('i', size[0], OperatorAxis::M, "rows of the input"),
+        fixed_axis('w', count(1)),
+        fixed_axis('j', size[1]),
+        fixed_axis('r', kernel[0]),
+        fixed_axis('s', kernel[1]),
     ]);
     let mut spec = OperatorSpec::new(name, axes, &[input], &[output], "hw").keeps_inputs();
     let kernel = kernel[0];

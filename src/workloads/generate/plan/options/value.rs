@@ -11,7 +11,7 @@ use crate::generate::plan::{
     ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::PassOrders;
-use crate::generate::{GenerateError, refused};
+use crate::generate::{GenerateError, option_refused};
 use chakram_base::config::{ConfigError, ConfigField, quoted};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
@@ -52,7 +52,7 @@ pub(super) trait OptionValue: Sized {
 }
 
 /// Parses a single word with its `FromStr`.
-fn one<T: std::str::FromStr<Err: ToString>>(words: &[String]) -> Result<T, String> {
+fn parse_single_word<T: std::str::FromStr<Err: ToString>>(words: &[String]) -> Result<T, String> {
     let word = words.last().map_or("", String::as_str);
     word.parse().map_err(|error: T::Err| error.to_string())
 }
@@ -68,12 +68,12 @@ macro_rules! numbers {
             }
 
             fn parse(words: &[String]) -> Result<Self, String> {
-                one(words)
+                parse_single_word(words)
             }
 
             fn check(&self, option: &PlanOption) -> Result<(), GenerateError> {
                 if u64::from(*self) < option.least {
-                    return Err(refused(option.key, self, format!("{} or more", option.least)));
+                    return Err(option_refused(option.key, self, format!("{} or more", option.least)));
                 }
                 Ok(())
             }
@@ -141,7 +141,7 @@ impl OptionValue for bool {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        one(words)
+        parse_single_word(words)
     }
 }
 
@@ -156,7 +156,7 @@ impl OptionValue for Bytes {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        one(words)
+        parse_single_word(words)
     }
 }
 
@@ -194,7 +194,7 @@ impl OptionValue for PlaceWord {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        one(words)
+        parse_single_word(words)
     }
 }
 
@@ -208,7 +208,7 @@ impl OptionValue for CorePlacement {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        one(words)
+        parse_single_word(words)
     }
 }
 
@@ -266,7 +266,7 @@ impl OptionValue for RoutingBalance {
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        one(words)
+        parse_single_word(words)
     }
 }
 
@@ -274,11 +274,11 @@ impl OptionValue for CapacityFactor {
     const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
 
     fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
-        Ok(Self::of(field.positive(Self::MOST)?))
+        Ok(Self::from_fraction(field.positive(Self::MOST)?))
     }
 
     fn parse(words: &[String]) -> Result<Self, String> {
-        one(words)
+        parse_single_word(words)
     }
 }
 

@@ -44,7 +44,7 @@ fn orders_are_those_of_their_names() {
     // The second row of dies begins on the right.
     assert_eq!(s[8..10], [[2, 2], [3, 2]]);
     assert_eq!(
-        spiral([3, 3])[..],
+        walk_spiral([3, 3])[..],
         [
             [0, 0],
             [1, 0],

@@ -25,23 +25,23 @@ impl MemberPartition {
             member - parts.sum::<u32>()
         };
         let firsts: Vec<u32> = (0..members).map(first).collect();
-        Self::by(&firsts).expect("a grid has groups of equal size")
+        Self::by_equal_keys(&firsts).expect("a grid has groups of equal size")
     }
 
     /// Creates groups of `size` consecutive members; `size` must divide `members`.
     pub fn runs(members: u32, size: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member / size).collect();
-        Self::by(&keys).expect("all runs have one size")
+        Self::by_equal_keys(&keys).expect("all runs have one size")
     }
 
     /// Creates groups of every `stride`-th member; `stride` must divide `members`.
     pub fn strided(members: u32, stride: u32) -> Self {
         let keys: Vec<u32> = (0..members).map(|member| member % stride).collect();
-        Self::by(&keys).expect("all strides have one size")
+        Self::by_equal_keys(&keys).expect("all strides have one size")
     }
 
-    /// Creates groups of members with equal keys; `None` if the groups differ in size.
-    pub(super) fn by<K: Ord>(keys: &[K]) -> Option<Self> {
+    /// Creates groups of members with equal keys. Returns `None` if the groups differ in size.
+    pub(super) fn by_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
         let mut group_of = Vec::with_capacity(keys.len());

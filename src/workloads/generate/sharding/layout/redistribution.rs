@@ -70,22 +70,22 @@ pub struct ShardMessage {
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
-pub fn redistribute(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
+pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -> Redistribution {
     let change = LayoutChange::new(from, to, members);
     if !change.in_blocks() {
-        return change.messages();
+        return change.nearest_messages();
     }
-    if change.senders() == 1 {
+    if change.senders_per_block() == 1 {
         return Redistribution::Nothing;
     }
     let share = to.parts();
-    if let Some(among) = change.partition_by_class(|member| to.part(member)) {
+    if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
     // Each shard of a block is on the same number of members, and only the block's members have
     // these shards.
     let among = change
-        .partition_by_class(|member| change.block(member))
+        .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
@@ -107,16 +107,21 @@ pub fn reduce_scatter_groups(
 ) -> Option<MemberPartition> {
     let change = LayoutChange::new(from, to, members);
     let among = MemberPartition::over(over, members);
-    let slices = change.in_blocks() && change.senders() == 1;
-    if !slices || among.size() == 1 || change.receivers() != u64::from(among.size()) {
+    let slices = change.in_blocks() && change.senders_per_block() == 1;
+    if !slices || among.size() == 1 || change.receivers_per_block() != u64::from(among.size()) {
         return None;
     }
     let shares_out = |group| {
         let group = among.members_of(group);
-        let has = from.part(group[0]);
-        let mut needs: Vec<[u64; 3]> = group.iter().map(|&member| to.part(member)).collect();
+        let has = from.shard_indices(group[0]);
+        let mut needs: Vec<[u64; 3]> = group
+            .iter()
+            .map(|&member| to.shard_indices(member))
+            .collect();
         needs.sort_unstable();
-        group.iter().all(|&member| from.part(member) == has)
+        group
+            .iter()
+            .all(|&member| from.shard_indices(member) == has)
             && needs.windows(2).all(|two| two[0] != two[1])
     };
     (0..among.count()).all(shares_out).then_some(among)
@@ -153,7 +158,7 @@ impl AxisSplits {
     }
 
     /// Number of fragments in the common refinement of both splits.
-    fn pieces(&self) -> u64 {
+    fn fragment_count(&self) -> u64 {
         self.from / self.blocks * self.to
     }
 }
@@ -161,10 +166,10 @@ impl AxisSplits {
 impl<'a> LayoutChange<'a> {
     fn new(from: &'a ShardLayout, to: &'a ShardLayout, members: u32) -> Self {
         for layout in [from, to] {
-            let fits = on_one_grid(&layout.axes(), members);
+            let fits = on_one_grid(&layout.axis_digits(), members);
             assert!(fits, "{layout:?} of {members}");
         }
-        let (before, after) = (from.axes(), to.axes());
+        let (before, after) = (from.axis_digits(), to.axis_digits());
         let axes = [0, 1, 2].map(|axis| AxisSplits::new(before[axis].parts, after[axis].parts));
         Self {
             from,
@@ -175,12 +180,12 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Number of equal fragments of the whole in the common refinement of both layouts.
-    fn pieces(&self) -> u64 {
-        self.axes.iter().map(AxisSplits::pieces).product()
+    fn fragment_count(&self) -> u64 {
+        self.axes.iter().map(AxisSplits::fragment_count).product()
     }
 
     /// Number of shards of `from` in a block.
-    fn senders(&self) -> u64 {
+    fn senders_per_block(&self) -> u64 {
         self.axes
             .iter()
             .map(|cuts| cuts.from / cuts.blocks)
@@ -188,19 +193,19 @@ impl<'a> LayoutChange<'a> {
     }
 
     /// Number of shards of `to` in a block.
-    fn receivers(&self) -> u64 {
+    fn receivers_per_block(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
     /// Returns the block of `member`'s shard of `from`.
-    fn block(&self, member: u32) -> [u64; 3] {
-        let part = self.from.part(member);
+    fn block_of(&self, member: u32) -> [u64; 3] {
+        let part = self.from.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
     /// Returns the block whose elements `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
-        let part = self.to.part(member);
+        let part = self.to.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
     }
 
@@ -208,7 +213,7 @@ impl<'a> LayoutChange<'a> {
     fn in_blocks(&self) -> bool {
         let nested = |cuts: &AxisSplits| cuts.blocks == cuts.from || cuts.blocks == cuts.to;
         self.axes.iter().all(nested)
-            && (0..self.members).all(|member| self.block(member) == self.needed_block(member))
+            && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
 
     /// Partitions the members of each class into groups that have each shard of a block of `from` once, if all classes
@@ -218,11 +223,14 @@ impl<'a> LayoutChange<'a> {
         let mut groups = Vec::with_capacity(self.members as usize);
         for member in 0..self.members {
             let class = class(member);
-            let earlier = holders.entry((class, self.from.part(member))).or_default();
+            let earlier = holders
+                .entry((class, self.from.shard_indices(member)))
+                .or_default();
             // The k-th member with a shard goes to the k-th group of its class.
             groups.push((class, *earlier));
             *earlier += 1;
         }
-        MemberPartition::by(&groups).filter(|among| u64::from(among.size()) == self.senders())
+        MemberPartition::by_equal_keys(&groups)
+            .filter(|among| u64::from(among.size()) == self.senders_per_block())
     }
 }

@@ -48,7 +48,7 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 
 #[test]
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
-    let change = redistribute(&columns(4, 1), &ShardLayout::WHOLE, 4);
+    let change = plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
     // If the samples are also sharded in two, there are two groups of four, and each member has 1/2
     // afterwards.
@@ -56,7 +56,7 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
     });
-    let change = redistribute(&before, &after, 8);
+    let change = plan_redistribution(&before, &after, 8);
     let halves = vec![vec![0, 1, 2, 3], vec![4, 5, 6, 7]];
     assert_eq!(gathers(&change), (halves, 2));
 }
@@ -66,9 +66,9 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
     // Member i has the columns of its tables, 1/4 of the whole, for all samples; it needs all columns of its own
     // samples: 1/16 from each member.
     let all = vec![vec![0, 1, 2, 3]];
-    let forward = redistribute(&columns(4, 1), &samples(4, 1), 4);
+    let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
-    let backward = redistribute(&samples(4, 1), &columns(4, 1), 4);
+    let backward = plan_redistribution(&samples(4, 1), &columns(4, 1), 4);
     assert_eq!(exchanges(&backward), (all, 4));
 }
 
@@ -76,31 +76,34 @@ fn tables_of_dlrm_are_exchanged_for_samples() {
 fn slices_are_there() {
     for after in [ShardLayout::WHOLE, columns(4, 1), samples(2, 2)] {
         assert_eq!(
-            redistribute(&ShardLayout::WHOLE, &after, 4),
+            plan_redistribution(&ShardLayout::WHOLE, &after, 4),
             Redistribution::Nothing
         );
     }
     // Members have halves, and member i needs quarter i.
     assert_eq!(
-        redistribute(&columns(2, 2), &columns(4, 1), 4),
+        plan_redistribution(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing
     );
     let rows = ShardLayout {
         rows: MeshAxis::new(4, 1),
         ..ShardLayout::WHOLE
     };
-    assert_eq!(redistribute(&rows, &rows, 4), Redistribution::Nothing);
+    assert_eq!(
+        plan_redistribution(&rows, &rows, 4),
+        Redistribution::Nothing
+    );
 }
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
     // Members have columns by parity; 0 and 1 need the first half of the samples, and each already
     // has 1/4 of the result from its own columns.
-    let change = redistribute(&columns(2, 1), &samples(2, 2), 4);
+    let change = plan_redistribution(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
     // After a sum over k, members 0 and 1 have the first columns, and member i needs quarter i of
     // the samples. Member 0 has half of its need and lacks 1/8, which member 2 has.
-    let change = redistribute(&columns(2, 2), &samples(4, 1), 4);
+    let change = plan_redistribution(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
 
@@ -109,7 +112,7 @@ fn two_that_need_the_same_both_get_it_in_an_exchange() {
     // Members 0 and 1 need the first half of the samples, and each has another quarter of the
     // columns: 1/8 of the whole. Each member receives the other three eighths of its half, so 1/2
     // is sent and received.
-    let change = redistribute(&columns(4, 1), &samples(2, 2), 4);
+    let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
@@ -117,12 +120,12 @@ fn two_that_need_the_same_both_get_it_in_an_exchange() {
 fn strangers_send_messages() {
     // Even members have the first half, and members 0 and 1 need it. Member 1 has the same distance
     // to 0 and 2, and member 2 has the same distance to 1 and 3.
-    let change = redistribute(&columns(2, 1), &columns(2, 2), 4);
+    let change = plan_redistribution(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
     // In sixths: even members have 0..3, odd members 3..6; members 0 and 1 need 0..2, 2 and 3 need
     // 2..4, 4 and 5 need 4..6. Member 1 lacks two sixths, member 2 lacks sixth 3, member 3 lacks
     // sixth 2, and member 4 lacks two sixths.
-    let change = redistribute(&columns(2, 1), &columns(3, 2), 6);
+    let change = plan_redistribution(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
 }
@@ -153,11 +156,11 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
 
 #[test]
 fn thousands_of_members_are_no_matter() {
-    let change = redistribute(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
+    let change = plan_redistribution(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
     // Pairs of members share a 512th each, and even members need the first half: 256 of these shards, of which 0, 2,
     // .., 254 and 257, 259, .., 511 already have one.
-    let (messages, of) = messages(redistribute(&columns(256, 2), &columns(2, 1), 512));
+    let (messages, of) = messages(plan_redistribution(&columns(256, 2), &columns(2, 1), 512));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }
 
@@ -168,11 +171,11 @@ fn digits_in_the_same_place_are_refused() {
         samples: MeshAxis::new(2, 1),
         ..columns(2, 1)
     };
-    redistribute(&ShardLayout::WHOLE, &diagonal, 4);
+    plan_redistribution(&ShardLayout::WHOLE, &diagonal, 4);
 }
 
 #[test]
 #[should_panic(expected = "of 6")]
 fn more_parts_than_members_have_are_refused() {
-    redistribute(&columns(4, 1), &ShardLayout::WHOLE, 6);
+    plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 6);
 }

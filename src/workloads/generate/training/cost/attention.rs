@@ -21,7 +21,7 @@
 //! with `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` for queries, and `s` for
 //! keys and values; all ranks have an equal part of the causal scores.
 
-use super::{CostParameters, OperatorKernels, chain, kernel};
+use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
 use crate::generate::plan::ElementwiseKernels;
 use crate::model::OperatorSpec;
@@ -29,7 +29,7 @@ use chakram_trace::format::{KernelShape, MovingKernel};
 
 impl CostParameters {
     /// Returns the kernels of attention, with the kernels before attention.
-    pub(super) fn attention(
+    pub(super) fn attention_kernels(
         &self,
         spec: &OperatorSpec,
         dropout: bool,
@@ -88,20 +88,20 @@ impl CostParameters {
                 backward,
             };
             let forward = product(w) + product(u);
-            let forward = kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
+            let forward = build_kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
             // Recomputed scores, then four products: gradients of queries and keys, and of values and weights.
             let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
             let backward = 3 * product(w) + 2 * product(u);
-            let backward = kernel("", backward, back, &inputs, &outputs)?;
+            let backward = build_kernel("", backward, back, &inputs, &outputs)?;
             OperatorKernels {
-                forward: vec![forward.of(shape(false))],
-                backward: vec![backward.of(shape(true))],
+                forward: vec![forward.from_shape(shape(false))],
+                backward: vec![backward.from_shape(shape(true))],
                 ..OperatorKernels::default()
             }
         } else {
             // The mean width gives the same FLOPs as both widths.
             let w = (w + u).div_ceil(2);
-            self.unfused(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
+            self.unfused_attention_kernels(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
         let latent = is_shaped && spec.extent('l') > 0;
         let turned = match is_shaped {
@@ -124,7 +124,7 @@ impl CostParameters {
         let (norm, softmax) = (MovingKernel::Normalization, MovingKernel::Softmax);
         let (forward, backward) = if self.elementwise == ElementwiseKernels::Eager {
             (
-                chain(
+                kernel_chain(
                     x,
                     &[
                         (".norm.single", copy, d + 4),
@@ -135,7 +135,7 @@ impl CostParameters {
                         (".norm.gain", copy, 2 * d),
                     ],
                 )?,
-                chain(
+                kernel_chain(
                     x,
                     &[
                         (".norm.gain.dinput", copy, 2 * d),
@@ -150,7 +150,7 @@ impl CostParameters {
                 )?,
             )
         } else {
-            let one = |each| chain(x, &[(".norm", norm, each)]);
+            let one = |each| kernel_chain(x, &[(".norm", norm, each)]);
             (one(2 * d)?, one(3 * d)?)
         };
         kernels.forward.splice(..0, forward);
@@ -177,11 +177,11 @@ impl CostParameters {
         let in_one = [(".rotary", MovingKernel::ElementWise, 2 * d)];
         let mut before = match (rotary, self.elementwise) {
             (false, _) => Vec::new(),
-            (true, ElementwiseKernels::Eager) => chain(x, &one_by_one)?,
-            (true, _) => chain(x, &in_one)?,
+            (true, ElementwiseKernels::Eager) => kernel_chain(x, &one_by_one)?,
+            (true, _) => kernel_chain(x, &in_one)?,
         };
         if shares && self.elementwise.is_pytorch() {
-            before.extend(chain(x, &[(".repeat", copy, 2 * d)])?);
+            before.extend(kernel_chain(x, &[(".repeat", copy, 2 * d)])?);
         }
         kernels.backward.extend(before.iter().rev().cloned());
         kernels.forward.splice(..0, before);

@@ -40,22 +40,22 @@ pub(in super::super) struct OperatorKernels {
 }
 
 /// Formats a shape as PyTorch does.
-fn shape(sizes: &[u128]) -> String {
+fn format_shape(sizes: &[u128]) -> String {
     format!("{sizes:?}")
 }
 
-fn shapes(all: &[&[u128]]) -> String {
-    let all: Vec<_> = all.iter().map(|one| shape(one)).collect();
+fn format_shapes(all: &[&[u128]]) -> String {
+    let all: Vec<_> = all.iter().map(|one| format_shape(one)).collect();
     format!("[{}]", all.join(", "))
 }
 
 const SMALLER: &str = "a smaller micro-batch or a higher tensor degree";
 
-pub(super) fn bytes(amount: u128) -> Result<u64, GenerateError> {
+pub(super) fn to_bytes(amount: u128) -> Result<u64, GenerateError> {
     check_limit("bytes of a kernel", amount, MOST_WORK, SMALLER)
 }
 
-pub(super) fn kernel(
+pub(super) fn build_kernel(
     suffix: &'static str,
     flops: u128,
     moved: u128,
@@ -65,43 +65,43 @@ pub(super) fn kernel(
     Ok(LoweredKernel {
         suffix,
         flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
-        bytes: bytes(moved)?,
+        bytes: to_bytes(moved)?,
         moves: flops == 0,
         shape: None,
         dtype: None,
-        inputs: shapes(inputs),
-        outputs: shapes(outputs),
+        inputs: format_shapes(inputs),
+        outputs: format_shapes(outputs),
         operands: None,
     })
 }
 
 impl LoweredKernel {
     /// Returns the kernel with its class and shape.
-    pub(super) fn of(self, shape: KernelShape) -> Self {
+    pub(super) fn from_shape(self, shape: KernelShape) -> Self {
         let shape = Some(shape);
         Self { shape, ..self }
     }
 
-    pub(super) fn moving(self, class: MovingKernel) -> Self {
-        self.of(KernelShape::Moving(class))
+    pub(super) fn moving_kernel(self, class: MovingKernel) -> Self {
+        self.from_shape(KernelShape::Moving(class))
     }
 }
 
 /// Returns the shape of `batch` products. Sizes saturate, because shapes that do not fit have been
 /// rejected for their FLOPs, or are empty.
-pub(super) fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
+pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
 /// Returns kernels that run one after another, each given by name, class, and bytes moved per
 /// element of `x`.
-pub(super) fn chain(
+pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MovingKernel, u128)],
 ) -> Result<Vec<LoweredKernel>, GenerateError> {
     let one = |&(name, class, bytes): &(&'static str, MovingKernel, u128)| {
-        Ok(kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving(class))
+        Ok(build_kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving_kernel(class))
     };
     kernels.iter().map(one).collect()
 }

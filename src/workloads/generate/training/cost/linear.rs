@@ -20,7 +20,7 @@
 //! 4-bit formats have no casting kernels, because the measured times of their products include
 //! casting.
 
-use super::{CostParameters, LoweredKernel, OperatorKernels, gemm, kernel};
+use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::OperatorSpec;
@@ -39,14 +39,14 @@ pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
 
 impl CostParameters {
     /// Returns true if separate kernels cast the operands of products.
-    pub fn quantizes(&self) -> bool {
+    pub fn casts_operands(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
         narrow && self.number > 1
     }
 
     /// Returns the kernels of a product of `[n, k, m]`, with a bias if `bias`; or of one product
     /// for each of several `experts`, which share the `n` rows evenly.
-    pub(super) fn linear(
+    pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
         experts: u128,
@@ -72,27 +72,39 @@ impl CostParameters {
         let (one, all) = ([k, m], [experts, k, m]);
         let w = if experts == 1 { &one[..] } else { &all[..] };
         let product = |suffix, moved, [a, b]: [&[u128]; 2], c: &[u128], shape| {
-            let kernel = kernel(suffix, flops, moved, &[a, b], &[c])?.of(shape);
+            let kernel = build_kernel(suffix, flops, moved, &[a, b], &[c])?.from_shape(shape);
             let dtype = self.linear;
             Ok::<_, GenerateError>(LoweredKernel { dtype, ..kernel })
         };
-        let mut forward = self.quantized([".amax", ".quantize"], x)?;
+        let mut forward = self.cast_kernels([".amax", ".quantize"], x)?;
         let moved = operands(n * k + held) + d * n * m;
-        forward.push(product("", moved, [&x, w], &y, gemm(experts, rows, m, k))?);
-        let mut backward = self.quantized([".grad.amax", ".grad.quantize"], y)?;
+        forward.push(product(
+            "",
+            moved,
+            [&x, w],
+            &y,
+            gemm_shape(experts, rows, m, k),
+        )?);
+        let mut backward = self.cast_kernels([".grad.amax", ".grad.quantize"], y)?;
         let moved = operands(n * m + held) + d * n * k;
-        let shape = gemm(experts, rows, k, m);
+        let shape = gemm_shape(experts, rows, k, m);
         backward.push(product(".dgrad", moved, [&y, w], &x, shape)?);
         let moved = operands(n * k + n * m) + sums * held;
-        let weights = product(".wgrad", moved, [&x, &y], w, gemm(experts, k, m, rows))?;
+        let weights = product(
+            ".wgrad",
+            moved,
+            [&x, &y],
+            w,
+            gemm_shape(experts, k, m, rows),
+        )?;
         let mut after_weights = Vec::new();
         if megatron && bias {
-            let sum = kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
-            after_weights.push(sum.moving(MovingKernel::ElementWise));
+            let sum = build_kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
+            after_weights.push(sum.moving_kernel(MovingKernel::ElementWise));
         }
         if apart {
-            let sum = kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
-            after_weights.push(sum.moving(MovingKernel::ElementWise));
+            let sum = build_kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
+            after_weights.push(sum.moving_kernel(MovingKernel::ElementWise));
         }
         Ok(OperatorKernels {
             forward,
@@ -118,7 +130,7 @@ impl CostParameters {
                 // Nothing is launched for an expert without tokens.
                 break;
             }
-            let own = self.linear([rows, k, m], 1, bias)?;
+            let own = self.linear_kernels([rows, k, m], 1, bias)?;
             all.forward.extend(own.forward);
             all.backward.extend(own.backward);
             match &all.weights {
@@ -134,8 +146,8 @@ impl CostParameters {
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));
-        let mut kernels = self.linear([self.rows(m), k, n * i], 1, false)?;
-        let mut second = self.linear([self.rows(m), c, n * j], 1, false)?;
+        let mut kernels = self.linear_kernels([self.row_count(m), k, n * i], 1, false)?;
+        let mut second = self.linear_kernels([self.row_count(m), c, n * j], 1, false)?;
         let lowered = second.forward.iter_mut().chain(&mut second.backward);
         let of_weights = second.weights.iter_mut().chain(&mut second.after_weights);
         for kernel in lowered.chain(of_weights) {
@@ -160,25 +172,25 @@ impl CostParameters {
 
     /// Returns the kernels that cast the elements of `x` for products, if the format requires
     /// casting.
-    fn quantized(
+    fn cast_kernels(
         &self,
         [amax, quantize]: [&'static str; 2],
         x: [u128; 2],
     ) -> Result<Vec<LoweredKernel>, GenerateError> {
-        let Some(dtype) = self.linear.filter(|_| self.quantizes()) else {
+        let Some(dtype) = self.linear.filter(|_| self.casts_operands()) else {
             return Ok(Vec::new());
         };
         let (elements, d) = (x[0] * x[1], u128::from(self.number));
         let mut kernels = Vec::new();
         if self.scaling == ScalingRecipe::Current {
-            kernels.push(kernel(amax, 0, d * elements, &[&x], &[&[1]])?);
+            kernels.push(build_kernel(amax, 0, d * elements, &[&x], &[&[1]])?);
         }
         let mut moved = (d + u128::from(pair_bytes(dtype))) * elements;
         if self.scaling == ScalingRecipe::Block {
             moved += 2 * elements.div_ceil(32);
         }
-        kernels.push(kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
-        let moving = |kernel: LoweredKernel| kernel.moving(MovingKernel::ElementWise);
+        kernels.push(build_kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
+        let moving = |kernel: LoweredKernel| kernel.moving_kernel(MovingKernel::ElementWise);
         Ok(kernels.into_iter().map(moving).collect())
     }
 }

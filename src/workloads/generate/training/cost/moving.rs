@@ -1,12 +1,12 @@
 //! Kernels that move bytes, as the operator's entry lists them.
 
-use super::{CostParameters, LoweredKernel, OperatorKernels, kernel};
+use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
 use crate::model::{MovingKernels, MovingSpec, OperatorSpec};
 
 impl CostParameters {
     /// Returns the kernels of an operator without products.
-    pub(super) fn moving(
+    pub(super) fn moving_kernels(
         &self,
         spec: &OperatorSpec,
         kernels: &MovingKernels,
@@ -16,12 +16,13 @@ impl CostParameters {
         let lower = |one: &MovingSpec| {
             let sides = [one.reads, one.writes];
             let moved = sides.map(|(axes, each)| {
-                let all = self.rows(spec.volume(axes));
+                let all = self.row_count(spec.volume(axes));
                 all.saturating_mul(each.count(self.number, self.gradient))
             });
             let moved = moved[0].saturating_add(moved[1]);
-            let [from, to] = sides.map(|(axes, _)| self.sizes(spec, axes));
-            let kernel = kernel(one.suffix, 0, moved, &[&from], &[&to])?.moving(one.class);
+            let [from, to] = sides.map(|(axes, _)| self.tensor_sizes(spec, axes));
+            let kernel =
+                build_kernel(one.suffix, 0, moved, &[&from], &[&to])?.moving_kernel(one.class);
             let moves = kernel.moves && fusible;
             Ok(LoweredKernel { moves, ..kernel })
         };

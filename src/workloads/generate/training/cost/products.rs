@@ -1,22 +1,26 @@
 //! Kernels of products other than matrix products: windows over images, and pairs of vectors.
 
-use super::{CostParameters, OperatorKernels, kernel};
+use super::{CostParameters, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
 
 impl CostParameters {
     /// Returns the kernels of an operator's product: one for the product, and one for the gradient
     /// of each factor.
-    pub(super) fn products(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+    pub(super) fn product_kernels(
+        &self,
+        spec: &OperatorSpec,
+    ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let counted = spec.products.iter().filter(|one| one.multiplies);
         let multiplied = counted.map(|one| {
             let over = spec.volume(one.over);
-            self.rows(spec.volume(one.result)).saturating_mul(over)
+            self.row_count(spec.volume(one.result)).saturating_mul(over)
         });
         let flops = multiplied.fold(0, u128::saturating_add).saturating_mul(2);
-        let [input, output] = [&spec.inputs, &spec.outputs].map(|all| self.rows(spec.volumes(all)));
-        let sizes = |axes: &&'static str| self.sizes(spec, axes);
+        let [input, output] =
+            [&spec.inputs, &spec.outputs].map(|all| self.row_count(spec.volumes(all)));
+        let sizes = |axes: &&'static str| self.tensor_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
         // Only the filters count as weights; adding a bias takes no time.
@@ -30,7 +34,7 @@ impl CostParameters {
             |suffix, times: u128, moved: u128, from: [&Vec<Vec<u128>>; 2], to: &Vec<Vec<u128>>| {
                 let from: Vec<&[u128]> = from.into_iter().flatten().map(Vec::as_slice).collect();
                 let to: Vec<&[u128]> = to.iter().map(Vec::as_slice).collect();
-                kernel(suffix, flops.saturating_mul(times), moved, &from, &to)
+                build_kernel(suffix, flops.saturating_mul(times), moved, &from, &to)
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {

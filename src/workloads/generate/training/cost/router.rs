@@ -19,20 +19,20 @@
 //!
 //! Scores stay in the plan's number format, as in Megatron-LM and DeepSeek-V3, whose routers do not use 8-bit products.
 
-use super::{CostParameters, OperatorKernels, gemm, kernel};
+use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
     /// Returns the kernels of an expert dispatch.
-    pub(super) fn router(
+    pub(super) fn router_kernels(
         &self,
         spec: &OperatorSpec,
         [sigmoid, biased, grouped]: [bool; 3],
     ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
-        let [t, copies] = ['m', 'c'].map(|axis| self.rows(spec.extent(axis).into()));
+        let [t, copies] = ['m', 'c'].map(|axis| self.row_count(spec.extent(axis).into()));
         let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent(axis)));
         let flops = 2 * t * h * x;
         let (tokens, copied, scores, weights) = ([t, h], [copies, h], [t, x], [h, x]);
@@ -40,12 +40,13 @@ impl CostParameters {
         let permuted = d * (t + copies) * h;
         let softmax = MovingKernel::Softmax;
         let over_scores = |suffix, each: u128, class| {
-            let kernel = kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
-            Ok::<_, GenerateError>(kernel.moving(class))
+            let kernel = build_kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
+            Ok::<_, GenerateError>(kernel.moving_kernel(class))
         };
         let element = MovingKernel::ElementWise;
         let mut forward = vec![
-            kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?.of(gemm(1, t, x, h)),
+            build_kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?
+                .from_shape(gemm_shape(1, t, x, h)),
         ];
         if sigmoid {
             forward.push(over_scores(".sigmoid", d + 4, element)?);
@@ -64,29 +65,34 @@ impl CostParameters {
         if self.sent.is_some() {
             // Numbers are read, and written with a scale of 4 B per 128 numbers.
             let cast = d * t * h + t * h + t * h / 32;
-            forward.push(kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving(element));
+            forward.push(
+                build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving_kernel(element),
+            );
         }
         forward.push(
-            kernel(".permute", 0, permuted, &[&tokens], &[&copied])?.moving(MovingKernel::Copy),
+            build_kernel(".permute", 0, permuted, &[&tokens], &[&copied])?
+                .moving_kernel(MovingKernel::Copy),
         );
         let inputs: [&[u128]; 2] = [&scores, &weights];
         let backward = vec![
-            kernel(".permute", 0, permuted, &[&copied], &[&tokens])?.moving(MovingKernel::Copy),
-            kernel(
+            build_kernel(".permute", 0, permuted, &[&copied], &[&tokens])?
+                .moving_kernel(MovingKernel::Copy),
+            build_kernel(
                 ".choose",
                 0,
                 (8 + d) * t * x,
                 &[&scores, &scores],
                 &[&scores],
             )?
-            .moving(softmax),
-            kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?.of(gemm(1, t, h, x)),
-            kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
-                .moving(MovingKernel::ElementWise),
+            .moving_kernel(softmax),
+            build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
+                .from_shape(gemm_shape(1, t, h, x)),
+            build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
+                .moving_kernel(MovingKernel::ElementWise),
         ];
         let found = g * if self.sums { 2 } else { 1 } * h * x;
         let moved = d * (t * h + t * x) + found;
-        let of_weights = kernel(
+        let of_weights = build_kernel(
             ".score.wgrad",
             flops,
             moved,
@@ -96,7 +102,7 @@ impl CostParameters {
         Ok(OperatorKernels {
             forward,
             backward,
-            weights: Some(of_weights.of(gemm(1, h, x, t))),
+            weights: Some(of_weights.from_shape(gemm_shape(1, h, x, t))),
             ..OperatorKernels::default()
         })
     }

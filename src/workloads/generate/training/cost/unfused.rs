@@ -1,6 +1,6 @@
 //! Kernels of unfused attention: products with kernels for scores between them, as in PyTorch and Megatron-LM.
 
-use super::{CostParameters, OperatorKernels, gemm, kernel};
+use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MovingKernel;
@@ -8,7 +8,7 @@ use chakram_trace::format::MovingKernel;
 impl CostParameters {
     /// Returns the kernels of attention with `a` heads that writes scores to memory, for queries
     /// and keys of shapes `q` and `kv`.
-    pub(super) fn unfused(
+    pub(super) fn unfused_attention_kernels(
         &self,
         dropout: bool,
         [a, v, w]: [u128; 3],
@@ -25,8 +25,8 @@ impl CostParameters {
         let p = [b, a, m, s];
         // The two products for each sequence and head: scores of the queries with all keys, and
         // weighted sums of values.
-        let (scores, sums) = (gemm(b * a, m, s, w), gemm(b * a, m, w, s));
-        let key_sums = gemm(b * a, s, w, m);
+        let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
+        let key_sums = gemm_shape(b * a, s, w, m);
         let softmax = MovingKernel::Softmax;
         let in_one = match self.softmax {
             SoftmaxKernel::Fused => true,
@@ -37,51 +37,60 @@ impl CostParameters {
         let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
             let moved = [first, 8, 8, 8, last];
             let parts = names.into_iter().zip(moved);
-            let part = |(name, bytes): (_, u128)| kernel(name, 0, bytes * all, &[&p], &[&p]);
+            let part = |(name, bytes): (_, u128)| build_kernel(name, 0, bytes * all, &[&p], &[&p]);
             parts
-                .map(|one| part(one).map(|kernel| kernel.moving(softmax)))
+                .map(|one| part(one).map(|kernel| kernel.moving_kernel(softmax)))
                 .collect::<Result<Vec<_>, _>>()
         };
-        let mut forward = vec![kernel(".scores", product, moved, &[&q, &kv], &[&p])?.of(scores)];
+        let mut forward =
+            vec![build_kernel(".scores", product, moved, &[&q, &kv], &[&p])?.from_shape(scores)];
         if in_one {
-            forward.push(kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving(softmax));
+            forward.push(
+                build_kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving_kernel(softmax),
+            );
         } else {
             let names = [".single", ".scale", ".mask", ".softmax", ".half"];
             forward.extend(parts([d + 4, 4 + d], names)?);
         }
         let mut backward = vec![
-            kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.of(scores),
-            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(key_sums),
+            build_kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.from_shape(scores),
+            build_kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.from_shape(key_sums),
         ];
         if dropout {
             let moved = (2 * d + 1) * all;
-            let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
+            let dropout = build_kernel(".dropout", 0, moved, &[&p], &[&p])?;
             // Dropout on scores has the memory rate of a softmax.
-            let dropout = dropout.moving(softmax);
+            let dropout = dropout.moving_kernel(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);
         }
-        forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
+        forward.push(build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.from_shape(sums));
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
             // Heads are merged for the product after attention, and split in the backward pass.
-            let merge = kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
-            let merge = merge.moving(MovingKernel::Copy);
+            let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
+            let merge = merge.moving_kernel(MovingKernel::Copy);
             backward.insert(0, merge.clone());
             forward.push(merge);
         }
         if in_one {
-            backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
+            backward.push(
+                build_kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving_kernel(softmax),
+            );
         } else {
             let names = [".half", ".softmax", ".mask", ".scale", ".single"];
             backward.extend(parts([d + 4, 4 + d], names)?);
         }
-        backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
-        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(key_sums));
+        backward.push(
+            build_kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.from_shape(sums),
+        );
+        backward.push(
+            build_kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.from_shape(key_sums),
+        );
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;
-            let split = kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
-            backward.push(split.moving(MovingKernel::Copy));
+            let split = build_kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
+            backward.push(split.moving_kernel(MovingKernel::Copy));
         }
         Ok(OperatorKernels {
             forward,

@@ -31,30 +31,34 @@ impl RankEmitter<'_, '_> {
         {
             now.found = rest;
             now.operators += 1;
-            self.finders(found);
+            self.push_finders(found);
             while let Some((bucket, rest)) = now.buckets.split_first()
                 && bucket.operators == now.operators
             {
                 now.buckets = rest;
-                self.reduce(bucket, pass)?;
+                self.emit_reduction(bucket, pass)?;
                 // The same node also produced gradients of the next bucket, which must also depend
                 // on this node.
                 if bucket.divided {
-                    self.finders(found);
+                    self.push_finders(found);
                 }
             }
         }
         Ok(())
     }
 
-    fn finders(&mut self, found: &ProducedGradients) {
+    fn push_finders(&mut self, found: &ProducedGradients) {
         let nodes = found.nodes.iter();
         self.unreduced_producers[usize::from(found.of_experts)]
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
     /// Emits the reduction of a bucket, which depends on the producers that no reduction depends on yet.
-    fn reduce(&mut self, bucket: &GradientBucket, pass: PipelinePass) -> Result<(), TraceError> {
+    fn emit_reduction(
+        &mut self,
+        bucket: &GradientBucket,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
         self.data.clear();
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
@@ -77,12 +81,12 @@ impl RankEmitter<'_, '_> {
             // Gradients are read in the format in which they were produced, and written in the
             // format of the reduction.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
-            let id = self.node(StepNode {
+            let id = self.emit_node(StepNode {
                 name: format_args!(
                     "mb{}/{layer}{slash}{operator}/gradients/pack",
                     pass.micro_batch
                 ),
-                op: self.plan.copy(copied.saturating_add(bytes)),
+                op: self.plan.copy_op(copied.saturating_add(bytes)),
                 lane: Some(COMPUTE_LANE),
                 phase: TrainingPhase::Synchronize,
                 pass: Some(pass),
@@ -101,12 +105,12 @@ impl RankEmitter<'_, '_> {
             // Whole gradients are no longer needed, because each replica keeps its reduced shard.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
-        let id = self.node(StepNode {
+        let id = self.emit_node(StepNode {
             name: format_args!(
                 "mb{}/{layer}{slash}{operator}/gradients/{what}",
                 pass.micro_batch
             ),
-            op: self.collective(kind, bytes, bucket.among),
+            op: self.collective_op(kind, bytes, bucket.among),
             lane: Some(GRADIENT_LANE),
             phase: TrainingPhase::Synchronize,
             pass: Some(pass),
@@ -118,10 +122,14 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits the reductions of all buckets of part `at` one after another, as part of the chain.
-    pub(super) fn reduce_all(&mut self, at: u32, pass: PipelinePass) -> Result<(), TraceError> {
-        for layer in self.plan.layers(at).rev() {
-            for bucket in self.plan.buckets(layer) {
-                self.reduce(bucket, pass)?;
+    pub(super) fn reduce_all_buckets(
+        &mut self,
+        at: u32,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
+        for layer in self.plan.layers_of_part(at).rev() {
+            for bucket in self.plan.buckets_ending_in(layer) {
+                self.emit_reduction(bucket, pass)?;
                 // The chain waits for each reduction, so that they run one after another.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
@@ -132,16 +140,16 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits the end of a step: remaining sums, the optimizer, and the all-gather of updated parameters.
-    pub(super) fn end_of_step(&mut self) -> Result<(), TraceError> {
+    pub(super) fn emit_end_of_step(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
-        if plan.reduces(true) && !plan.plan.overlap {
+        if plan.ends_with_reductions(true) && !plan.plan.overlap {
             for (at, chunk) in plan.parts_of(self.place.stage).rev() {
                 let pass = PipelinePass {
                     kind: PassKind::Backward,
                     micro_batch: plan.micro_batches - 1,
                     chunk,
                 };
-                self.reduce_all(at, pass)?;
+                self.reduce_all_buckets(at, pass)?;
             }
         }
         for producers in &mut self.unreduced_producers {
@@ -149,12 +157,12 @@ impl RankEmitter<'_, '_> {
         }
         self.chain_tail.append(&mut self.reduced);
         for (what, bytes, family) in plan.last_sums(self.place.stage) {
-            let op = self.collective(CollectiveKind::AllReduce, bytes, family);
+            let op = self.collective_op(CollectiveKind::AllReduce, bytes, family);
             let lane = match family {
                 ParallelGroupKind::Tensor => TENSOR_LANE,
                 _ => GRADIENT_LANE,
             };
-            self.last(what, op, lane, TrainingPhase::Synchronize)?;
+            self.emit_last(what, op, lane, TrainingPhase::Synchronize)?;
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
@@ -166,7 +174,7 @@ impl RankEmitter<'_, '_> {
                 bytes: moved,
                 dtype: Some(plan.plan.dtype),
             };
-            self.last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
+            self.emit_last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
             self.stream_state(true, moved / 2)?;
         }
         if plan.gathers_after_step() && !plan.gathers_before_step() {
@@ -185,16 +193,16 @@ impl RankEmitter<'_, '_> {
         let stepped = self.chain_tail.clone();
         for (at, _) in plan.parts_of(self.place.stage) {
             for bucket in plan
-                .layers(at)
+                .layers_of_part(at)
                 // Buckets are in backward order, so the forward pass takes them reversed.
-                .flat_map(|layer| plan.buckets(layer).iter().rev())
+                .flat_map(|layer| plan.buckets_ending_in(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);
-                let op = self.collective(CollectiveKind::AllGather, shard, bucket.among);
+                let op = self.collective_op(CollectiveKind::AllGather, shard, bucket.among);
                 let [layer, slash, operator] = plan.bucket_end(bucket);
                 self.data.clear();
                 self.data.extend_from_slice(&stepped);
-                let id = self.node(StepNode {
+                let id = self.emit_node(StepNode {
                     name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
                     op,
                     lane: Some(PARAMETER_LANE),
@@ -210,7 +218,7 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Emits a node of the end of a step, on which all later nodes depend.
-    pub(super) fn last(
+    pub(super) fn emit_last(
         &mut self,
         what: &str,
         op: Op<'_>,
@@ -220,7 +228,7 @@ impl RankEmitter<'_, '_> {
         self.data.clear();
         self.data.append(&mut self.chain_tail);
         let memory = std::mem::take(&mut self.pending_memory);
-        let id = self.node(StepNode {
+        let id = self.emit_node(StepNode {
             name: format_args!("{what}"),
             op,
             lane: Some(lane),

@@ -8,7 +8,7 @@ use chakram_trace::format::{
 impl RankEmitter<'_, '_> {
     /// Emits loads and stores in parallel to the node `own`, with the node's name and dependencies,
     /// and a node that waits for all of them.
-    pub(super) fn stream(
+    pub(super) fn stream_node(
         &mut self,
         own: u64,
         moved: [u64; 2],
@@ -25,12 +25,12 @@ impl RankEmitter<'_, '_> {
             .into_iter()
             .enumerate()
         {
-            for (piece, bytes) in self.pieces(bytes).enumerate() {
+            for (piece, bytes) in self.access_sizes(bytes).enumerate() {
                 match piece {
-                    0 => self.out.name(format_args!("{name}/{word}")),
-                    _ => self.out.name(format_args!("{name}/{word}.{piece}")),
+                    0 => self.out.set_name(format_args!("{name}/{word}")),
+                    _ => self.out.set_name(format_args!("{name}/{word}.{piece}")),
                 }
-                let op = remote(store == 1, bytes);
+                let op = remote_access(store == 1, bytes);
                 let lane = Some(MEMORY_LANE);
                 let none = MemoryChanges::default();
                 all.push(
@@ -39,7 +39,7 @@ impl RankEmitter<'_, '_> {
                 );
             }
         }
-        self.out.name(format_args!("{name}/done"));
+        self.out.set_name(format_args!("{name}/done"));
         self.out.emit_with(
             (Op::NoOp, None),
             None,
@@ -62,10 +62,10 @@ impl RankEmitter<'_, '_> {
         } else {
             "optimizer/load"
         };
-        for piece in self.pieces(bytes) {
-            self.last(
+        for piece in self.access_sizes(bytes) {
+            self.emit_last(
                 name,
-                remote(store, piece),
+                remote_access(store, piece),
                 MEMORY_LANE,
                 TrainingPhase::Synchronize,
             )?;
@@ -74,8 +74,8 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Returns the bytes of each access of those that together move `bytes`.
-    fn pieces(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
-        access_pieces(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
+    fn access_sizes(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
+        split_accesses(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
     }
 }
 
@@ -85,14 +85,14 @@ pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 /// Returns the sizes of the fewest equal accesses that move `bytes`, each at most `most`. An
 /// operand that is loaded once for each part of the other operand counts as one load of many times
 /// its size, ⌈W/C⌉ I, although the memory never stores more than I.
-fn access_pieces(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
+fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
     (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
 /// Returns a load or store of memory outside the SRAM.
-fn remote(store: bool, bytes: u64) -> Op<'static> {
+fn remote_access(store: bool, bytes: u64) -> Op<'static> {
     Op::Memory {
         store,
         place: MemoryLocation::Remote,
@@ -114,14 +114,14 @@ mod tests {
         let all = weights + 31 * input;
         assert_eq!(all, 90_609_549_312);
         let half = all / 2;
-        assert!(access_pieces(all, 64_000_000_000).eq([half, half]));
-        assert!(access_pieces(all, all).eq([all]));
-        assert!(access_pieces(all, all - 1).eq([half, half]));
-        assert!(access_pieces(11, 4).eq([4, 4, 3]));
-        assert_eq!(access_pieces(0, 4).count(), 0);
+        assert!(split_accesses(all, 64_000_000_000).eq([half, half]));
+        assert!(split_accesses(all, all).eq([all]));
+        assert!(split_accesses(all, all - 1).eq([half, half]));
+        assert!(split_accesses(11, 4).eq([4, 4, 3]));
+        assert_eq!(split_accesses(0, 4).count(), 0);
         // The number of accesses is limited; the replay rejects memory that is far too small, and
         // names it.
-        assert_eq!(access_pieces(1000, 1).count(), 64);
-        assert_eq!(access_pieces(1000, 1).sum::<u64>(), 1000);
+        assert_eq!(split_accesses(1000, 1).count(), 64);
+        assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }
 }

@@ -9,33 +9,33 @@ impl RankEmitter<'_, '_> {
     /// Returns the rank on `stage` that exchanges messages with this rank: the adapter of the share
     /// with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
-        let share = self.place.tensor / self.plan.share(self.place.stage);
+        let share = self.place.tensor / self.plan.adapter_share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {
-            tensor: share * self.plan.share(stage),
+            tensor: share * self.plan.adapter_share(stage),
             stage,
             ..self.place
         })
     }
 
     /// Returns the message between part `below` and the next part: an activation or its gradient.
-    fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
+    fn message_op(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
-        let number = (self.step * 2 + backward) * plan.parts() + below;
+        let number = (self.step * 2 + backward) * plan.part_count() + below;
         Op::Message {
             receive,
             peer,
             // The tag is unique per step, direction, boundary and micro-batch; `check` keeps tags
             // within i32.
             tag: (number * plan.micro_batches + pass.micro_batch) as i32,
-            bytes: plan.boundary(below),
+            bytes: plan.boundary_bytes(below),
             own: Some(self.rank),
             host: false,
         }
     }
 
     /// Receives the input of part `at` from the adjacent part on stage `from`; the chain depends on it.
-    pub(super) fn receive(
+    pub(super) fn receive_input(
         &mut self,
         pass: PipelinePass,
         at: u32,
@@ -54,13 +54,13 @@ impl RankEmitter<'_, '_> {
         let mb = pass.micro_batch;
         let mut id = None;
         if self.plan.is_adapter(self.place) {
-            id = Some(self.node(StepNode {
+            id = Some(self.emit_node(StepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/receive",
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.message(pass, below, true, self.peer_on(from)),
+                op: self.message_op(pass, below, true, self.peer_on(from)),
                 lane: None,
                 phase,
                 pass: Some(pass),
@@ -86,13 +86,13 @@ impl RankEmitter<'_, '_> {
             self.data.clear();
             self.data.extend_from_slice(&self.chain_tail);
             self.data.extend(id);
-            id = Some(self.node(StepNode {
+            id = Some(self.emit_node(StepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/{label}",
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.collective(kind, plan.boundary(below), family),
+                op: self.collective_op(kind, plan.boundary_bytes(below), family),
                 lane: Some(TENSOR_LANE),
                 phase,
                 pass: Some(pass),
@@ -113,14 +113,14 @@ impl RankEmitter<'_, '_> {
             } else {
                 self.data.extend_from_slice(&self.chain_tail)
             }
-            let shard = plan.boundary(below);
-            id = self.node(StepNode {
+            let shard = plan.boundary_bytes(below);
+            id = self.emit_node(StepNode {
                 name: format_args!(
                     "mb{mb}/chunk{}/{}/gather",
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Tensor),
+                op: self.collective_op(CollectiveKind::AllGather, shard, ParallelGroupKind::Tensor),
                 lane: Some(TENSOR_LANE),
                 phase,
                 pass: Some(pass),
@@ -135,7 +135,7 @@ impl RankEmitter<'_, '_> {
     }
 
     /// Sends the output of part `at` to stage `to`, and returns the sending node, if this member sends.
-    pub(super) fn send(
+    pub(super) fn send_output(
         &mut self,
         pass: PipelinePass,
         at: u32,
@@ -149,9 +149,9 @@ impl RankEmitter<'_, '_> {
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
-        let sent = self.node(StepNode {
+        let sent = self.emit_node(StepNode {
             name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, direction_label(pass)),
-            op: self.message(pass, below, false, self.peer_on(to)),
+            op: self.message_op(pass, below, false, self.peer_on(to)),
             lane: None,
             phase: if forward {
                 TrainingPhase::Forward

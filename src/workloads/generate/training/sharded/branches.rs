@@ -39,7 +39,7 @@ impl BranchFronts {
     ) {
         if self.parallel {
             to.branch = own[i].step.branch;
-            to.front = self.join(before);
+            to.front = self.join_fronts(before);
         }
     }
 
@@ -54,11 +54,11 @@ impl BranchFronts {
     /// Continues the chain after operators `last`, or at the program's start if there are none.
     pub fn finish(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
         if self.parallel {
-            to.front = self.join(last);
+            to.front = self.join_fronts(last);
         }
     }
 
-    fn join(&self, operators: impl Iterator<Item = usize>) -> Vec<ProgramDependency> {
+    fn join_fronts(&self, operators: impl Iterator<Item = usize>) -> Vec<ProgramDependency> {
         let mut joined: Vec<ProgramDependency> = Vec::new();
         for front in operators.filter_map(|i| self.ends[i].as_ref()) {
             joined.extend(front.iter().filter(|one| !self.entry.contains(one)));
@@ -73,7 +73,7 @@ impl BranchFronts {
 }
 
 /// Returns the operators of the layer whose results operator `i` uses.
-pub(super) fn sources<'o>(
+pub(super) fn sources_of<'o>(
     own: &'o [MemberOperator<'_>],
     i: usize,
 ) -> impl Iterator<Item = usize> + 'o {
@@ -81,7 +81,7 @@ pub(super) fn sources<'o>(
 }
 
 /// Returns the operators of the layer that use the result of operator `i`.
-pub(super) fn takers<'o>(
+pub(super) fn consumers_of<'o>(
     own: &'o [MemberOperator<'_>],
     i: usize,
 ) -> impl Iterator<Item = usize> + 'o {
@@ -90,11 +90,15 @@ pub(super) fn takers<'o>(
 }
 
 /// Returns the last operators of the forward program: no operator uses their results.
-pub(super) fn last<'o>(own: &'o [MemberOperator<'_>]) -> impl Iterator<Item = usize> + 'o {
-    (0..own.len()).filter(|&i| takers(own, i).next().is_none())
+pub(super) fn last_operators<'o>(
+    own: &'o [MemberOperator<'_>],
+) -> impl Iterator<Item = usize> + 'o {
+    (0..own.len()).filter(|&i| consumers_of(own, i).next().is_none())
 }
 
 /// Returns the last operators of the backward program: they use the layer's input, or nothing.
-pub(super) fn first<'o>(own: &'o [MemberOperator<'_>]) -> impl Iterator<Item = usize> + 'o {
+pub(super) fn first_operators<'o>(
+    own: &'o [MemberOperator<'_>],
+) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| own[i].step.sources.iter().all(Option::is_none))
 }

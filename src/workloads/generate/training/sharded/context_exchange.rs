@@ -1,6 +1,6 @@
 //! Exchanges of a context group around attention.
 
-use super::super::layer::name;
+use super::super::layer::node_name;
 use super::super::program::ProgramBuilder;
 use super::MemberOperator;
 use super::MemberProgramWriter;
@@ -20,7 +20,7 @@ impl MemberProgramWriter<'_> {
         match self.context_exchange(one) {
             None => {}
             Some(ContextExchange::AllGather) => {
-                let mut held = gathered(one);
+                let mut held = gathered_bytes(one);
                 if phase == TrainingPhase::Backward {
                     // The gradients of keys and values have the same number of bytes.
                     held = held.saturating_mul(2);
@@ -54,11 +54,11 @@ impl MemberProgramWriter<'_> {
             None => {}
             Some(ContextExchange::AllGather) => {
                 if back {
-                    to.free(TensorClass::Temporary, gathered(one));
-                    let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered(one));
+                    to.free(TensorClass::Temporary, gathered_bytes(one));
+                    let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered_bytes(one));
                     self.context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
                 }
-                to.free(TensorClass::Temporary, gathered(one));
+                to.free(TensorClass::Temporary, gathered_bytes(one));
             }
             Some(ContextExchange::AllToAll) => {
                 let (suffix, bytes) = match back {
@@ -72,7 +72,7 @@ impl MemberProgramWriter<'_> {
 
     fn context_exchange(&self, one: &MemberOperator<'_>) -> Option<ContextExchange> {
         let exchanges = one.context_bytes != [0; 2] && !one.idle;
-        self.context().context.filter(|_| exchanges)
+        self.lowering_context().context.filter(|_| exchanges)
     }
 
     fn context_collective(
@@ -84,13 +84,13 @@ impl MemberProgramWriter<'_> {
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
     ) {
-        let name = name(phase, &one.step.operator.name, suffix);
-        self.collective(name, kind, bytes, ParallelGroupKind::Context, phase, to);
+        let name = node_name(phase, &one.step.operator.name, suffix);
+        self.emit_collective(name, kind, bytes, ParallelGroupKind::Context, phase, to);
     }
 }
 
 /// Returns the bytes of the keys and values of all tokens.
-fn gathered(one: &MemberOperator<'_>) -> u64 {
+fn gathered_bytes(one: &MemberOperator<'_>) -> u64 {
     let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent(axis)));
     let bytes = u128::from(one.context_bytes[1]) * tokens / own.max(1);
     u64::try_from(bytes).unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
 //! Programs of one member of a tensor group: kernels, sums and redistributions in order.
 
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
-use super::super::layer::{behind, name, stamp};
+use super::super::layer::{kernels_after_weights, node_name, task_and_shapes};
 use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
 use super::branches::{self, BranchFronts};
 use super::redistribution::PendingRedistribution;
@@ -17,20 +17,20 @@ use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 impl MemberProgramWriter<'_> {
     /// Builds the forward and the backward program; with full recomputation, `full` bytes of the
     /// input are saved instead of activations.
-    pub(super) fn programs(
+    pub(super) fn build_programs(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
         full: Option<u64>,
     ) -> (LayerProgram, LayerProgram) {
-        let trains = self.context().trains;
+        let trains = self.lowering_context().trains;
         let mut forward = ProgramBuilder::new();
         // With full recomputation only the layer's input is kept, because the backward pass starts
         // from it.
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate(TensorClass::Activations, kept);
         }
-        self.forward(
+        self.build_forward(
             own,
             end,
             TrainingPhase::Forward,
@@ -40,7 +40,7 @@ impl MemberProgramWriter<'_> {
         let mut backward = ProgramBuilder::new();
         if trains {
             if full.is_some() {
-                self.forward(own, end, TrainingPhase::Recompute, true, &mut backward);
+                self.build_forward(own, end, TrainingPhase::Recompute, true, &mut backward);
             }
             for one in own {
                 backward.allocate(TensorClass::Activations, one.again.dropped);
@@ -52,20 +52,20 @@ impl MemberProgramWriter<'_> {
                     &mut backward,
                 );
             }
-            let order = self.context().branches;
+            let order = self.lowering_context().branches;
             let mut fronts = BranchFronts::new(order, own.len(), &backward);
             for i in (0..own.len()).rev() {
-                fronts.begin(own, i, branches::takers(own, i), &mut backward);
-                self.backward(own, end, i, &mut backward);
+                fronts.begin(own, i, branches::consumers_of(own, i), &mut backward);
+                self.build_backward(own, end, i, &mut backward);
                 fronts.end(i, &mut backward);
             }
-            fronts.finish(branches::first(own), &mut backward);
+            fronts.finish(branches::first_operators(own), &mut backward);
             backward.free(TensorClass::Activations, full.unwrap_or(0));
         }
         (forward.finish(), backward.finish())
     }
 
-    fn forward(
+    fn build_forward(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
@@ -73,32 +73,32 @@ impl MemberProgramWriter<'_> {
         keeps: bool,
         to: &mut ProgramBuilder,
     ) {
-        let mut fronts = BranchFronts::new(self.context().branches, own.len(), to);
+        let mut fronts = BranchFronts::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
-            fronts.begin(own, i, branches::sources(own, i), to);
+            fronts.begin(own, i, branches::sources_of(own, i), to);
             // The operator that left a sum pending in this layer has already emitted that sum.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
-                self.enters(own, one, input, phase, to);
+                self.redistribute_input(own, one, input, phase, to);
             }
             self.exchange_halo(one, false, phase, to);
             if keeps {
-                let kept = self.lowering.kept(one);
+                let kept = self.lowering.kept_bytes(one);
                 to.allocate(TensorClass::Activations, kept);
             }
-            self.exchange(one, ExpertExchange::Combine, phase, to);
+            self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
             self.exchange_before_attention(one, phase, to);
             push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to);
             self.exchange_behind_attention(one, phase, to);
-            self.exchange(one, ExpertExchange::Dispatch, phase, to);
-            self.classes(one, phase, to);
-            for (whose, input) in pending(own, i) {
-                self.enters(own, whose, input, phase, to);
+            self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
+            self.sum_over_classes(one, phase, to);
+            for (whose, input) in pending_inputs(own, i) {
+                self.redistribute_input(own, whose, input, phase, to);
             }
             fronts.end(i, to);
         }
-        fronts.finish(branches::last(own), to);
+        fronts.finish(branches::last_operators(own), to);
         // The output of a layer is always summed.
-        if let Some(one) = last(own)
+        if let Some(one) = output_operator(own)
             && let Some(over) = one.step.cutting.partial_axis()
             && !one.idle
         {
@@ -109,12 +109,12 @@ impl MemberProgramWriter<'_> {
                 elements: end.elements,
             };
             let name: &str = &one.step.operator.name;
-            self.moved(&moved, [name, name], phase, to);
+            self.emit_redistribution(&moved, [name, name], phase, to);
         }
     }
 
     /// Redistributes an input of `one` to the layout that `one` needs.
-    fn enters(
+    fn redistribute_input(
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
@@ -135,12 +135,12 @@ impl MemberProgramWriter<'_> {
         };
         // A sum has the name of the operator that left it pending, a redistribution the name of the
         // operator that needs it.
-        let whose = [self.by(own, from, one), &one.step.operator.name];
-        self.moved(&moved, whose, phase, to);
+        let whose = [self.producer_name(own, from, one), &one.step.operator.name];
+        self.emit_redistribution(&moved, whose, phase, to);
     }
 
     /// Redistributes the gradient of an input of `one` to the layout of that input.
-    fn leaves(
+    fn redistribute_gradient(
         &mut self,
         own: &[MemberOperator<'_>],
         one: &MemberOperator<'_>,
@@ -154,13 +154,16 @@ impl MemberProgramWriter<'_> {
             need: &input.from.layout,
             elements: input.from.elements,
         };
-        let whose = [&*one.step.operator.name, self.by(own, &input.from, one)];
-        self.moved(&moved, whose, TrainingPhase::Backward, to);
+        let whose = [
+            &*one.step.operator.name,
+            self.producer_name(own, &input.from, one),
+        ];
+        self.emit_redistribution(&moved, whose, TrainingPhase::Backward, to);
     }
 
     /// Returns the name of the operator that produced `held`, or of `one` if another layer produced
     /// it.
-    fn by<'o>(
+    fn producer_name<'o>(
         &self,
         own: &'o [MemberOperator<'_>],
         held: &ShardedActivation,
@@ -172,32 +175,37 @@ impl MemberProgramWriter<'_> {
 
     /// Emits the sums over sharded classes for a loss: the maximum, the sum of exponentials, and
     /// the correct class's logit, each one number of 4 bytes per row.
-    fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
+    fn sum_over_classes(
+        &mut self,
+        one: &MemberOperator<'_>,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
         let (spec, cutting) = (&one.spec, &one.step.cutting);
         if !spec.reduces_columns() {
             return;
         }
         let rows = spec.extent('m');
         let silent = self
-            .context()
+            .lowering_context()
             .without
             .has(AblationEffect::TensorCommunication);
         if cutting.outputs.parts == 1 || one.idle || silent {
             return;
         }
-        let family = self.lowering.sums(cutting.outputs);
+        let family = self.lowering.sum_groups(cutting.outputs);
         let share = u64::from(cutting.samples.parts) * u64::from(cutting.rows.parts);
-        let bytes = rows.saturating_mul(4 * self.context().sizes.samples) / share;
+        let bytes = rows.saturating_mul(4 * self.lowering_context().sizes.samples) / share;
         for what in ["maximum", "sum", "logit"] {
             let suffix = format!(".{what}");
-            let name = name(phase, &one.step.operator.name, &suffix);
-            self.collective(name, CollectiveKind::AllReduce, bytes, family, phase, to);
+            let name = node_name(phase, &one.step.operator.name, &suffix);
+            self.emit_collective(name, CollectiveKind::AllReduce, bytes, family, phase, to);
         }
     }
 
     /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one` is the `at` end of
     /// the experts.
-    fn exchange(
+    fn exchange_tokens(
         &mut self,
         one: &MemberOperator<'_>,
         at: ExpertExchange,
@@ -205,7 +213,7 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
-            let context = self.context();
+            let context = self.lowering_context();
             // Tokens and the gradients of their results are sent to experts in the exchange format;
             // returned data keeps its format.
             let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
@@ -226,12 +234,12 @@ impl MemberProgramWriter<'_> {
                 CollectiveKind::ReduceScatter => bytes.saturating_mul(context.expert),
                 _ => bytes,
             };
-            let name = name(phase, &one.step.operator.name, suffix);
-            self.collective(name, kind, bytes, ParallelGroupKind::Expert, phase, to);
+            let name = node_name(phase, &one.step.operator.name, suffix);
+            self.emit_collective(name, kind, bytes, ParallelGroupKind::Expert, phase, to);
         }
     }
 
-    fn backward(
+    fn build_backward(
         &mut self,
         own: &[MemberOperator<'_>],
         end: &ShardedActivation,
@@ -239,14 +247,14 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
-        let context = self.context();
+        let context = self.lowering_context();
         let operator = &one.step.operator.name;
         // The gradient of a scattered sum is gathered.
-        let late = pending(own, i).filter(|(whose, input)| leaves_late(whose, input));
+        let late = pending_inputs(own, i).filter(|(whose, input)| leaves_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
-            self.leaves(own, whose, input, to);
+            self.redistribute_gradient(own, whose, input, to);
         }
-        let is_last = last(own).is_some_and(|last| std::ptr::eq(last, one));
+        let is_last = output_operator(own).is_some_and(|last| std::ptr::eq(last, one));
         if is_last && one.step.cutting.partial_axis().is_some() && !one.idle {
             let moved = PendingRedistribution {
                 from: &end.layout,
@@ -254,7 +262,7 @@ impl MemberProgramWriter<'_> {
                 need: &one.step.cutting.output_layout(),
                 elements: end.elements,
             };
-            self.moved(&moved, [operator, operator], phase, to);
+            self.emit_redistribution(&moved, [operator, operator], phase, to);
         }
         let entry = to.front.clone();
         let gathered = one
@@ -263,18 +271,23 @@ impl MemberProgramWriter<'_> {
             .first()
             .filter(|_| one.regathers && !one.idle);
         let gathered = gathered.and_then(|input| {
-            let moves = self.lowering.moves(&input.from.layout, &input.need);
+            let moves = self
+                .lowering
+                .find_redistribution(&input.from.layout, &input.need);
             let GroupRedistribution::Gather { family, of } = *moves else {
                 return None;
             };
-            let (kind, bytes) = (CollectiveKind::AllGather, self.bytes(input.from.elements));
+            let (kind, bytes) = (
+                CollectiveKind::AllGather,
+                self.sample_bytes(input.from.elements),
+            );
             let bytes = bytes.div_ceil(of);
             let task = ProgramTask::Collective {
                 kind,
                 bytes,
                 family,
             };
-            let name = name(phase, operator, ".all-gather");
+            let name = node_name(phase, operator, ".all-gather");
             let silent = context.without.has(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
                 // Only the weight gradient needs the gathered input, so with split passes the pass
@@ -295,32 +308,37 @@ impl MemberProgramWriter<'_> {
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
         // Gradients of copies return from the experts that received the copies.
-        self.exchange(one, ExpertExchange::Dispatch, phase, to);
+        self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
             let needed = one.wanted || weights.is_none() && one.parameters > 0;
             if !needed {
                 continue;
             }
-            let (task, shapes) = stamp(kernel);
-            let item = to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
+            let (task, shapes) = task_and_shapes(kernel);
+            let item = to.push_chained(
+                node_name(phase, operator, kernel.suffix),
+                phase,
+                task,
+                shapes,
+            );
             if weights.is_none() && one.parameters > 0 {
                 to.gradient(item);
             }
         }
-        self.exchange(one, ExpertExchange::Combine, phase, to);
+        self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
         self.exchange_behind_attention(one, phase, to);
         // The weight gradient overlaps the sums and redistributions of the input's gradient, or
         // runs before them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
-            let (task, shapes) = stamp(kernel);
-            let name = name(phase, operator, kernel.suffix);
+            let (task, shapes) = task_and_shapes(kernel);
+            let name = node_name(phase, operator, kernel.suffix);
             after.extend(gathered.map(ProgramDependency::Node));
             to.of_weights = true;
             let item = to.push_parallel(name, phase, task, after, shapes);
             to.hold(item, one.output_bytes);
-            to.push_behind(item, behind(&one.kernels, operator), beside);
+            to.push_behind(item, kernels_after_weights(&one.kernels, operator), beside);
             to.of_weights = false;
         };
         // Kept tensors are needed until the operator's kernels have ended, but not during the sums
@@ -335,7 +353,7 @@ impl MemberProgramWriter<'_> {
         self.exchange_halo(one, true, phase, to);
         let inputs = one.step.inputs.iter();
         for input in inputs.filter(|input| !one.idle && !leaves_late(one, input)) {
-            self.leaves(own, one, input, to);
+            self.redistribute_gradient(own, one, input, to);
         }
         if overlaps {
             let beside = to.front != before;
@@ -359,7 +377,7 @@ fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
 }
 
 /// Returns the inputs whose sum operator `i` left pending, each with the operator that needs it.
-fn pending<'o, 's>(
+fn pending_inputs<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
 ) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInput)> {
@@ -369,7 +387,7 @@ fn pending<'o, 's>(
 }
 
 /// Returns the operator that produces the layer's output.
-fn last<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
+fn output_operator<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
     own.iter().rev().find(|one| hands_on(one.step))
 }
 
@@ -381,8 +399,13 @@ fn push_kernels(
     to: &mut ProgramBuilder,
 ) {
     for kernel in kernels {
-        let (task, shapes) = stamp(kernel);
-        to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
+        let (task, shapes) = task_and_shapes(kernel);
+        to.push_chained(
+            node_name(phase, operator, kernel.suffix),
+            phase,
+            task,
+            shapes,
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sums, redistributions and messages among the members of a tensor group.
 
-use super::super::layer::name;
+use super::super::layer::node_name;
 use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
 use super::redistribution_cache::{GroupRedistribution, MessageEnd};
 use super::{MemberOperator, MemberProgramWriter};
@@ -18,7 +18,7 @@ pub(super) struct PendingRedistribution<'m> {
 }
 
 impl MemberProgramWriter<'_> {
-    pub(super) fn collective(
+    pub(super) fn emit_collective(
         &mut self,
         name: String,
         kind: CollectiveKind,
@@ -36,47 +36,47 @@ impl MemberProgramWriter<'_> {
     }
 
     /// Returns the bytes of `elements` per sample, over all samples.
-    pub(super) fn bytes(&self, elements: u64) -> u64 {
-        let sizes = self.context().sizes;
+    pub(super) fn sample_bytes(&self, elements: u64) -> u64 {
+        let sizes = self.lowering_context().sizes;
         let each = sizes.samples.saturating_mul(sizes.number);
         elements.saturating_mul(each)
     }
 
     /// Emits the sum of `what`, and its redistribution to the needed layout.
-    pub(super) fn moved(
+    pub(super) fn emit_redistribution(
         &mut self,
         what: &PendingRedistribution<'_>,
         whose: [&str; 2],
         phase: TrainingPhase,
         to: &mut ProgramBuilder,
     ) {
-        let context = self.context();
+        let context = self.lowering_context();
         if context.without.has(AblationEffect::TensorCommunication) || what.elements == 0 {
             return;
         }
-        let total = self.bytes(what.elements);
+        let total = self.sample_bytes(what.elements);
         let own = total / what.from.parts();
         if let Some(over) = what.over {
-            if let Some(family) = self.lowering.scatters(what.from, over, what.need) {
-                let name = name(phase, whose[0], ".reduce-scatter");
+            if let Some(family) = self.lowering.scatter_groups(what.from, over, what.need) {
+                let name = node_name(phase, whose[0], ".reduce-scatter");
                 let kind = CollectiveKind::ReduceScatter;
-                return self.collective(name, kind, own, family, phase, to);
+                return self.emit_collective(name, kind, own, family, phase, to);
             }
-            let family = self.lowering.sums(over);
-            let name = name(phase, whose[0], ".all-reduce");
-            self.collective(name, CollectiveKind::AllReduce, own, family, phase, to);
+            let family = self.lowering.sum_groups(over);
+            let name = node_name(phase, whose[0], ".all-reduce");
+            self.emit_collective(name, CollectiveKind::AllReduce, own, family, phase, to);
         }
-        match &*self.lowering.moves(what.from, what.need) {
+        match &*self.lowering.find_redistribution(what.from, what.need) {
             GroupRedistribution::Nothing => {}
             GroupRedistribution::Gather { family, of } => {
                 let bytes = total.div_ceil(*of);
-                let name = name(phase, whose[1], ".all-gather");
-                self.collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
+                let name = node_name(phase, whose[1], ".all-gather");
+                self.emit_collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
             }
             GroupRedistribution::Exchange { family, share } => {
-                let name = name(phase, whose[1], ".all-to-all");
+                let name = node_name(phase, whose[1], ".all-to-all");
                 let bytes = total / share;
-                self.collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
+                self.emit_collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
             }
             GroupRedistribution::Messages { hops, of } => {
                 let bytes = |pieces: u64| {
@@ -84,13 +84,13 @@ impl MemberProgramWriter<'_> {
                     u64::try_from(bytes).unwrap_or(u64::MAX)
                 };
                 let own = self.member as usize;
-                self.messages(&hops[own], bytes, whose[1], phase, to);
+                self.emit_messages(&hops[own], bytes, whose[1], phase, to);
             }
         }
     }
 
     /// Emits this member's sends and receives. No node waits for a send.
-    fn messages(
+    fn emit_messages(
         &mut self,
         all: &[MessageEnd],
         bytes: impl Fn(u64) -> u64,
@@ -115,7 +115,7 @@ impl MemberProgramWriter<'_> {
                 slot,
             };
             let what = if receive { "receive" } else { "send" };
-            let name = name(phase, whose, &format!(".{what}{peer}"));
+            let name = node_name(phase, whose, &format!(".{what}{peer}"));
             let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
             if receive {
                 // Only receives extend the chain, because no node waits for a send.
@@ -139,7 +139,7 @@ impl MemberProgramWriter<'_> {
             return;
         };
         if self
-            .context()
+            .lowering_context()
             .without
             .has(AblationEffect::TensorCommunication)
             || back && !one.wanted
@@ -195,12 +195,12 @@ impl MemberProgramWriter<'_> {
             }
         };
         all.sort_unstable_by_key(ends);
-        let context = self.context();
+        let context = self.lowering_context();
         let samples = context.sizes.samples / u64::from(cutting.samples.parts);
         let row = [row, samples, context.sizes.number]
             .into_iter()
             .fold(1, u64::saturating_mul);
         let bytes = |rows: u64| rows.saturating_mul(row);
-        self.messages(&all, bytes, &one.step.operator.name, phase, to);
+        self.emit_messages(&all, bytes, &one.step.operator.name, phase, to);
     }
 }

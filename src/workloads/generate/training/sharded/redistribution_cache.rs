@@ -4,7 +4,8 @@
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
 use crate::generate::sharding::{
-    MemberPartition, MeshAxis, Redistribution, ShardLayout, redistribute, reduce_scatter_groups,
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, plan_redistribution,
+    reduce_scatter_groups,
 };
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -47,18 +48,18 @@ pub(super) struct RedistributionCache {
 
 impl ShardedLowering {
     /// Returns the groups that sum over `digit`.
-    pub(super) fn sums(&mut self, digit: MeshAxis) -> ParallelGroupKind {
+    pub(super) fn sum_groups(&mut self, digit: MeshAxis) -> ParallelGroupKind {
         if let Some(family) = self.known.sums.get(&digit) {
             return *family;
         }
-        let family = self.family(&MemberPartition::over(&[digit], self.members()));
+        let family = self.kind_of_partition(&MemberPartition::over(&[digit], self.member_count()));
         self.known.sums.insert(digit, family);
         family
     }
 
     /// Returns the groups that reduce-scatter over `over` into layout `need`, if a reduce-scatter
     /// gives this layout.
-    pub(super) fn scatters(
+    pub(super) fn scatter_groups(
         &mut self,
         from: &ShardLayout,
         over: MeshAxis,
@@ -68,14 +69,14 @@ impl ShardedLowering {
         if let Some(family) = self.known.scatters.get(&key) {
             return *family;
         }
-        let among = reduce_scatter_groups(from, &[over], need, self.members());
-        let family = among.map(|among| self.family(&among));
+        let among = reduce_scatter_groups(from, &[over], need, self.member_count());
+        let family = among.map(|among| self.kind_of_partition(&among));
         self.known.scatters.insert(key, family);
         family
     }
 
     /// Returns the redistribution from layout `from` to layout `need`.
-    pub(super) fn moves(
+    pub(super) fn find_redistribution(
         &mut self,
         from: &ShardLayout,
         need: &ShardLayout,
@@ -84,15 +85,15 @@ impl ShardedLowering {
         if let Some(carried) = self.known.moves.get(&key) {
             return Rc::clone(carried);
         }
-        let members = self.members();
-        let carried = match redistribute(from, need, members) {
+        let members = self.member_count();
+        let carried = match plan_redistribution(from, need, members) {
             Redistribution::Nothing => GroupRedistribution::Nothing,
             Redistribution::AllGather { among, share } => GroupRedistribution::Gather {
-                family: self.family(&among),
+                family: self.kind_of_partition(&among),
                 of: share.saturating_mul(among.size().into()),
             },
             Redistribution::AllToAll { among, share } => GroupRedistribution::Exchange {
-                family: self.family(&among),
+                family: self.kind_of_partition(&among),
                 share,
             },
             Redistribution::Messages { messages, of } => {

@@ -2,7 +2,7 @@
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
-use crate::generate::testing::{EmittedNode, every_rank, why_not};
+use crate::generate::testing::{EmittedNode, every_rank, refusal_of};
 use crate::generate::{TrainingPattern, WorkloadPattern};
 use crate::model::{Model, ModelDefinition};
 use chakram_trace::format::Dtype;
@@ -335,7 +335,7 @@ fn tables_are_exchanged_for_samples() {
 #[test]
 fn refusals_name_the_operator() {
     let model = chain(IMAGES);
-    let why = |members, operators| why_not(pattern(&model, &plan(members, 2, operators)));
+    let why = |members, operators| refusal_of(pattern(&model, &plan(members, 2, operators)));
     for (members, name, four, expected) in [
         (
             2,
@@ -368,5 +368,5 @@ fn refusals_name_the_operator() {
     }
     let mut scattered = plan(2, 2, vec![degrees("first", [1, 2, 1, 1])]);
     scattered.scatter_gather = true;
-    assert!(why_not(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+    assert!(refusal_of(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
 }

@@ -3,7 +3,7 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
 use super::super::*;
-use super::{data, why_not};
+use super::{data, refusal_of};
 use crate::generate::plan::ContextExchange;
 use crate::model::{
     ActivationFunction, ExpertRouting, OutputHead, PositionEncoding, TransformerBlock,
@@ -364,7 +364,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
     let refused = |model: Model, change: fn(&mut ParallelismPlan), why: &str| {
         let mut plan = shared(ContextExchange::AllGather);
         change(&mut plan);
-        let found = why_not(WorkloadPattern::Training(Box::new(TrainingPattern {
+        let found = refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })));

@@ -3,7 +3,7 @@
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
 use super::super::*;
-use super::why_not;
+use super::refusal_of;
 use crate::generate::plan::{ElementwiseKernels, ParallelAxis};
 use crate::model::{
     ActivationFunction, ExpertRouting, OperatorKind, OutputHead, PositionEncoding,
@@ -656,7 +656,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: model(),
             plan,
         };
-        let found = why_not(WorkloadPattern::Training(Box::new(pattern)));
+        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(why), "{found}");
     };
     refused(
@@ -683,7 +683,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
             model: model(),
             plan,
         };
-        let found = why_not(WorkloadPattern::Training(Box::new(pattern)));
+        let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
         assert!(found.contains(&format!("`expert_tensor` {why}")), "{found}");
     }
     refused(
@@ -706,7 +706,7 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         model: Model::named("gpt2-small").unwrap(),
         plan: shared(),
     };
-    let found = why_not(WorkloadPattern::Training(Box::new(pattern)));
+    let found = refusal_of(WorkloadPattern::Training(Box::new(pattern)));
     assert!(
         found.contains("`expert` is 2; expected 1 for gpt2-small, which has no experts"),
         "{found}"

@@ -116,9 +116,9 @@ fn every_other_product_is_done_again() {
         };
         let model = Model::named("llama3-8b").unwrap();
         TrainingPattern { model, plan }
-            .prepare()
+            .prepare_generator()
             .unwrap()
-            .peak(0)
+            .peak_bytes(0)
             .bytes
     };
     let [none, operators, full] = [
@@ -154,11 +154,11 @@ fn embedding_and_head_can_count_as_layers() {
     let prepare = |plan: &ParallelismPlan| {
         let model = Model::named("gpt2-small").unwrap();
         let plan = plan.clone();
-        TrainingPattern { model, plan }.prepare()
+        TrainingPattern { model, plan }.prepare_generator()
     };
     // 14 layers, including embedding and head, on 7 stages.
     let prepared = prepare(&plan).unwrap();
-    let layers: Vec<_> = (0..7).map(|part| prepared.layers(part)).collect();
+    let layers: Vec<_> = (0..7).map(|part| prepared.layers_of_part(part)).collect();
     let expected: Vec<_> = (0..7).map(|part| 2 * part..2 * part + 2).collect();
     assert_eq!(layers, expected);
     (plan.pipeline, plan.batch) = (3, 3);

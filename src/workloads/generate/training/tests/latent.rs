@@ -194,7 +194,7 @@ fn heads_are_cut_and_latent_vectors_whole() {
     let mut plan = ParallelismPlan::new();
     plan.tensor = 8;
     let model = model();
-    let why = why_not(WorkloadPattern::Training(Box::new(TrainingPattern {
+    let why = refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
         model,
         plan,
     })));

@@ -6,9 +6,14 @@ use std::ops::Range;
 impl LayoutChange<'_> {
     /// Returns messages with all elements that members need and do not have, each from the nearest
     /// member that has the element.
-    pub(super) fn messages(&self) -> Redistribution {
+    pub(super) fn nearest_messages(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
-            .map(|member| (self.from.cell(self.from.part(member)), member))
+            .map(|member| {
+                (
+                    self.from.shard_number(self.from.shard_indices(member)),
+                    member,
+                )
+            })
             .collect();
         by_cell.sort_unstable();
         // Every shard is on the same number of members, so the members with one shard are a slice
@@ -16,9 +21,10 @@ impl LayoutChange<'_> {
         let copies = self.members as usize / self.from.parts() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
-            let own = self.from.part(to);
-            let part = self.to.part(to);
-            let [samples, rows, columns] = [0, 1, 2].map(|axis| self.reached(axis, part[axis]));
+            let own = self.from.shard_indices(to);
+            let part = self.to.shard_indices(to);
+            let [samples, rows, columns] =
+                [0, 1, 2].map(|axis| self.overlapping_shards(axis, part[axis]));
             for sample in samples {
                 for row in rows.clone() {
                     for column in columns.clone() {
@@ -26,32 +32,34 @@ impl LayoutChange<'_> {
                         if cell == own {
                             continue;
                         }
-                        let first = self.from.cell(cell) as usize * copies;
+                        let first = self.from.shard_number(cell) as usize * copies;
                         messages.push(ShardMessage {
-                            from: nearest(&by_cell[first..][..copies], to),
+                            from: nearest_holder(&by_cell[first..][..copies], to),
                             to,
-                            pieces: (0..3).map(|axis| self.common(axis, cell, part)).product(),
+                            pieces: (0..3)
+                                .map(|axis| self.common_fragments(axis, cell, part))
+                                .product(),
                         });
                     }
                 }
             }
         }
         messages.sort_unstable();
-        let of = self.pieces();
+        let of = self.fragment_count();
         Redistribution::Messages { messages, of }
     }
 
     /// Returns the shards of `from` along `axis` that overlap shard `part` of `to`.
-    fn reached(&self, axis: usize, part: u64) -> Range<u64> {
+    fn overlapping_shards(&self, axis: usize, part: u64) -> Range<u64> {
         let cuts = &self.axes[axis];
         part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
     }
 
     /// Number of fragments along `axis` that are in both shards.
-    fn common(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
+    fn common_fragments(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
-            let width = cuts.pieces() / parts;
+            let width = cuts.fragment_count() / parts;
             part * width..(part + 1) * width
         });
         one.end.min(other.end) - one.start.max(other.start)
@@ -60,7 +68,7 @@ impl LayoutChange<'_> {
 
 /// Returns the nearest to `member` among `holders`, which are ascending; the lower of two equally
 /// near.
-fn nearest(holders: &[(u64, u32)], member: u32) -> u32 {
+fn nearest_holder(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);
     let (below, above) = (&holders[..above], &holders[above..]);
     match (below.last(), above.first()) {

@@ -201,7 +201,7 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
                 let ([own, needed], elements) = sets(from, to, members);
                 let least = |(own, &needed): (&Set, &Set)| needed.count() - own.and(needed).count();
                 let least: u64 = own.iter().zip(&needed).map(least).sum();
-                let change = redistribute(from, to, members);
+                let change = plan_redistribution(from, to, members);
                 let what = || format!("{from:?} {to:?} {members}: {change:?}");
                 let collective = |among: &MemberPartition, share: u64| {
                     let (after, piece) = take(among, &own, &needed);

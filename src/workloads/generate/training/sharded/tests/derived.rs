@@ -2,7 +2,7 @@
 //! numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
-use crate::generate::testing::{every_rank, why_not};
+use crate::generate::testing::{every_rank, refusal_of};
 use crate::generate::{ParallelismPlan, TrainingPattern};
 use crate::model::Model;
 
@@ -122,12 +122,12 @@ fn sizes_that_do_not_divide_are_left_whole() {
     }
     let model = chain(IMAGES);
     assert_eq!(
-        why_not(pattern(&model, &plan(7, 2, Vec::new()))),
+        refusal_of(pattern(&model, &plan(7, 2, Vec::new()))),
         "`tensor` is 7; expected a number that divides sizes of operators of chain"
     );
     let mut scattered = plan(2, 2, Vec::new());
     scattered.scatter_gather = true;
-    assert!(why_not(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+    assert!(refusal_of(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
 }
 
 /// Returns the FLOPs of the first kernel called `name`.
@@ -145,7 +145,7 @@ fn heads_are_padded_on_request() {
     let mut plan = plan(4, 1, Vec::new());
     let expected =
         "`tensor` is 4; expected a divisor of the 25 heads of attention.core; or pad_heads = true";
-    assert_eq!(why_not(pattern(&model, &plan)), expected);
+    assert_eq!(refusal_of(pattern(&model, &plan)), expected);
     plan.pad_heads = true;
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
@@ -191,7 +191,7 @@ operators = [
   { op = "attention", heads = 3, cut = "between" },
 ]
 "#;
-    let refused = why_not(pattern(&chain(text), &alone));
+    let refused = refusal_of(pattern(&chain(text), &alone));
     let expected = "`pad_heads` is true; expected false: attention of a has no linear";
     assert!(refused.starts_with(expected), "{refused}");
 }

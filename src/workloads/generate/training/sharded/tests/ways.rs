@@ -3,7 +3,7 @@
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
 use crate::generate::schedule::PipelineSchedule;
-use crate::generate::testing::{every_rank, why_not};
+use crate::generate::testing::{every_rank, refusal_of};
 use crate::model::Model;
 
 const BEHIND: &str = r#"
@@ -84,7 +84,7 @@ fn logits_are_summed_though_no_loss_takes_them() {
 #[test]
 fn weights_of_two_operators_are_cut_alike() {
     let model = Model::named("gpt2-small").unwrap();
-    let found = why_not(pattern(
+    let found = refusal_of(pattern(
         &model,
         &plan(2, 2, vec![degrees("logits", [2, 1, 1, 1])]),
     ));
@@ -120,6 +120,6 @@ fn weights_of_two_operators_are_cut_alike() {
 fn absurd_groups_are_refused_at_once() {
     let mut plan = plan(1 << 20, 1 << 20, vec![degrees("*", [1 << 20, 1, 1, 1])]);
     plan.micro_batch = plan.batch;
-    let found = why_not(pattern(&chain(BEHIND), &plan));
+    let found = refusal_of(pattern(&chain(BEHIND), &plan));
     assert!(found.contains("members of a tensor group"), "{found}");
 }

@@ -153,7 +153,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = model();
-        why_not(WorkloadPattern::Training(Box::new(TrainingPattern {
+        refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })))
@@ -172,7 +172,7 @@ fn all_ranks_have_the_rows_of_the_fullest() {
         let mut plan = ParallelismPlan::new();
         change(&mut plan);
         let model = Model::named("gpt2-small").unwrap();
-        why_not(WorkloadPattern::Training(Box::new(TrainingPattern {
+        refusal_of(WorkloadPattern::Training(Box::new(TrainingPattern {
             model,
             plan,
         })))
