@@ -34,7 +34,7 @@
 //! - [`interrupt`], [`limits`]: interruption of work, and memory limits;
 //! - [`units`], [`ids`]: quantities, and typed indices.
 //!
-//! The library never prints; it returns data. `ARCHITECTURE.md` describes its structure.
+//! The library never prints, but returns data. `ARCHITECTURE.md` describes its structure.
 
 pub mod command;
 pub mod extend;

@@ -93,7 +93,8 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // A local step costs no time; it must not become a kernel without a known time.
+                // A local step costs no time, so a local step must not become a kernel without a
+                // known time.
                 if !step.kind.has_receive() && !step.kind.has_send() {
                     put(Op::NoOp, &data)?;
                 }

@@ -4,7 +4,7 @@ use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
 use roxmltree::{Document, Node};
 
-/// Maximum number of chunks, GPUs, channels, thread blocks per GPU and steps per thread block; it is far above
+/// Maximum number of chunks, GPUs, channels, thread blocks per GPU and steps per thread block, far above
 /// MSCCL's own limits.
 const MOST: u64 = 1 << 15;
 

@@ -406,7 +406,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads launches of graphs that were traced as a whole; each becomes one kernel on its stream.
+    /// Reads launches of graphs that were traced as a whole; each graph becomes one kernel on its
+    /// stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
         self.for_each_work_row(WORK[3], &columns, &mut |this, row| {

@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_median() {
-        // Ends differ by about 3 ms; one straggler of 9 ms does not move the median.
+        // Ends differ by about 3 ms; one late end of 9 ms does not move the median.
         let seen = collectives(
             &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
             8 * MS,

@@ -392,8 +392,8 @@ fn merge_declared(
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
-        // The group of all ranks comes first because messages without a group are assigned to it; the other groups
-        // keep their order.
+        // The group of all ranks comes first because messages without a group are assigned to this group; the
+        // other groups keep their order.
         own[..=whole].rotate_right(1);
     }
     Ok(own)

@@ -77,7 +77,7 @@ fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> 
 struct TickedEvents {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Tracks by thread; each thread has a separate track for communication.
+    /// Tracks by thread. Each thread has a separate track for communication.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 

@@ -125,7 +125,8 @@ pub struct RankConversion {
     pub overlaps: StreamOverlaps,
     /// Number of kernels and copies linked to their operator but not to a launch.
     pub by_operator: u64,
-    /// Number of communication kernels whose operation is unknown; they keep their recorded time.
+    /// Number of communication kernels whose operation is unknown; such kernels keep their recorded
+    /// time.
     pub unknown_comm: u64,
     /// Time of communication kernels whose operation is unknown, ns.
     pub unknown_comm_ns: u64,

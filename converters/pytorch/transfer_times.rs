@@ -79,7 +79,7 @@ pub struct JobCalls<'a> {
     pub models: &'a [RankModel],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
-    /// Activities of each capture; they record on which calls the program blocked.
+    /// Activities of each capture. Activities record on which calls the program blocked.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockOffset],

@@ -140,7 +140,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     }
 
     /// Returns the call that a slice depends on: the launching call if that call had ended; the previous call on the
-    /// thread if the launching call was still running; none if the slice begins before its launching call.
+    /// thread if the launching call was still running; no call if the slice begins before its launching call.
     fn causing_call(&self, piece: &DevicePiece<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];

@@ -574,8 +574,8 @@ mod tests {
             (CollectiveKind::AllReduce, 1024)
         );
         assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
-        // The second element of the result of `all-gather-start` is the output; each of four members contributes a
-        // quarter.
+        // The second element of the result of `all-gather-start` is the output, so each of four members
+        // contributes a quarter.
         let gathered = of("ag");
         assert_eq!(
             (gathered.kind, gathered.output),

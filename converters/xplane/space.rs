@@ -1,4 +1,4 @@
-//! Planes, lines, events and stats of an `XSpace`; all borrow from the contents of the file.
+//! Planes, lines, events and stats of an `XSpace`, which all borrow from the contents of the file.
 
 use chakram_base::bounds;
 use chakram_trace::format::TraceError;

@@ -53,7 +53,7 @@ pub struct ValidateOptions {
     pub mirror: bool,
     /// Number of ranks of the job, if it exceeds the ranks in the traces.
     pub ranks: Option<u32>,
-    /// Declared groups; they take precedence over declarations in traces.
+    /// Declared groups, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
     /// Sizes of the machine's dimensions, innermost first, if the machine is known: the sizes determine which ranks
     /// take part in collectives over some of the dimensions.

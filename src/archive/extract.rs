@@ -23,9 +23,9 @@ pub struct NumberRange {
 /// Part of a workload to extract; everything by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadPart {
-    /// Ranks; all if `None`.
+    /// Range of ranks to extract, or `None` for all ranks.
     pub ranks: Option<NumberRange>,
-    /// Nodes of each rank by index in its trace, from 0; all if `None`.
+    /// Nodes of each rank to extract, by index in its trace from 0, or `None` for all nodes.
     pub nodes: Option<NumberRange>,
 }
 

@@ -146,7 +146,7 @@ impl AstraCollectives {
     /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` if the
     /// mask has no effect: a custom algorithm has no dimensions, and a `one…` algorithm uses all
     /// NPUs if the mask includes its entry in the list. Also returns true if the original runs the
-    /// collective at all; it does not if the mask includes no entry of the list.
+    /// collective at all, which is not the case if the mask includes no entry of the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,

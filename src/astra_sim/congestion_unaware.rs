@@ -1,7 +1,7 @@
 //! The congestion-unaware network: links are never busy.
 //!
 //! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the
-//! values of the *lowest* dimension in which its ends differ; other dimensions do not count. The
+//! values of the *lowest* dimension in which its ends differ. Other dimensions do not count. The
 //! number of hops is that of the shorter direction around a ring, one between fully connected NPUs,
 //! and two through a switch.
 //!

@@ -35,7 +35,7 @@ pub struct InputText<'a> {
 /// A machine file written from ASTRA-sim's inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedMachine {
-    /// The file; it contains the notes as comments.
+    /// Text of the machine file, which contains the notes as comments.
     pub text: String,
     /// Behaviour of ASTRA-sim with these inputs that the machine does not have.
     pub notes: Vec<InputNote>,

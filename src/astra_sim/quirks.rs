@@ -212,7 +212,7 @@ impl fmt::Display for Quirk {
     }
 }
 
-/// Set of the quirks of a run; all others are corrected.
+/// Set of the quirks of a run; all behaviours without a quirk are corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuirkSet(u32);
 

@@ -5,8 +5,8 @@
 //! when its own message arrives. In a symmetric collective, one member, with its own messages,
 //! represents all members. In a ring every step follows the previous step: with K messages of time
 //! c, endpoint delay e, and reductions of r after ρ of the messages, the time is K(c + e) + e + ρr.
-//! If all messages of a member leave over one link, a message waits there for earlier messages;
-//! this is the same at every member.
+//! If all messages of a member leave over one link, a message waits there for earlier messages; the
+//! wait is the same at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};

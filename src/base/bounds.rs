@@ -4,8 +4,9 @@
 //! Limits are global to the process and never change a result: they cause an error or have no
 //! effect. If an amount is known in advance, [`check`] rejects it with a message that names its
 //! purpose. The binary's allocator ([`allocator::CountingAllocator`]) rejects all other
-//! allocations; it knows the amount but not its purpose. A program that must outlive its tasks
-//! makes the allocator only count ([`allocator::only_count`]); tasks then end at their next check.
+//! allocations; the allocator knows the amount but not its purpose. A program that must outlive its
+//! tasks makes the allocator only count ([`allocator::only_count`]); tasks then end at their next
+//! check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;

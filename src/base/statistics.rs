@@ -1,7 +1,7 @@
 //! Statistics of samples.
 
-/// Returns the two middle values of `values`, the lower first; both are equal for an odd number of
-/// values. `None` without values. Reorders `values`.
+/// Returns the two middle values of `values`, the lower first; the two values are equal for an odd
+/// number of values. `None` without values. Reorders `values`.
 pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     let upper = values.len() / 2;
     let is_odd = !values.len().is_multiple_of(2);

@@ -130,7 +130,7 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the failure of the first machine on the command line; this failure determines the exit code.
+    /// Returns the failure of the first machine on the command line, which determines the exit code.
     pub fn first(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

@@ -67,7 +67,7 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Limits of the process before a command; they are restored on drop.
+/// Limits of the process before a command, which are restored on drop.
 struct LimitsBefore {
     memory: Option<Bytes>,
     ratio: u64,

@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Inputs that a command can read; other inputs are foreign to the command.
+/// Inputs that a command can read. All other inputs are foreign to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadableInputs {
     /// chakram's own files: traces, machines, tables.

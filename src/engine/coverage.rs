@@ -26,7 +26,7 @@ pub struct PricingCoverage {
     /// Number of kernels with times from their bytes only, a lower bound, because their FLOPs are
     /// unknown; included in `estimated`.
     pub by_bytes: u64,
-    /// Kernels without any known size or duration; they take no time.
+    /// Kernels without any known size or duration, which take no time.
     pub unknown: u64,
     /// Number of kernels with times from curves.
     pub by_curves: u64,
@@ -57,7 +57,8 @@ pub struct PricingCoverage {
     pub size_unknown_time: u128,
     /// Number of these nodes without a duration in the trace; such nodes take no time.
     pub size_unknown_free: u64,
-    /// Nodes of communication with unknown operation or partners; they take their recorded duration.
+    /// Nodes of communication with unknown operation or partners, which take their recorded
+    /// duration.
     pub comm_unknown: u64,
     /// Total recorded duration of these nodes, in picoseconds.
     pub comm_unknown_time: u128,

@@ -33,7 +33,7 @@ impl fmt::Display for NodeRef {
     }
 }
 
-/// Reason why a job cannot be replayed; it is found before the run.
+/// Reason why a job cannot be replayed, found before the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {

@@ -74,7 +74,7 @@ impl TimeCategory {
     }
 }
 
-/// A segment of the critical path; each begins at the end of the previous one.
+/// A segment of the critical path, which begins at the end of the previous segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
     /// Instance of the segment's node.

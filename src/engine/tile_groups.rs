@@ -15,9 +15,9 @@
 //! the leader's state and pending kernels (`split`). The ranges are then separate groups or single
 //! ranks. When they end a collective together in equal states, neighbours join again (`rejoin`).
 //!
-//! A group is a range of instances with the same graph and NPU class that exchange no messages with each other; this
-//! separates pipeline stages. The instances are consecutive, because launch orders may depend on which rank is ready
-//! first at an instant. Observers are notified for every member, so reports do not change.
+//! A group is a range of instances with the same graph and NPU class that exchange no messages with each other. Such
+//! groups separate pipeline stages. The instances are consecutive, because launch orders may depend on which rank is
+//! ready first at an instant. Observers are notified for every member, so reports do not change.
 
 mod rank_differences;
 mod rejoin;

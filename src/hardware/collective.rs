@@ -123,13 +123,13 @@ impl CollectiveStage {
 /// ([`CollectiveKind::buffer`]) is `whole`.
 ///
 /// `order` contains the index of every phase once, in the order in which a chunk goes outward.
-/// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all others ignore it and
-/// use the order of indices. Earlier phases shrink the data of later phases. With sizes n_0, n_1, …
-/// in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …; all-gather returns
-/// inward with the same buffers; all-reduce is a reduce-scatter and then an all-gather, but if
-/// `fused`, one stage replaces the two stages of the last phase; all-to-all crosses every dimension
-/// with all of S; reduce and gather go outward, broadcast and scatter inward, along the lines that
-/// have data. A barrier is an all-gather of nothing.
+/// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore
+/// `order` and use the order of indices. Earlier phases shrink the data of later phases. With sizes
+/// n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …; all-gather
+/// returns inward with the same buffers; all-reduce is a reduce-scatter and then an all-gather, but
+/// if `fused`, one stage replaces the two stages of the last phase; all-to-all crosses every
+/// dimension with all of S; reduce and gather go outward, broadcast and scatter inward, along the
+/// lines that have data. A barrier is an all-gather of nothing.
 pub fn decompose(
     kind: CollectiveKind,
     extent: &GroupExtent,

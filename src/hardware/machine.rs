@@ -1,8 +1,8 @@
 //! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
 //!
 //! A machine is described in a TOML file, or is a preset, or is built by an importer. A machine's
-//! NPUs belong to classes; a machine's network is a stack of dimensions; it may have memory beyond
-//! the NPUs' own.
+//! NPUs belong to classes; a machine's network is a stack of dimensions; a machine may have memory
+//! beyond the NPUs' own.
 
 use crate::collective::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
@@ -344,7 +344,7 @@ impl Machine {
         self.rank_domain.as_ref().map_or(Npu(rank), placed)
     }
 
-    /// Returns the smallest size of the outermost dimension at which the machine has room for `ranks` ranks; the other
+    /// Returns the smallest size of the outermost dimension at which the machine has room for `ranks` ranks. All other
     /// dimensions keep their sizes.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
         let (_, inner) =
@@ -411,8 +411,8 @@ impl Machine {
         self.class_of.class(npu)
     }
 
-    /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), ascending; each NPU is in one
-    /// range.
+    /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), in ascending order. Each NPU
+    /// is in one range.
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))

@@ -215,7 +215,7 @@ pub enum PoolDesign<'a> {
 }
 
 impl PoolDesign<'_> {
-    /// Returns the links of the pool for `npus` NPUs; each memory has bandwidth `memory`.
+    /// Returns the links of the pool for `npus` NPUs. Each memory has bandwidth `memory`.
     fn layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
         match self {
             Self::Hierarchical(design) => design.layout(memory, npus),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// Returns `model` for the kernels of a capture on `device`. A model that needs the recording
-/// device gets that device's NPU class, if a preset describes the device; other models are
+/// device gets that device's NPU class, if a preset describes the device. All other models are
 /// unchanged.
 pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
     if model != ComputeModel::RecordedOnDevices {

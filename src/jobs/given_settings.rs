@@ -28,7 +28,8 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that change without a setting; all are empty if the run without the setting is the same.
+/// The parts of a run that change without a setting. All parts are empty if the run without the setting is the
+/// same.
 #[derive(Debug, Default)]
 pub struct RunWithout<'a> {
     /// The workload, if the workload changes.

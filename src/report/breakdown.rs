@@ -34,7 +34,7 @@ struct NpuTracker {
     until: Time,
     /// Nodes in progress, by category; the bubble is missing because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by category; the rest of the makespan is idle.
+    /// Time by category. The rest of the makespan is idle.
     parts: [Span; TimeCategory::COUNT - 1],
     /// Time with a communication in progress, independent of other nodes.
     communicating: Span,

@@ -170,7 +170,7 @@ enum ArrivalRows {
     },
 }
 
-/// A line of a file of objects; other fields are ignored.
+/// A line of a file of arrivals in JSON. All other fields are ignored.
 #[derive(Deserialize)]
 struct ArrivalObject {
     timestamp: f64,

@@ -30,7 +30,7 @@ struct ProgramOrder {
     models: Vec<usize>,
     /// Index of each model's program.
     programs: Vec<u32>,
-    /// Number of programs that are traces; these are the first programs.
+    /// Number of programs that are traces, which are the first programs.
     traces: u32,
 }
 

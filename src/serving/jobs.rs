@@ -123,7 +123,7 @@ impl JobGraph {
         number
     }
 
-    /// Returns all jobs; each comes after its dependencies.
+    /// Returns all jobs, each after its dependencies.
     pub fn jobs(&self) -> &[VectorJob] {
         &self.jobs
     }

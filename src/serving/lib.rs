@@ -65,7 +65,8 @@ use prepared::PreparedScenario;
 /// Options of a run that are not part of a scenario.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServeOptions {
-    /// Limit on the serve times of all requests, for goodput and capacity; it replaces the deadlines of models.
+    /// Limit on the serve times of all requests, for goodput and capacity, which replaces the deadlines of
+    /// models.
     pub slo: Option<Span>,
 }
 

@@ -61,7 +61,7 @@ pub trait RequestObserver {
         false
     }
 
-    /// Called when the times of a job are known; they may be in the future.
+    /// Called when the times of a job are known, which may be in the future.
     fn served(&mut self, _job: &ServedJob) {}
 }
 

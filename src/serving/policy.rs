@@ -1,5 +1,5 @@
 //! Order of service. The policy is consulted when a request enters the queue or a processor has a
-//! free slot; each file has one policy.
+//! free slot. Each file of this module has one policy.
 
 mod batching;
 mod keyed;

@@ -34,7 +34,7 @@ impl RandomStream {
         ))
     }
 
-    /// Creates the sequence of one item, such as a request; it is the same on every call.
+    /// Creates the sequence of one item, such as a request, the same on every call.
     pub fn of_item(seed: u64, purpose: RandomPurpose, item: u64) -> Self {
         let base = Self::new(seed, purpose).0;
         Self(mix_bits(base ^ mix_bits(item.wrapping_mul(GAMMA))))

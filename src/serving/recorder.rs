@@ -47,7 +47,7 @@ pub struct ServeRecorder<'s> {
     pub end: Time,
     /// Total time in the system of all completed requests.
     served_ps: u128,
-    /// Time in the system of requests, summed over requests and over time; both sums are equal.
+    /// Time in the system of requests, summed over requests and over time. The two sums are equal.
     pub little_ps: u128,
 }
 

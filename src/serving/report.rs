@@ -91,7 +91,8 @@ pub struct ServeRow {
     pub kind: ServeRowKind,
     /// Requests that arrived and are counted.
     pub arrived: u64,
-    /// Number of counted requests that are complete; all other fields describe these requests.
+    /// Number of counted requests that are complete. All other fields of the row describe these
+    /// requests.
     pub completed: u64,
     /// Requests completed per second, from the first counted arrival to the end of the window.
     pub throughput_per_s: f64,

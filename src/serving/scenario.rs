@@ -119,7 +119,7 @@ pub enum ModelWork {
     },
     /// Measured latencies by batch.
     ByBatch(LatencyCurve),
-    /// Measured latencies of single requests; each request draws one.
+    /// Measured latencies of single requests. Each request draws one latency.
     Drawn(Vec<Span>),
     /// Measured steps: the time of the prompt depends on its tokens, and the time of each further
     /// token on the batch.

@@ -32,8 +32,8 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers whose outputs are inputs of this sub-layer; all are smaller than
-    /// its own index.
+    /// Indices of the sub-layers whose outputs are inputs of this sub-layer. All indices are
+    /// smaller than its own index.
     pub after: Vec<u32>,
     /// Index of the piece of each of these outputs that is an input; `None` for the whole outputs.
     pub piece: Option<u32>,

@@ -194,7 +194,7 @@ pub struct WorkloadBuilder {
 }
 
 impl WorkloadBuilder {
-    /// Declares groups; they take precedence over groups declared by traces.
+    /// Declares groups, which take precedence over groups declared by traces.
     pub fn declare(&mut self, groups: DeclaredGroups) {
         self.declared.extend(groups);
     }

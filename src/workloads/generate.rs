@@ -439,7 +439,7 @@ fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError>
     Ok(())
 }
 
-/// Numbers nodes and passes them to a sink; all nodes use the same buffer for their names.
+/// Numbers nodes and passes them to a sink. All nodes use the same buffer for their names.
 struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,

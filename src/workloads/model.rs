@@ -11,9 +11,9 @@
 //! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights shared
 //!   by two operators count once, for the operator that looks them up
 //!   ([`OperatorKind::Embedding`]).
-//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample;
-//!   each is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not counted, as in most papers.
-//!   Attention counts the whole square of tokens even under a causal mask, as Megatron's formulas do;
+//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample.
+//!   Each multiply-add is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not counted, as in
+//!   most papers. Attention counts the whole square of tokens even under a causal mask, as Megatron's formulas do;
 //!   [`OperatorKind::skippable_multiplications`] is the part that causal kernels skip.
 //! - *Kept bytes* are the bytes that the backward pass needs ([`OperatorKind::saved_bytes`]).
 //!
@@ -221,7 +221,7 @@ pub enum OperatorKind {
     ExpertLinear {
         /// Copies of tokens, summed over experts.
         rows: u64,
-        /// Number of experts; each has separate weights.
+        /// Number of experts, each with separate weights.
         experts: u64,
         /// Columns of the input.
         inputs: u64,
@@ -346,7 +346,7 @@ pub enum AttentionSpan {
     All,
     /// A token attends to this number of last tokens.
     Window(u64),
-    /// The tokens of the token's own chunk of the sequence; all chunks have this length.
+    /// The tokens of the token's own chunk of the sequence, with the length of a chunk.
     Piece(u64),
 }
 

@@ -66,7 +66,7 @@ pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
 const BASE: u64 = 1_790_857_026_000_000_000;
 /// Start of the job after the base time, in ns.
 const EPOCH: u64 = 4_313_706_734_900_000;
-/// Process id of rank 0; other ranks have the following ids.
+/// Process id of rank 0. All other ranks have the following ids.
 const PID: u64 = 19_340;
 
 /// A simulated job whose capture can be written.

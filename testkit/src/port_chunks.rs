@@ -4,7 +4,7 @@
 //! All accesses of the job begin at zero and are equal, so each chunk takes the same time in a stage. The pool
 //! sends chunks at the rate of the longest stage, so chunks start at constant intervals.
 
-/// Messages and accesses of a test; all times in ps.
+/// Messages and accesses of a test. All times are in ps.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub npus: usize,

@@ -35,7 +35,7 @@ impl ActivityBounds {
     }
 }
 
-/// Activities of each thread, sorted by start; they do not overlap.
+/// Activities of each thread, sorted by start, without overlaps.
 pub(super) struct ThreadChains(Vec<Vec<u32>>);
 
 /// Chooses the time of each item's activity, and orders the activities of each thread.

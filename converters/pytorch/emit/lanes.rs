@@ -3,7 +3,7 @@
 use super::super::activities::{Activities, ActivityLane};
 use super::super::rank_timeline::RankTimeline;
 
-/// First lane of communication in flight; this number is higher than any thread number.
+/// First lane of communication in flight, higher than any thread number.
 pub(super) const FIRST_FLIGHT: i64 = 1000;
 
 /// Returns the names of the lanes as metadata attributes.

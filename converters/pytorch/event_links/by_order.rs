@@ -255,7 +255,7 @@ fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     window
 }
 
-/// Cached comparisons of shapes; each pair of shape texts is compared once.
+/// Cached comparisons of shapes. Each pair of shape texts is compared once.
 #[derive(Default)]
 struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
 

@@ -19,7 +19,8 @@ use std::borrow::Cow;
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     forms: Interner<HostNodeForm>,
-    /// Shapes and types by their JSON text; each maps to the index of the text in Python's notation.
+    /// Shapes and types by their JSON text. A JSON text maps to the index of the text in Python's
+    /// notation.
     json: NameTable,
     python: Vec<u32>,
     /// Types by their JSON text; each maps to the parsed form and to the index of the text in Python's notation.

@@ -263,7 +263,7 @@ impl JobCapture {
 /// Maximum number of ranks of a job.
 const LARGEST_WORLD: u32 = 1 << 20;
 
-/// Returns the number of ranks of the job; all captures, and `wanted`, must agree on it.
+/// Returns the number of ranks of the job; all captures, and `wanted`, must agree on this number.
 fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
     let said = |part: &RankCapture| part.rank.kineto.world_size;
     let first = parts.iter().find(|part| said(part).is_some());

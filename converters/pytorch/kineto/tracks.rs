@@ -67,7 +67,7 @@ impl TrackTable {
 
     /// Returns a track's stream: its number, or a number derived from its index if the id is a word.
     pub fn stream(&self, track: u32) -> i64 {
-        /// First stream number for tracks whose id is a word; it is above all other stream numbers.
+        /// First stream number for tracks whose id is a word, above all other stream numbers.
         const WORDS: i64 = 100_000;
         let tid = number::parse_whole(&self.tracks[track as usize].tid);
         let number = tid.and_then(|tid| i64::try_from(tid).ok());

@@ -333,7 +333,8 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // A longest length at most a tenth above the mean; one of twice the mean; and one that is not stated.
+        // The test has a longest length at most a tenth above the mean, then twice the mean, and then no
+        // stated longest length.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);

@@ -54,7 +54,7 @@ pub enum ChangeKind {
     EdgeAdded,
 }
 
-/// Key of a line; one line covers all nodes with the same change.
+/// Key of a line. One line covers all nodes with the same change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeKey {
     /// Kind of the change.

@@ -250,7 +250,8 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // `kept` counts the attributes that were written above; these come first, and the others are removed.
+                // `kept` counts the attributes that were written above; the written attributes come first, and the
+                // other attributes are removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,

@@ -1,4 +1,4 @@
-//! Waits between the communication nodes of one trace; all other nodes are contracted.
+//! Waits between the communication nodes of one trace. All other nodes of the trace are contracted.
 //!
 //! Each node of a trace is represented by the last *vertex* that it depends on: a call, a message, or a join of
 //! several vertices. A node that depends on only one vertex is represented by that vertex, so a chain of kernels

@@ -112,7 +112,7 @@ impl<'v> RecordCursor<'v> {
         }
     }
 
-    /// Returns the next value of `record`; each value is returned once.
+    /// Returns the next value of `record`. Each value is returned only once.
     #[inline]
     pub fn next(&mut self, record: u32) -> Option<u64> {
         let (records, values) = self.column;

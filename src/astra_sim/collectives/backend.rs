@@ -463,7 +463,7 @@ impl IssueDiscipline for AstraCollectives {
 
 impl AstraCollectives {
     /// Records that a member joins a collective at time 0, if the member delays a message at once.
-    /// Leaves of trees do; other members of trees wait for a message first.
+    /// Leaves of trees delay a message at once; other members of trees wait for a message first.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.stages().first() else {

@@ -52,8 +52,8 @@ impl<'a> ReportDestination<'a> {
         &mut self.outputs
     }
 
-    /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output; this fails
-    /// if the report goes to standard output.
+    /// Returns the path of an additional file, which `option` gives as `path`. `-` means standard output, which
+    /// fails if the report goes to standard output.
     pub fn beside(&self, option: &str, path: &Path) -> Result<PathBuf, String> {
         match (path == Path::new("-"), &self.file) {
             (false, _) => Ok(path.to_owned()),

@@ -16,7 +16,7 @@ use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage with its own order in a message's content key, which has 27 bits; all later stages share the last value.
+/// Last stage with its own order in a message's content key, which has 27 bits. All later stages share the last value.
 pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits for the sender in a message's content key.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();

@@ -44,7 +44,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.receiver_number(id, to, message)
     }
 
-    /// Converts the number; both ends must be enrolled.
+    /// Converts the number of a message. Both ends must be enrolled.
     fn receiver_number(
         &mut self,
         id: RunIndex,

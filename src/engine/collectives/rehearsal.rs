@@ -147,7 +147,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.number()
         };
         let run = &mut self.chunks.runs[id];
-        // Earlier members have already enrolled for simulation; this removes their progress.
+        // Earlier members have already enrolled for simulation; the removal below discards the
+        // members' progress.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
             self.answers.stepwise -= 1;

@@ -97,7 +97,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
         part: u32,
     ) {
-        // The op only identifies the event; it is not counted as a message.
+        // The op only identifies the event, and the op is not counted as a message.
         let op = fabric.handle_of(InFlightOp::Scripted {
             run: at.run,
             from: at.cell,

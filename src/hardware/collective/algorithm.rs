@@ -210,7 +210,7 @@ impl CollectiveAlgorithm {
 
     /// Approximates a stage among `n` members without a closed form. Returns the size and number, at least 1, of equal
     /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level, `direct`
-    /// sends it to one member after another; all other algorithms send shares.
+    /// sends it to one member after another. All other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();

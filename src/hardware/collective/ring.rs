@@ -70,7 +70,8 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
             0 => (0, 0),
             hops => (n - hops, 0),
         },
-        // The farthest part first; each member keeps the last part that it receives.
+        // A member sends the farthest part first, and each member keeps the last part that it
+        // receives.
         CollectivePrimitive::Scatter => match line.hops_from_root() {
             0 => return send(stage, line, i, n - 1, None),
             hops => (n - 1 - hops, 1),

@@ -5,7 +5,7 @@
 //! column (a matrix product m × k by k × n has p = m, c = k, k = n). An accelerator has levels of
 //! memory, numbered from the innermost, with an array of units between two of them. A mapping
 //! divides each loop among the levels and the array, orders the loops of each level, and selects
-//! the tensors that each level keeps; other tensors bypass the level.
+//! the tensors that each level keeps. All other tensors bypass the level.
 //!
 //! # Cycles
 //!
@@ -182,7 +182,7 @@ impl LoopNestModel {
     }
 }
 
-/// Returns the bytes of a number; one if the format is unknown, which is Gemmini's default.
+/// Returns the bytes of a number, or one if the format is unknown, which is Gemmini's default.
 fn word(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,

@@ -8,7 +8,7 @@
 //!
 //! on P x Q such arrays: operands take R + C − 2 cycles of skew to enter, k cycles to be multiplied
 //! and summed, and R cycles to drain. Results that do not fill the last arrays take the same time
-//! as full arrays; this is the overhead of small tiles.
+//! as full arrays, which is the overhead of small tiles.
 
 use chakram_base::units::{Frequency, Span};
 

@@ -47,6 +47,6 @@ pub struct Host {
     /// Relative error of these times, one standard deviation.
     pub error: f64,
     /// Standard deviation of the time at which a host of a group arrives at a collective. The additional wait of a
-    /// group for its last host is not predicted; it only widens the interval of a prediction.
+    /// group for its last host is not predicted; the jitter only widens the interval of a prediction.
     pub jitter: Span,
 }

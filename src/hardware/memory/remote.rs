@@ -143,8 +143,8 @@ impl RemoteMemoryModel {
     }
 
     /// Shares links among the accesses in flight, after all events of `now`, including chunks.
-    /// Returns the time and the settlement number for the next call of [`Self::handle_settlement`];
-    /// this call replaces earlier ones.
+    /// Returns the time and the settlement number for the next call of [`Self::handle_settlement`],
+    /// and this call replaces earlier ones.
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle(now),

@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn messages_that_come_at_once_enter_by_their_order() {
-        // Two senders send 1,000 and 3,000 B at 1 GB/s; both first bytes arrive at 300 ns.
+        // Two senders send 1,000 and 3,000 B at 1 GB/s. Both first bytes arrive at 300 ns.
         let path = path();
         for (order, ends) in [
             ([0, 1], [1_300_000, 4_300_000]),

@@ -54,7 +54,7 @@ impl Topology {
         matches!(site, Some(MemorySite::Npu(_)))
     }
 
-    /// Returns the NPUs at which two endpoints are located; one endpoint must be an NPU. A memory beyond a fabric
+    /// Returns the NPUs at which two endpoints are located. One endpoint must be an NPU. A memory beyond a fabric
     /// counts as located at the other endpoint.
     pub fn seats(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory(one).map(|m| m.site) {

@@ -30,7 +30,7 @@ pub const MOST_NPUS: u32 = 2048;
 /// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
-/// Maximum number of links of a graph; each direction counts.
+/// Maximum number of links of a graph, where each direction counts as a link.
 pub const MOST_LINKS: usize = 1 << 20;
 
 /// Marks an unreachable vertex in a distance table.

@@ -1,6 +1,6 @@
 //! Grids of dies, each a grid of cores: the additional properties of a tiled topology with dimensions x and y.
 //!
-//! Cores are the NPUs, and there are no other devices; each dimension spans all dies together. A link between
+//! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
 //! neighbours is either *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
 //! dies, with the rate and latency of [`DieBorders`]. On a torus the link that closes a row or column crosses a border
 //! if there is more than one die along it. If links are *half duplex*, both directions share one link.

@@ -212,7 +212,7 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Explains a change of the bubble. Transfers between stages account for at most their own change; other stages cause
+/// Explains a change of the bubble. Transfers between stages account for at most their own change. Other stages cause
 /// the rest.
 fn bubble(why: &MakespanExplanation) -> String {
     let transfer = why

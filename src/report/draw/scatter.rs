@@ -11,7 +11,7 @@ const HEAD: f64 = 26.0;
 /// Height of a line of text.
 const LINE: f64 = 13.0;
 
-/// A point; both values must be positive on logarithmic axes.
+/// A point of a scatter plot. Both values must be positive on logarithmic axes.
 #[derive(Clone, Debug)]
 pub struct ScatterPoint {
     /// Value on the horizontal axis.

@@ -13,7 +13,7 @@ use chakram_trace::graph::{Interner, NameTable, NodeKind};
 /// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 10;
 
-/// Number of rows for devices and for hosts if there are both; these numbers keep the whole report below 60 lines.
+/// Number of rows for devices and for hosts if there are both, which keep the whole report below 60 lines.
 const ROWS_APART: [usize; 2] = [5, 3];
 
 /// The columns of the table.

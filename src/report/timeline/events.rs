@@ -9,7 +9,7 @@ pub(super) struct TrackId {
     pub lane: u32,
 }
 
-/// One end of an arrow; both ends of an arrow have the same number.
+/// One end of an arrow. Both ends of an arrow have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrowEnd {
     From(u32),

@@ -161,7 +161,8 @@ pub struct LlmRow {
     pub arrived: u64,
     /// Number of counted requests that no engine can serve.
     pub refused: u64,
-    /// Number of counted requests that are complete; all other fields describe these requests.
+    /// Number of counted requests that are complete. All other fields of the report describe these
+    /// requests.
     pub completed: u64,
     /// Tokens of prompts.
     pub prompt_tokens: u64,

@@ -64,7 +64,7 @@ enum ArrivalUnit {
     Date,
 }
 
-/// A line of a file of objects; other fields are ignored.
+/// A line of a file of requests in JSON. All other fields are ignored.
 #[derive(Deserialize)]
 struct RequestObject {
     timestamp: f64,

@@ -12,8 +12,8 @@
 //! 2. *Waiting*, only if no request was preempted: requests from the head of the queue, until a
 //!    request does not fit. Blocks at a request's beginning whose content is cached are shared; its
 //!    last token is always computed.
-//! 3. The step runs. A request whose tokens are all computed gets one more token; it ends with its last token, and
-//!    frees its blocks.
+//! 3. The step runs. A request whose tokens are all computed gets one more token; the request ends with its last
+//!    token, and frees its blocks.
 
 use super::block_pool::BlockPool;
 use super::decode_run::BlockVisits;

@@ -34,7 +34,8 @@ impl TokenStream {
         Self::of_kind(2, number)
     }
 
-    /// Returns the stream of a conversation; each turn begins with all earlier turns.
+    /// Returns the stream of a conversation. Each turn of a conversation begins with all earlier
+    /// turns.
     pub fn of_conversation(number: u64) -> Self {
         Self::of_kind(3, number)
     }
@@ -80,8 +81,8 @@ impl TokenContent {
         Self { pieces }
     }
 
-    /// Creates the content of a prompt of `tokens` tokens that begins with `shared` tokens of a stream; all other
-    /// tokens belong only to request `number`.
+    /// Creates the content of a prompt of `tokens` tokens that begins with `shared` tokens of a stream. All other
+    /// tokens of the prompt belong only to request `number`.
     pub fn behind(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
         let mut content = Self::default();
         content.begin_prompt(shared, number, tokens);

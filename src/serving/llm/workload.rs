@@ -67,9 +67,10 @@ pub struct RequestClass {
     pub priority: i32,
     /// Tokens of the prefix that prompts of the class share.
     pub shared_prefix: u32,
-    /// Number of distinct prefixes; each request has one of them.
+    /// Number of distinct prefixes. Each request begins with one of these prefixes.
     pub prefixes: u32,
-    /// Number of requests of a conversation; each begins with all earlier prompts and answers.
+    /// Number of requests of a conversation. Each request begins with all earlier prompts and
+    /// answers.
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,

@@ -16,7 +16,7 @@ pub struct BatchQueue {
 }
 
 impl BatchQueue {
-    /// Creates the queue for batches of at most `most` requests; none of them waits longer than `wait` for others.
+    /// Creates the queue for batches of at most `most` requests. No request waits longer than `wait` for others.
     pub fn new(most: u32, wait: Span, models: usize) -> Self {
         Self {
             most: most as usize,

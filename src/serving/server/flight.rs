@@ -123,7 +123,7 @@ impl RequestInFlight {
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningTime {
     done: Span,
-    /// Disjoint intervals in order; none had ended when the last one was added.
+    /// Disjoint intervals in order. No interval had ended when the last one was added.
     open: VecDeque<(Time, Time)>,
     /// Start of the first job.
     pub first: Option<Time>,

@@ -102,7 +102,7 @@ pub struct RunColumns {
     pub(super) options: BTreeMap<String, OptionSource>,
     /// Replacements for values of `model`.
     pub(super) names: BTreeMap<String, String>,
-    /// Columns with their accepted values; other rows are skipped.
+    /// Columns with their accepted values. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<ConditionalOptions>,
 }

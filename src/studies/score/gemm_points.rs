@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds for cross-validation; each fold is left out once.
+/// Number of folds for cross-validation. Each fold is left out once.
 const FOLDS: usize = 5;
 
 /// Mean times of a format's shapes, by shape.

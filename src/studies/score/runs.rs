@@ -208,7 +208,7 @@ impl RunTable {
         }
     }
 
-    /// Keeps the runs with known predictions, and returns the predictions; the other runs are
+    /// Keeps the runs with known predictions, and returns the predictions. All other runs are
     /// rejected with the reason from `why`.
     pub fn keep_predicted<T>(
         &mut self,

@@ -36,7 +36,7 @@ fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
 }
 
 impl ScoreSummary {
-    /// Compares `predicted` seconds with `runs`; both have the same length, which is at least one.
+    /// Compares `predicted` seconds with `runs`, which have the same length, at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64]) -> Self {
         let errors = runs
             .iter()
@@ -91,8 +91,8 @@ pub struct IntervalSummary {
 }
 
 impl IntervalSummary {
-    /// Compares `predicted` seconds and `intervals` with the measured times of `runs`; all have the
-    /// same length, which is at least one.
+    /// Compares `predicted` seconds and `intervals` with the measured times of `runs`. The three
+    /// have the same length, at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
         let count = runs.len() as f64;
         let inside = |(run, [low, high]): &(&&MeasuredRun, &[f64; 2])| {

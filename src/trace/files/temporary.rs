@@ -137,7 +137,7 @@ pub(super) fn remove_stale(folder: &Path) {
     for entry in listing.flatten() {
         let name = entry.file_name();
         if name.to_str().is_some_and(is_stale) {
-            // Removing files of other users fails; they stay.
+            // Removing files of other users fails, so such files stay.
             let _ = fs::remove_file(entry.path());
         }
     }

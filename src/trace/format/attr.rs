@@ -22,7 +22,7 @@ const LAST_VALUE: u32 = 32;
 /// A named value, borrowed from its record.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrView<'a> {
-    /// The name, as bytes; all names that readers look up are ASCII.
+    /// Name of the attribute, as bytes. All names that readers look up are ASCII.
     pub name: &'a [u8],
     /// The field number inside the `oneof` and its raw value, if there is one.
     value: Option<(u32, WireValue<'a>)>,

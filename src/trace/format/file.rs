@@ -40,7 +40,7 @@ pub struct TraceContents {
     path: PathBuf,
     /// Original locations of the records of a trace that was upgraded or read from text.
     origins: Option<SourceMap>,
-    /// True if the file represents several ranks; these contents are the trace of one of them.
+    /// True if the file represents several ranks, and the contents are the trace of one of them.
     is_of_member: bool,
 }
 

@@ -62,7 +62,7 @@ pub struct PythonCall {
 pub struct CallStacks {
     /// Names of functions and modules.
     pub names: Vec<String>,
-    /// The calls; each comes after its enclosing call.
+    /// The Python calls, each after its enclosing call.
     pub calls: Vec<PythonCall>,
 }
 

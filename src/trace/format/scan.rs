@@ -64,7 +64,7 @@ pub struct NodeView<'a> {
     /// Bytes that a member of an all-to-all exchanges with each other member, if the parts are
     /// unequal.
     pub splits: SplitSizes<'a>,
-    /// Position in its job. The writer writes all labels; this reader reads only the phase.
+    /// Position in its job. The writer writes all labels, but this reader reads only the phase.
     pub labels: NodeLabels<'a>,
     /// Place in the captured program. The writer expects it as separate [attributes](super::origin), not in the view.
     pub origin: NodeOrigin,

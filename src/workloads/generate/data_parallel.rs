@@ -54,7 +54,7 @@ const K: u64 = KERNELS.len() as u64;
 /// Training steps, the same on every rank. The module's documentation derives all numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataParallelPattern {
-    /// Number of ranks; each has a replica.
+    /// Number of ranks, each with a replica.
     pub ranks: u32,
     /// Layers of the model.
     pub layers: u32,

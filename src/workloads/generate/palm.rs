@@ -472,7 +472,8 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows alternate in direction over the whole wafer; each column begins at a row of the same parity.
+        // Rows alternate in direction over the whole wafer. Each column of cores begins at a row of the
+        // same parity.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

@@ -85,7 +85,7 @@ impl ParallelismPlan {
 
     /// Number of ranks of a stage with the same shard of the same experts.
     pub fn expert_replicas(&self) -> u32 {
-        // Degrees of 0 are rejected later; this may be called before that check.
+        // Degrees of 0 are rejected later, and the function may run before that check.
         self.expert_ranks() / self.expert.max(1)
     }
 

@@ -285,7 +285,7 @@ impl TrainingGenerator {
         self.plan.schedule.part(stage, chunk, self.plan.pipeline)
     }
 
-    /// Returns the parts of a stage and their chunks, in model order; all stages with the same
+    /// Returns the parts of a stage and their chunks, in model order. All stages with the same
     /// parts use the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();

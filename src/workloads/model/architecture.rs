@@ -59,7 +59,7 @@ pub struct LatentAttention {
     pub kv_rank: u64,
     /// Columns of a query or key head without rotary embedding.
     pub plain: u64,
-    /// Columns with rotary embedding; all key heads share one set of them.
+    /// Columns with rotary embedding. All key heads share one set of such columns.
     pub turned: u64,
     /// Columns of a head of values.
     pub values: u64,

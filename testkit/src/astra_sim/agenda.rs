@@ -28,7 +28,7 @@ pub enum Call {
     NodeEnds(u64),
     /// A chunk of a broadcast ends; a broadcast only takes time and sends no messages.
     BroadcastEnds(u64),
-    /// A packet has crossed the bus; it may need a reduction.
+    /// A packet has crossed the bus, and the packet may need a reduction.
     Packet(Packet),
     /// A compute node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },

@@ -31,7 +31,7 @@ impl Sim<'_> {
     pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = Request { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // The original aborts with a message here; this simulator never ends the node.
+            // The original aborts with a message here, but this simulator never ends the node.
             Attachment::None => return,
             Attachment::PerNpu => {
                 let ns = self.access_time(bytes);

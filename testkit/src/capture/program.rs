@@ -130,7 +130,7 @@ pub(super) struct Meet {
     pub kernel: Option<u32>,
 }
 
-/// Axis of the groups in which ranks meet; each axis has its own workers or stream.
+/// Axis of the groups in which ranks meet. Each axis has its own workers or stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     Data,

@@ -126,7 +126,7 @@ pub enum JobEdit {
     Batch(ScaleFactor),
     /// Factor of the tokens in a sequence.
     Sequence(ScaleFactor),
-    /// New hidden size; the other widths of layers change in proportion.
+    /// New hidden size. The other widths of layers change in proportion.
     Hidden(WidthChange),
     /// New number of repeated layers.
     Layers(LayerChange),
@@ -136,7 +136,7 @@ pub enum JobEdit {
     MicroBatches(u32),
     /// Number of data-parallel replicas.
     Data(u32),
-    /// Number of pipeline stages; each keeps its number of layers.
+    /// Number of pipeline stages. Each stage keeps its number of layers.
     Pipeline(u32),
     /// Number of ranks of a job; ranks without a trace are added as copies of captured ranks.
     Ranks(u32),

@@ -1,4 +1,5 @@
-//! Body of the fuzz target for differences. The fuzz crate uses the same code; these tests run it on every seed file.
+//! Body of the fuzz target for differences. The fuzz crate uses the same code. The tests of this module run that code
+//! on every seed file.
 
 mod diff;
 

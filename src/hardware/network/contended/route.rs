@@ -28,7 +28,7 @@ pub enum ContentionScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) struct RouteHop {
     pub place: ServerId,
-    /// Number of links between this server and the next; none at the far end of a link.
+    /// Number of links between this server and the next, or zero at the far end of a link.
     pub links: u32,
     /// True if the next link begins at a device that waits for a segment; false if the next server is the far end of
     /// the same link.

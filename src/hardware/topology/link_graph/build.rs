@@ -204,8 +204,8 @@ impl LinkGraph {
             });
             let (label, policy) = match links {
                 DimensionLinks::OfShape => {
-                    // A shape divides an NPU's bandwidth among its links; each explicit link has
-                    // the whole stated bandwidth.
+                    // A shape divides an NPU's bandwidth among its links, whereas each explicit
+                    // link has the whole stated bandwidth.
                     builder.rate.0 = topology.link(d);
                     let of = (dimension.name.as_str(), dimension.shape);
                     lines.for_each(|ends| builder.line(&ends, of));

@@ -85,8 +85,9 @@ impl LinkGraph {
         !self.failed[link as usize]
     }
 
-    /// Returns the graph without the links `failed`; other links keep their numbers. If failed links leave no path
-    /// along a dimension, messages take a route with the fewest links over all dimensions ([`Self::find_route`]).
+    /// Returns the graph without the links `failed`. All other links keep their numbers. If failed links leave no
+    /// path along a dimension, messages take a route with the fewest links over all dimensions
+    /// ([`Self::find_route`]).
     pub fn without(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {

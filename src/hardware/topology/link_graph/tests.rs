@@ -216,7 +216,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     // There is a switch for each node, and for each of four rails two switches of the first level
     // and two above.
     assert_eq!(graph.switches.len(), 4 + 4 * (2 + 2));
-    // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links; each in both directions.
+    // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links, each in both directions.
     assert_eq!(graph.links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
     // Nodes 0 and 1 are below one switch, nodes 0 and 3 are not.
@@ -375,7 +375,7 @@ fn graphs_lie_inside_and_outside_of_switches() {
         LinkGraph::new(&Topology::new(dimensions).unwrap(), &links).unwrap()
     };
     let boards = of([4, 2], [square(), DimensionLinks::OfShape]);
-    // 8 links of each square and 2 of each of 4 switches; each in both directions.
+    // 8 links of each square and 2 of each of 4 switches, each in both directions.
     assert_eq!(boards.links().len(), 2 * 8 + 2 * 4 * 2);
     assert_eq!(crossed(&boards, 0, 2), [0, 0]);
     assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);

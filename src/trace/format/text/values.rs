@@ -252,8 +252,8 @@ pub(super) fn unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
     (value <= most).then_some(value)
 }
 
-/// Bits of the canonical double NaN. Canonical NaNs are written as `NaN`; all others include their
-/// bits.
+/// Bits of the canonical double NaN. Canonical NaNs are written as `NaN`; all other NaNs include
+/// their bits.
 const NAN: u64 = 0x7ff8_0000_0000_0000;
 const NAN_32: u32 = 0x7fc0_0000;
 

@@ -163,8 +163,8 @@ mod tests {
         // of 45 weights, 90 B, is reached by 32 + 8 + 8, and then by 4 + 32 + 8 = 44 plus 8 more.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // With a size of 37 weights, the buckets are 4 + 32 and one half of the norm, 8; the other
-        // half with 4 and 32; and the last norm.
+        // With a size of 37 weights, the buckets are 4 + 32 and one half of the norm, 8, then the
+        // other half with 4 and 32; and the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

@@ -299,7 +299,7 @@ impl<'p> DataflowTracer<'p> {
             true => self.derive_split(spec, before),
             false => operator.cut,
         };
-        // Neighbours share an expert; other members have other copies of tokens.
+        // Neighbours share an expert. All other members have other copies of tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);

@@ -31,7 +31,7 @@ pub fn through(contents: &[u8]) -> Result<Vec<u8>, String> {
     from_lines(&try_lines(contents).map_err(|e| e.to_string())?)
 }
 
-/// Returns the file of a text. The text is read whole and also line by line; both results must
+/// Returns the file of a text. The text is read whole and also line by line, and both results must
 /// agree.
 pub fn from_lines(text: &str) -> Result<Vec<u8>, String> {
     let whole = text::read(text.as_bytes(), TextFormat::JsonLines);

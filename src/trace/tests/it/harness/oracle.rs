@@ -1,4 +1,4 @@
-//! Oracle for records, based on the generated types; it shares no code with the fast reader.
+//! Oracle for records, based on the generated types, which shares no code with the fast reader.
 
 use super::coerce::{count, format, group, mask, truth, whole, word};
 use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};

@@ -19,7 +19,7 @@
 //!
 //! With a causal mask a fused kernel skips the scores beyond the diagonal: `(s + 1) / 2` replaces `s` above. A rank
 //! with `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` for queries, and `s` for
-//! keys and values; all ranks have an equal part of the causal scores.
+//! keys and values. All ranks have an equal part of the causal scores.
 
 use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;

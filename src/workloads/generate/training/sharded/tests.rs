@@ -221,7 +221,7 @@ operators = [
 
 #[test]
 fn rows_of_images_come_from_neighbours() {
-    // The batch has two samples in numbers of 2 bytes; both convolutions are sharded into two
+    // The batch has two samples in numbers of 2 bytes. Both convolutions are sharded into two
     // halves of 4 rows. The windows of `second` reach one row over the edge: 8 pixels of 8 channels
     // of 2 samples, 256 B, forward, and the same for gradients backward. `first` fetches rows of
     // the input samples (8 x 4 x 2 x 2 = 128 B), which need no gradients. Windows of the pool stay
