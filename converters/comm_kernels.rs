@@ -57,7 +57,8 @@ pub(crate) struct CommKernelTable<'a> {
 pub(crate) enum KernelNameHint {
     /// Not a known communication kernel.
     Nothing,
-    /// The kernel communicates; with the kind of collective, if the name shows it.
+    /// The kernel communicates; the value is the kind of collective, or `None` if the name does not
+    /// show the kind.
     Communicates(Option<CollectiveKind>),
 }
 

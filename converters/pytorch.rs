@@ -94,7 +94,7 @@ pub struct JsonRepair {
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// New text: the name, or the end of the list; for a number or comma, the original text.
+    /// New text: the name, the end of the list, or, for a number or comma, the original text.
     pub text: String,
 }
 

@@ -1,7 +1,7 @@
 //! Profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
 //!
 //! A file is an `XSpace` of planes: one per device, with a line per stream; one plane for the
-//! host's threads; and one with the compiled programs (`HloProto`). Fields follow the public
+//! host's threads, and one plane with the compiled programs (`HloProto`). Fields follow the public
 //! `xplane.proto` and `hlo.proto`. Each profile file is kept in memory once, and events borrow from
 //! its contents.
 //!

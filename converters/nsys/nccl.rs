@@ -43,7 +43,8 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the call's message, if stated; for a collective, the bytes of one rank.
+    /// Bytes of the call's message, or, for a collective, the bytes of one rank; `None` if not
+    /// stated.
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
@@ -141,8 +142,8 @@ impl RangeFacts {
 pub(super) enum ThreadMoment {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel: the event of the kernel, and the operation (by its name in records) that the kernel's name
-    /// begins with, if any.
+    /// Launch of a kernel: the event of the kernel, and the operation (by its name in records) with which the
+    /// kernel's name begins, or `None`.
     Launch(u32, Option<&'static str>),
 }
 

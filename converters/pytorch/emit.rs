@@ -43,7 +43,7 @@ pub struct EmitContext<'a> {
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMatchInfo {
-    /// `comm_size`; for a message, the bytes sent.
+    /// Value of `comm_size`, or, for a message, the bytes sent.
     pub bytes: u64,
     /// Whether no capture states the bytes.
     pub size_unknown: bool,

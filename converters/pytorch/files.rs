@@ -17,7 +17,7 @@ use held::spoken;
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
-    /// Rank from the file names; if the names contain no rank, the index among the pairs.
+    /// Rank from the file names, or the index among the pairs if the names contain no rank.
     pub rank: u32,
     /// Whether the names do not distinguish the rank from others, so the capture must state the rank.
     pub unnumbered: bool,

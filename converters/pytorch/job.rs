@@ -23,7 +23,7 @@ use rank_capture::RankCapture;
 pub struct ConvertOptions {
     /// Number of the only step to convert, from its range `ProfilerStep#N`; `None` converts all steps.
     pub step: Option<u64>,
-    /// Number of ranks in the job; if set, ranks without a capture are inferred.
+    /// Number of ranks in the job. If this number is set, ranks without a capture are inferred.
     pub infer_ranks: Option<u32>,
     /// Number of ranks read at once; 0 means the number of processors.
     pub threads: usize,

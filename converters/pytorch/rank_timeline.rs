@@ -66,7 +66,7 @@ pub struct InFlightInterval {
     pub thread: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End; for a message, the end of the program's wait for it.
+    /// End of the interval, or, for a message, the end of the program's wait for the message.
     pub end: i64,
     /// Record function id.
     pub rf_id: u64,

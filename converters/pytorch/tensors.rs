@@ -1,8 +1,8 @@
 //! Finds the tensors among the arguments of an operator.
 //!
-//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`; only its type distinguishes it from a
-//! list of numbers. Types mirror the nesting of the values: `GenericList[TensorArg(float), Int]` has one entry per
-//! element.
+//! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`; only the type of the last entry
+//! distinguishes a tensor from a list of numbers. Types mirror the nesting of the values:
+//! `GenericList[TensorArg(float), Int]` has one entry per element.
 
 /// Type of a value, simplified: it states only where tensors are.
 #[derive(Clone, Debug, PartialEq, Eq)]

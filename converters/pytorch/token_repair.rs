@@ -21,7 +21,7 @@ pub(super) struct RepairedTokens {
     pub first_at: usize,
     /// Kind of the first repair.
     pub what: JsonRepairKind,
-    /// The first repaired token; for a comma, the token after it.
+    /// The first repaired token, or, for a comma, the token after the comma.
     pub token: &'static str,
 }
 

@@ -394,7 +394,8 @@ fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>,
 fn read_module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
-    // Collectives, each with the id of its computation; and below, instructions that call computations.
+    // Collectives, each with the id of its computation. The second list has the instructions that call
+    // computations.
     let mut found: Vec<(u64, HloInstruction)> = Vec::new();
     let mut wrappers: Vec<HloInstruction> = Vec::new();
     for_each_field(proto, |number, value| {

@@ -5,7 +5,7 @@
 //! when messages arrive: arrivals follow the order of their sends, and the first message that
 //! reaches a member determines its place. If each member p sends one message to f(p), the next
 //! order is f(σ). In a ring f is the next member, so K messages rotate the order by K places; in
-//! halvingDoubling f swaps partners. In `direct`, where all messages take equal time, the first
+//! halvingDoubling, f swaps partners. In `direct`, where all messages take equal time, the first
 //! member σ₀ of each line reaches all other members of the line, beginning with its successor, and
 //! the second member reaches σ₀. Chunks that are in the phase together send one after another to
 //! the same members, which does not change the order; the next chunk begins in the event that ends
@@ -63,7 +63,7 @@ struct MemberOrder {
     /// Number of the last change that depends on the order as a whole; 0 if there was none.
     whole: u32,
     /// By phase, the distance by which each member's place has moved since then along its line, or
-    /// the bits of its index in the line that have been flipped; without zeros.
+    /// the bits of its index in the line that have been flipped, without zeros.
     moves: BTreeMap<u32, u32>,
 }
 

@@ -1,8 +1,8 @@
 //! Quirks: behaviour of ASTRA-sim that a sound model would not have, each with a name.
 //!
-//! With a quirk, models behave like ASTRA-sim to the nanosecond; without it, the behaviour is
-//! *corrected*. Models read the set of quirks when they are created; the docs of each module state
-//! its corrections.
+//! With a quirk, models behave like ASTRA-sim to the nanosecond. Without the quirk, the behaviour
+//! is *corrected*. Models read the set of quirks when they are created; the docs of each module
+//! state its corrections.
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;

@@ -93,7 +93,7 @@ pub struct SystemFile {
     pub track_memory: bool,
     /// Prefix of files of tracked memory; a file is named by the prefix, a dot, the rank, and `.json`.
     pub memory_trace: String,
-    /// `local-reduction-delay`, in ns; only the shared bus uses it.
+    /// `local-reduction-delay`, in ns, which only the shared bus uses.
     pub reduction_delay: u64,
     /// Bus that replaces the endpoint delay, if it is modelled.
     pub shared_bus: Option<LogGpParams>,

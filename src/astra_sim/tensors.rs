@@ -28,7 +28,8 @@ pub(super) struct TensorUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// Uses in ascending order of nodes; for each node its reads first, in the order of its lists.
+    /// Uses in ascending order of nodes. The uses of a node begin with its reads, in the order of
+    /// its lists.
     pub(super) uses: Vec<TensorUse>,
 }
 

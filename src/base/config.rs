@@ -40,7 +40,7 @@ pub enum ConfigError {
     Key {
         /// Name of the text, usually its path.
         file: String,
-        /// Line, from 1; for a missing key, the line of its table.
+        /// Line of the key, from 1, or the line of the key's table if the key is missing.
         line: usize,
         /// The key from the root of the file, for example `dimension[1].bandwidth`.
         key: String,

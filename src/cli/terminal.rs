@@ -42,7 +42,7 @@ pub enum EscapeStyle {
     All,
     /// Escape all such characters except colour changes.
     AllButColours,
-    /// Escape all such characters as JSON does; in JSON, they occur only in strings.
+    /// Escape all such characters as JSON does, where such characters occur only in strings.
     Json,
 }
 

@@ -20,7 +20,7 @@ impl fmt::Display for LaunchSerial {
 pub struct Launch {
     /// Index of the program in the run.
     pub program: u32,
-    /// The NPU for a program of one rank; by default the NPU for which the program was compiled.
+    /// The NPU for a program of one rank, by default the NPU for which the program was compiled.
     /// Every kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
     /// A number chosen by the feed; copied to records of the launch.

@@ -29,11 +29,11 @@ pub struct ReplayOptions {
     pub comm: CommTiming,
     /// Treatment of ranks without a trace.
     pub missing_ranks: MissingRankPolicy,
-    /// NPU of each rank; by default rank r is on NPU r.
+    /// NPU of each rank. By default, rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
     /// Network model; by default the machine's. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
-    /// Source of the times of uncontended collectives; by default curves if kernels use curves.
+    /// Source of the times of uncontended collectives, by default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
     /// Factor on launches, measured collectives and kernels whose times come from curves. By
     /// default the machine's [correction](chakram_hardware::machine::Machine::corrections) for the

@@ -84,14 +84,14 @@ pub enum ComputeModel {
     /// The duration by the NPU class's curves, from kernel class and shape. If shape or curves are
     /// missing, by roofline at the peak rates, or as recorded.
     Curves,
-    /// The duration by roofline at this fraction of the peak rates; as recorded if the trace has
-    /// neither FLOPs nor bytes.
+    /// The duration follows from the roofline at this fraction of the peak rates, or is as recorded
+    /// if the trace has neither FLOPs nor bytes.
     Roofline(RooflineEfficiency),
-    /// The duration by loop nests on an accelerator, with the best mapping that a search finds for
-    /// each kernel; as recorded if the trace has neither FLOPs nor bytes.
+    /// The duration follows from loop nests on an accelerator, with the best mapping that a search
+    /// finds for each kernel, or is as recorded if the trace has neither FLOPs nor bytes.
     LoopNest(LoopNestModel),
-    /// The duration recorded on another NPU class, times the ratio of both classes' rooflines; by
-    /// roofline if nothing was recorded.
+    /// The duration is the duration recorded on another NPU class, times the ratio of both classes'
+    /// rooflines, or follows from the roofline if nothing was recorded.
     RecordedOn(RecordingClass),
     /// As [`Self::RecordedOn`] with the NPU class of the device that each capture names;
     /// [`model_of_capture`](super::recordings::model_of_capture) inserts it.

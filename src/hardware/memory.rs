@@ -66,7 +66,7 @@ pub struct RemoteMemoryAccess {
 pub struct AccessEnd {
     /// The caller's number for the access.
     pub token: u64,
-    /// Arrival of the access's last byte; not before now.
+    /// Arrival of the access's last byte, not before now.
     pub at: Time,
 }
 

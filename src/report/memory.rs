@@ -166,7 +166,8 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row with the largest filled share of memory; at equal shares, the row with the lowest rank.
+/// Returns the row with the largest filled share of memory. Of rows with equal shares, the function
+/// returns the row with the lowest rank.
 pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.by_share(b))
 }

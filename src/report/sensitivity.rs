@@ -136,7 +136,8 @@ impl SensitivityRun<'_> {
         other.makespan(|_| {})
     }
 
-    /// Computes the sensitivities of each class of durations; if `replays`, confirms the results by replays.
+    /// Computes the sensitivities of each class of durations. If `replays` is set, confirms the results by
+    /// replays.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ const ACROSS: [&str; 2] = ["embedding", "embd"];
 #[derive(Debug)]
 pub struct PipelineStages<'a> {
     prepared: &'a CompiledReplay<'a>,
-    /// Members of groups with known roles, ascending; without groups of all ranks.
+    /// Members of groups with known roles, ascending, without groups of all ranks.
     groups: Vec<(StageRole, Vec<Rank>)>,
     /// Indices of the groups of each rank.
     of_rank: Vec<Vec<u32>>,

@@ -143,7 +143,8 @@ impl JobGraph {
         })
     }
 
-    /// Returns the number of layers of the model that have jobs; for jobs stated one by one, the number of jobs.
+    /// Returns the number of layers of the model that have jobs, or the number of jobs if the model states jobs
+    /// one by one.
     pub fn layers(&self) -> u32 {
         self.layers.max(1)
     }

@@ -17,7 +17,8 @@ use chakram_base::units::{Span, Time};
 pub struct QueuedRequest {
     /// Number of the request, by arrival.
     pub number: u64,
-    /// Index of the request's state; for a preempted request, index of its batch in flight.
+    /// Index of the request's state, or, for a preempted request, index of the request's batch in
+    /// flight.
     pub slot: u32,
     /// True for a preempted request, which continues where it stopped.
     pub resumes: bool,

@@ -89,8 +89,8 @@ impl<'s> PreparedScenario<'s> {
 
     /// Returns the seconds of a processor that a request occupies, in the largest batches if there
     /// are batches. The result is the larger of two times: the request's work on all cores, and the
-    /// request's time alone divided among the slots. With one slot the result is the time alone; if
-    /// all requests are served at once, it is the work.
+    /// request's time alone divided among the slots. With one slot, the result is the time alone.
+    /// If all requests are served at once, the result is the work.
     pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
         let work = model.core_seconds(self, together);

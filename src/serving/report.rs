@@ -100,13 +100,13 @@ pub struct ServeRow {
     pub mean: Option<IntervalEstimate>,
     /// Percentiles 50, 90, 95 and 99 of the serve time.
     pub percentiles: Vec<IntervalEstimate>,
-    /// Serve time of one request without load; only for models.
+    /// Serve time of one request without load, known only for models.
     #[serde(rename = "alone_ps")]
     pub alone: Option<Span>,
-    /// Datapath latency of each request; only for models.
+    /// Datapath latency of each request, known only for models.
     #[serde(rename = "datapath_ps")]
     pub datapath: Option<Span>,
-    /// Multiplications of a request; only for models of vector products.
+    /// Multiplications of a request, known only for models of vector products.
     pub multiplications: Option<u64>,
     /// Parts of the serve times, summed over requests.
     pub parts: ServeParts,
@@ -159,7 +159,7 @@ impl ServeParts {
     }
 }
 
-/// A sum of times in picoseconds, which may exceed 64 bits; in JSON it is a string of digits.
+/// A sum of times in picoseconds, which may exceed 64 bits. In JSON, the sum is a string of digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSum(pub u128);
 

@@ -53,7 +53,7 @@ pub struct TaskGraph {
     pub tasks: Vec<SubLayer>,
 }
 
-/// The sub-layer of each accelerator in each step, if any.
+/// Sub-layer of each accelerator in each step, or `None` for an idle accelerator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
     /// Accelerators, consecutive for each chip, with an entry for each step.

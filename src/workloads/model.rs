@@ -169,7 +169,8 @@ pub enum OperatorKind {
         width: u64,
         /// Columns of a head of values.
         value_width: u64,
-        /// Columns of a head that rotary embedding rotates; with latent vectors all key heads share one set of them.
+        /// Columns of a head that rotary embedding rotates. With latent vectors, all key heads share one set of such
+        /// columns.
         turned: u64,
         /// Elements of the latent vector from which a token's keys and values are computed; 0
         /// without a latent vector.

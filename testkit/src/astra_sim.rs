@@ -69,7 +69,7 @@ struct Npu<'c> {
     /// Number of uses of trees, by kind of collective and dimension; the number determines the next tree.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions; in the original's counting, all chunks use group 0.
+    /// Number of chunks so far, by group and set of dimensions. In the original's counting, all chunks use group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }

@@ -16,7 +16,7 @@ fn seeds(target: &str) -> Vec<PathBuf> {
     seeds
 }
 
-/// Runs `body` on every seed of `target`; at least one seed must exist.
+/// Runs `body` on every seed of `target`. At least one seed must exist.
 pub fn every_seed(target: &str, body: fn(&[u8])) {
     for seed in seeds(target) {
         println!("{}", seed.display());

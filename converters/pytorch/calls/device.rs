@@ -418,7 +418,7 @@ fn call_of(
     };
     let act = act_named(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
-    // The element size of an unknown type is unknown; only the call itself is recorded.
+    // The element size of an unknown type is unknown, so only the call itself is recorded.
     let size = element_bytes(&dtype).unwrap_or(0);
     let elements = |attribute, argument| -> u64 {
         text(attribute, argument)

@@ -57,7 +57,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything was launched on a device; if so, the calls are kernels.
+/// Returns whether anything was launched on a device, in which case the calls are kernels.
 fn launches_kernels(rank: &RankTimeline) -> bool {
     rank.has_device()
 }

@@ -119,7 +119,8 @@ fn host_threads(
     threads
 }
 
-/// Returns the operators of each track, sorted by start; at equal starts the longer one comes first.
+/// Returns the operators of each track, sorted by start; of operators with equal starts, the longer
+/// operator comes first.
 fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| {

@@ -107,7 +107,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 }
 
-/// Attributes of a nested node; in the file, a list of `{name, type, value}`.
+/// Attributes of a nested node, which the file states as a list of `{name, type, value}`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
     pub rf_id: Option<JsonText<'a>>,

@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
-    /// Returns the traces of the ranks in this file, sorted by rank; only this trace if it contains one process.
+    /// Returns the traces of the ranks in this file, sorted by rank, or only this trace if it contains one
+    /// process.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
         let Some(places) = self.label_tracks().or_else(|| self.track_offsets()) else {
             return vec![self];

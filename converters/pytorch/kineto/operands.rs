@@ -55,7 +55,7 @@ impl OperandTable {
     }
 }
 
-/// Returns the number of elements of each argument; for a list, the sum over its tensors.
+/// Returns the number of elements of each argument, where a list counts the sum over its tensors.
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);

@@ -9,9 +9,9 @@ use std::borrow::Cow;
 /// A host thread or a device stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct KinetoTrack {
-    /// Process id, or the device of a stream; not always a number.
+    /// Process id, or the device of a stream, which is not always a number.
     pub pid: String,
-    /// Thread or stream id; not always a number.
+    /// Thread or stream id, which is not always a number.
     pub tid: String,
     /// First name that the file gives the track, such as `thread 7 (python)` or `stream 7`.
     pub name: String,

@@ -62,7 +62,7 @@ impl<'a> JsonScanner<'a> {
         &self.text.as_bytes()[self.at..]
     }
 
-    /// Skips `bytes` bytes; at least that many must be left.
+    /// Skips `bytes` bytes. The window must have at least that many bytes left.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;

@@ -15,7 +15,7 @@
 //! likely to be last and `k` of the members are captured, the fraction `k / n` of a class's times are true
 //! transfers, and the true transfers are the lowest times. The estimate is the median of these lowest times, which
 //! is the quantile `k / 2n` of all times. With all members captured, the estimate is the median of the whole class;
-//! with few captured members, it is the smallest time.
+//! with few captured members, the estimate is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to an inferred rank: the first
 //! inferred member of the group starts that much later than its model did.

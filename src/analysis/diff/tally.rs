@@ -63,9 +63,9 @@ pub struct ChangeKey {
     pub name: String,
     /// Type of the node.
     pub kind: String,
-    /// Value of the field before; for a dependency, the target.
+    /// Value of the field before, or, for a dependency, the target.
     pub before: FieldValue,
-    /// Value of the field after; for a dependency, the target.
+    /// Value of the field after, or, for a dependency, the target.
     pub after: FieldValue,
 }
 

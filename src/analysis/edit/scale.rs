@@ -121,7 +121,8 @@ impl JobScaling {
         &self.along
     }
 
-    /// Returns whether ranks exchange data along the dimension; if not, the copies run independently.
+    /// Returns whether ranks exchange data along the dimension. Without such exchanges, the copies
+    /// run independently.
     pub fn exchanges_along(&self) -> bool {
         self.exchanges
     }

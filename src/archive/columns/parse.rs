@@ -56,8 +56,8 @@ impl MessageKind {
     }
 }
 
-/// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally;
-/// if not, `key` and `slots` get only a part of the record.
+/// Appends the key of `record` to `key` and its values to `slots`. Returns whether the record is encoded minimally.
+/// Otherwise, `key` and `slots` get only a part of the record.
 pub fn record(record: &[u8], metadata: bool, key: &mut Vec<u8>, slots: &mut Vec<u64>) -> bool {
     let kind = if metadata {
         MessageKind::Metadata

@@ -27,7 +27,7 @@ pub(super) struct QueueCounters {
 }
 
 impl QueueCounters {
-    /// Creates the counters for these NPUs, dimensions and queues, if anything `is_counted`; with
+    /// Creates the counters for these NPUs, dimensions and queues, if anything `is_counted`; . With
     /// `anew`, the counters restart with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),

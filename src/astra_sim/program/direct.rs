@@ -1,11 +1,11 @@
 //! `direct` and `direct<W>`: every member sends to every other member, beginning with its successor
 //! on the line.
 //!
-//! There are n-1 messages, or twice this number in an all-reduce; at most W of them are unanswered.
-//! The second half of a direct all-reduce begins when all n-1 messages of the first half have been
-//! *received* and any one of these messages has been reduced, not when all messages have been
-//! reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, the
-//! second half begins when all have been reduced: with W + n-1 credits.
+//! There are n-1 messages, or twice this number in an all-reduce, of which at most W are
+//! unanswered. The second half of a direct all-reduce begins when all n-1 messages of the first
+//! half have been *received* and any one of these messages has been reduced, not when all messages
+//! have been reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction)
+//! corrected, the second half begins when all have been reduced: with W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;

@@ -25,7 +25,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
 /// Makes the allocator only count and not exit, for a process that must outlive tasks that exceed
-/// the limit. If the system itself has no memory left, the thread calls `exhausted`; if this
+/// the limit. If the system itself has no memory left, the thread calls `exhausted`; if `exhausted`
 /// returns, the process ends. Later calls have no effect.
 pub fn only_count(exhausted: fn()) {
     // The process has one policy, which the first call decides.

@@ -34,8 +34,8 @@ const SUFFIXES: [(char, u64); 4] = [
     ('k', 1000),
 ];
 
-/// Formats a count as `15T`, `1.5B` or `300M`; as `1,234,567` if every suffix would need more than
-/// two decimals.
+/// Formats a count as `15T`, `1.5B` or `300M`, or as `1,234,567` if every suffix would need more
+/// than two decimals.
 pub fn token_count(count: u64) -> String {
     let exact = SUFFIXES.iter().find(|(_, unit)| {
         let smallest = unit / 100;

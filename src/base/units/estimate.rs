@@ -86,8 +86,8 @@ mod tests {
         let third = rate.estimate(BufferShare::whole(1).part(3));
         let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
-        // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin; in a second it is
-        // below.
+        // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin; a picosecond in a
+        // second is below the margin.
         let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));
         let [less, more] =

@@ -28,7 +28,7 @@ pub(super) struct UnsortedMessage {
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the number of a message or request in the count of its receiver, the cell `to`. `None` if the receiver
-    /// never receives from the sender, or is not enrolled; in the latter case the message is stored.
+    /// never receives from the sender, or is not enrolled. The message of a receiver that is not enrolled is stored.
     pub(super) fn number_for_receiver(
         &mut self,
         id: RunIndex,

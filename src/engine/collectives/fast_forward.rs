@@ -53,7 +53,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Returns true if an end event belongs to the run's latest analytical answer; if so, releases its reservation.
+    /// Returns true if an end event belongs to the run's latest analytical answer, and in this case releases the
+    /// run's reservation.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

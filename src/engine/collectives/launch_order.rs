@@ -76,7 +76,8 @@ impl LaunchOrder {
         self.due.clear();
     }
 
-    /// Returns the number of the next collective that `member` issues; for matching in the order of issue.
+    /// Returns the number of the next collective that `member` issues, used for matching in the order of
+    /// issue.
     #[inline]
     pub fn issued(&mut self, member: MemberIndex) -> u32 {
         let next = &mut self.next[member.index()];
@@ -97,8 +98,8 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Marks `member` ready for collective `sequence` with `node`. Returns true if it may start; if not, the node is
-    /// parked until [`Self::next_parked`] returns it.
+    /// Marks `member` ready for collective `sequence` with `node`. Returns true if the collective may start.
+    /// Otherwise, the node is parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];

@@ -14,7 +14,7 @@
 //!
 //! Along one dimension several chunks never help if a closed form exists and one chunk is active at
 //! a time: each chunk only repeats the latencies of all stages. Along several dimensions, several
-//! chunks keep all dimensions busy; in trees they keep all levels busy.
+//! chunks keep all dimensions busy; in trees, several chunks keep all levels busy.
 //!
 //! The estimate is exact for a schedule with closed forms only and one active chunk, and for a single stage in a tree.
 //! All other estimates of chunk schedules only select the number of chunks and never enter a result.
@@ -383,8 +383,8 @@ impl CountedCollective<'_> {
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
     }
 
-    /// Returns the life and the interval of a stage if there are `chunks` chunks; for trees only
-    /// lower bounds unless `exact`.
+    /// Returns the life and the interval of a stage if there are `chunks` chunks. For trees, the
+    /// result is only a lower bound unless `exact`.
     fn cost(
         &self,
         assignment: &StageAssignment,

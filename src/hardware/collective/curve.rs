@@ -134,8 +134,8 @@ pub struct CollectiveCurve {
     pub kind: CollectiveKind,
     /// Number of members.
     pub members: u32,
-    /// Points (bytes of the whole buffer, seconds), with ascending bytes; at least one point, all
-    /// numbers above zero.
+    /// Points (bytes of the whole buffer, seconds), with ascending bytes. At least one point
+    /// exists, and all numbers are above zero.
     pub points: Vec<(f64, f64)>,
     /// The links of the measurement; `None` if the curve applies to any links of the machine.
     pub measured_at: Option<LinkRates>,

@@ -247,9 +247,9 @@ mod tests {
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
-        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1; in
-        // round 2 from the next index. Member 0 sends its second message after the message from
-        // member 2 has arrived; members 1 and 2 send only in round 1.
+        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1, and in
+        // round 2 they receive from the next index. Member 0 sends its second message after the
+        // message from member 2 has arrived; members 1 and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),

@@ -32,7 +32,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// Returns the closed form of the table's first row; for other primitives the closed form of
+/// Returns the closed form of the table's first row, or for other primitives the closed form of
 /// [`halving_doubling`].
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     match stage.primitive {

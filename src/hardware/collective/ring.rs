@@ -81,8 +81,8 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     send(stage, line, i, count, Some(first_after))
 }
 
-/// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions; without
-/// `first_after` it waits for none.
+/// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions. Without
+/// `first_after`, a message waits for no reception.
 fn send(
     stage: &CollectiveStage,
     line: LinePosition,

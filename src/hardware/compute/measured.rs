@@ -155,7 +155,7 @@ impl MeasuredKernels {
         self.by_name.is_empty()
     }
 
-    /// Sets the NPU of all measurements; without effect if there are none.
+    /// Sets the NPU of all measurements. Has no effect without measurements.
     pub fn set_measured_on(&mut self, class: RecordingClass) {
         self.measured_on = (!self.is_empty()).then_some(class);
     }

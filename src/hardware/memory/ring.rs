@@ -38,7 +38,8 @@ use serde::Serialize;
 /// A pool on a ring. NPUs of a station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RingPool {
-    /// Stations, each with a memory; from 1 to [`Self::MOST`]. The machine's NPUs must be a multiple.
+    /// Number of stations, each with a memory, from 1 to [`Self::MOST`]. The machine's NPUs must be a
+    /// multiple.
     pub groups: u32,
     /// Bytes per second of a link; a link has one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]

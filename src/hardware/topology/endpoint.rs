@@ -23,7 +23,7 @@ pub enum MemorySite {
 pub struct MemoryEndpoint {
     /// Location of the memory in the network.
     pub site: MemorySite,
-    /// Rate of the link; if the memory has its own link, the memory's rate.
+    /// Rate of the link, or of the memory if the memory has its own link.
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,

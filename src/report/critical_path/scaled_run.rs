@@ -182,8 +182,8 @@ impl<'r> ScaledRun<'r> {
         if together { 0 } else { gap }
     }
 
-    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`; if `of_host`, host delays
-    /// are multiplied too.
+    /// Recomputes the run with the durations of nodes in `of_class` multiplied by `factor`. If `of_host` is set, host
+    /// delays are multiplied too.
     pub fn end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
         let relations = &self.run.relations;
         let mut pass = ForwardPass {

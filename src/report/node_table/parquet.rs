@@ -37,7 +37,7 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the last field; only the difference to the next id is written.
+    /// Id of the last field, because only the difference to the next id is written.
     last: i16,
 }
 

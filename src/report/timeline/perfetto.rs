@@ -264,7 +264,8 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
     }
 
     fn is_visible(&self, _: Time, _: Time) -> bool {
-        // Slices begin and end with separate events; at equal instants the order in the file decides.
+        // Slices begin and end with separate events. At equal instants, the order in the file
+        // decides.
         true
     }
 

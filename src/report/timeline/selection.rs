@@ -4,7 +4,7 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::ops::RangeInclusive;
 
-/// Ranks and times to draw; by default all ranks and times.
+/// Ranks and times to draw, by default all ranks and times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimelineSelection {
     /// Ranges of ranks; empty for all ranks.

@@ -22,7 +22,7 @@ struct CacheBlock {
     /// Neighbours in the list of blocks with the same content, the oldest first.
     equal_before: u32,
     equal_after: u32,
-    /// Last block of the list of equal content; only valid in the first block of the list.
+    /// Last block of the list of equal content, valid only in the first block of the list.
     equal_last: u32,
     /// Hash of the content, if the block is full and its content is registered.
     hash: Option<BlockHash>,

@@ -275,7 +275,7 @@ pub struct CountSummary {
 }
 
 impl LlmReport {
-    /// Creates the report of a run; `rho` is the load, if known.
+    /// Creates the report of a run with the load `rho`, which is `None` if unknown.
     pub(super) fn build_report(
         scenario: &LlmScenario,
         deployment: &LlmDeployment,

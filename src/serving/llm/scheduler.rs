@@ -6,9 +6,9 @@
 //! admission, and then of waiting requests:
 //!
 //! 1. *Running.* If a request finds no block, the last admitted request is preempted (by priority:
-//!    the request with the greatest priority number, the youngest among equals); if this is the
-//!    request itself, the phase ends. A preempted request loses its blocks, keeps its answer and is
-//!    the next to be admitted.
+//!    the request with the greatest priority number, the youngest among equals). If the preempted
+//!    request is the request itself, the phase ends. A preempted request loses its blocks, keeps
+//!    its answer and is the next to be admitted.
 //! 2. *Waiting*, only if no request was preempted: requests from the head of the queue, until a
 //!    request does not fit. Blocks at a request's beginning whose content is cached are shared; its
 //!    last token is always computed.
@@ -515,8 +515,8 @@ impl StepScheduler {
         taken
     }
 
-    /// Allocates the blocks of a running request up to `tokens` tokens; returns false, without any change, if there are
-    /// too few.
+    /// Allocates the blocks of a running request up to `tokens` tokens. Returns false, without any change, if too few
+    /// blocks are free.
     fn grow_blocks(&mut self, slot: u32, tokens: u32) -> bool {
         let of = &mut self.slots[slot as usize];
         let needed = tokens.div_ceil(self.rules.block_size);

@@ -79,7 +79,7 @@ impl<'w> RecordedKernels<'w> {
     /// Sums the kernels that `workload` recorded on NPUs of `machine`.
     ///
     /// In a capture, a kernel without a time took no time, because it ran within another kernel; in
-    /// other traces its time is unknown.
+    /// other traces, the time of such a kernel is unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {

@@ -331,8 +331,8 @@ mod tests {
                 objective.name()
             );
         }
-        // The machine's own price applies if the study sets no price; without both prices there is
-        // no cost.
+        // The machine's own price applies if the study sets no price. Without both prices, the
+        // point has no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value(&measures, &own), None);

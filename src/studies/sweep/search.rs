@@ -205,8 +205,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the points of a layer that can be listed, with their indices; in a sharded study
-    /// only the shard's points.
+    /// Returns the points of a layer that can be listed, with their indices, or only the shard's
+    /// points in a sharded study.
     fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.size(layer);

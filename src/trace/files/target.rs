@@ -104,7 +104,7 @@ pub(super) fn folder(path: &Path) -> &Path {
 #[cfg(unix)]
 fn takes_several(metadata: &Metadata) -> bool {
     use std::os::unix::fs::FileTypeExt;
-    // Terminals and /dev/null accept any number of outputs; in a pipe or socket the outputs would
+    // Terminals and /dev/null accept any number of outputs. In a pipe or socket, the outputs would
     // mix.
     metadata.file_type().is_char_device()
 }

@@ -1,8 +1,8 @@
 //! Attribute values, converted to the type that the reader needs.
 //!
 //! Producers disagree on types: `is_cpu_op` is a bool here and an int32 there, `comm_size` is signed or unsigned, sizes
-//! come as text with a `.0` tail. A value is looked up by name and converted; only an inconvertible value is an error.
-//! [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
+//! come as text with a `.0` tail. A value is looked up by name and converted, and only an inconvertible value is an
+//! error. [`REPLAY_ATTRIBUTES`] lists the attributes that replays read.
 
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
@@ -97,7 +97,8 @@ impl<'a> AttrView<'a> {
         Some(match (number, raw) {
             (3, WireValue::Fixed64(bits)) => AttrNumber::Real(f64::from_bits(bits)),
             (5, WireValue::Fixed32(bits)) => AttrNumber::Real(f64::from(f32::from_bits(bits))),
-            // On the wire an int32 is sign-extended to 64 bits; only the lower 32 bits count.
+            // On the wire an int32 is sign-extended to 64 bits, of which only the lower 32 bits
+            // count.
             (7, WireValue::Varint(v)) => AttrNumber::Signed(i64::from(v as i32)),
             (9, WireValue::Varint(v)) => AttrNumber::Signed(v as i64),
             (11, WireValue::Varint(v)) => AttrNumber::Unsigned(u64::from(v as u32)),

@@ -198,7 +198,7 @@ impl<'a> NodeAttributes<'a> {
     }
 
     /// Returns true if a communication node is only the host operator that launched the real one. Old converters mark
-    /// both as communication; only the host's has no size.
+    /// both as communication, but only the host's node has no size.
     fn is_launch(&self) -> bool {
         self.host && self.comm_size.is_none()
     }

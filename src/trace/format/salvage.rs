@@ -30,7 +30,7 @@ mod frames;
 /// Lost part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRange {
-    /// Byte range; in a text file, the whole line.
+    /// Byte range of the record, or of the whole line in a text file.
     pub bytes: Range<usize>,
     /// Number of sound records before the lost part.
     pub record: usize,

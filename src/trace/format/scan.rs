@@ -42,7 +42,7 @@ pub struct NodeView<'a> {
     /// Host time (launch overhead) from the completion of the node's last dependency until the node
     /// is ready. Without dependencies the delay begins at the rank's release.
     pub delay: Span,
-    /// Recorded time that a communication node waited for its peers before the transfer; not included in `recorded`.
+    /// Recorded time that a communication node waited for its peers before the transfer, not included in `recorded`.
     pub wait: Span,
     /// Estimated cost of the profiler within the sum of `delay` and `recorded`.
     pub profiler: Span,

@@ -357,8 +357,8 @@ impl GraphBuilder {
                     eager: node.eager,
                     size_unknown: node.size_unknown,
                 });
-                // A posted receive uses no engine of its NPU; only the sender drives the wire. Therefore, a receive
-                // occupies no lane and cannot block a later send in program order.
+                // A posted receive uses no engine of its NPU, because only the sender drives the wire. Therefore, a
+                // receive occupies no lane and cannot block a later send in program order.
                 let (kind, lane) = if receive {
                     (NodeKind::Receive, Lane::None)
                 } else {

@@ -75,15 +75,15 @@ impl Csr {
         (0..self.count() as u32).flat_map(|i| self.row(i).iter().map(move |&to| (i, to)))
     }
 
-    /// Returns the topological order that is smallest by index; if indices follow ids, this is program order. Nodes on
+    /// Returns the topological order that is smallest by index, which is program order if indices follow ids. Nodes on
     /// a cycle and their successors are missing.
     pub fn order(&self) -> Vec<u32> {
         let mut waiting = vec![0_u32; self.count()];
         for &to in &self.list {
             waiting[to as usize] += 1;
         }
-        // With a heap the result does not depend on the order of edges; with a queue or petgraph's
-        // `Topo` it would.
+        // With a heap the result does not depend on the order of edges. With a queue or petgraph's
+        // `Topo`, the result would depend on that order.
         let first = (0..self.count() as u32).filter(|&i| waiting[i as usize] == 0);
         let mut ready: BinaryHeap<Reverse<u32>> = first.map(Reverse).collect();
         let mut order = Vec::with_capacity(self.count());

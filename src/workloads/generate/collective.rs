@@ -21,7 +21,7 @@ pub struct CollectivePattern {
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,
-    /// The members in position order; if absent, all ranks in rank order.
+    /// Members in position order, or `None` for all ranks in rank order.
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,

@@ -8,15 +8,15 @@ use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
 /// Rounds of a load, a kernel and optionally a store, the same on every rank. In the pattern, each node waits for
-/// the previous node; with `prefetch` a load waits only for the previous load. Loads, kernels and stores have lanes
-/// 0, 1 and 2.
+/// the previous node. With `prefetch`, a load waits only for the previous load. Loads, kernels and stores have
+/// lanes 0, 1 and 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
     pub loads: u32,
-    /// Bytes of each load and store; with `in_switch`, this rank's part of the shared access.
+    /// Bytes of each load and store, or, with `in_switch`, this rank's part of the shared access.
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,

@@ -99,7 +99,7 @@ pub struct PipelinePass {
 /// A unit of a stage's order: one pass, or two passes that do not depend on each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStep {
-    /// The pass; if there are two, the forward pass.
+    /// The pass, or the forward pass if there are two passes.
     pub pass: PipelinePass,
     /// The backward pass that runs at the same time.
     pub beside: Option<PipelinePass>,
@@ -202,8 +202,8 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage. Every micro-batch passes each chunk separately; in DualPipe it passes only
-    /// the chunk of its direction.
+    /// Number of model chunks on a stage. Every micro-batch passes each chunk separately. In DualPipe, a micro-batch
+    /// passes only the chunk of its direction.
     pub fn chunks(&self) -> u32 {
         match self {
             Self::Interleaved { chunks } => *chunks,

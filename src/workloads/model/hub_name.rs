@@ -18,9 +18,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset of `all` whose family, generation and size all occur in `name`; of several
-/// such presets, the preset with the most parts. Otherwise returns the first preset that begins
-/// with the parts of `name`, and otherwise the preset with the nearest spelling.
+/// Returns the preset of `all` whose family, generation and size all occur in `name`. Of several
+/// such presets, the function returns the preset with the most parts. Otherwise returns the first
+/// preset that begins with the parts of `name`, and otherwise the preset with the nearest spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,

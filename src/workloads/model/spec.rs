@@ -59,7 +59,7 @@ pub struct AxisSpec {
     pub letter: char,
     /// Size for one sample.
     pub extent: u64,
-    /// Degree that cuts the axis, if any.
+    /// Degree that cuts the axis.
     pub cut: AxisCut,
 }
 

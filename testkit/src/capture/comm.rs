@@ -192,7 +192,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds a collective as `torch.distributed` calls it; if `asynchronous` is true, the caller adds the wait.
+    /// Adds a collective as `torch.distributed` calls it. If `asynchronous` is true, the caller adds the wait.
     pub(super) fn c10d(&mut self, ask: Ask<'_>, asynchronous: bool) -> u32 {
         let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
         let (asynchronous, forever) = (Arg::Bool(asynchronous), Arg::Int(-1));

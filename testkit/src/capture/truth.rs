@@ -61,7 +61,7 @@ pub struct MeetingTruth {
     pub step: u32,
     /// PyTorch's name of the group.
     pub group: String,
-    /// The ranks of the group; for a message, sender and receiver.
+    /// Ranks of the group, or, for a message, sender and receiver.
     pub ranks: Vec<u32>,
     /// Number of earlier collectives of the group, or of earlier messages from this sender to this
     /// receiver.

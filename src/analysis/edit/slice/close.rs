@@ -2,7 +2,8 @@
 
 use super::checked_trace::CheckedTrace;
 
-/// Maximum number of kept nodes that replace a cut node; if more would be needed, the cut node becomes a joint.
+/// Maximum number of kept nodes that replace a cut node. If a cut node would need more, the cut node becomes a
+/// joint.
 pub const MOST_BEHIND: usize = 8;
 
 /// A kept node, and whether the dependency on it is a control dependency.
@@ -12,8 +13,8 @@ type ForwardedDependency = (u32, bool);
 #[derive(Debug)]
 pub(super) struct DependencyClosure {
     joints: Vec<bool>,
-    /// For a joint or a kept node, the range of its dependencies if they changed; for a cut node, the range of its
-    /// replacements.
+    /// Range of the dependencies of a joint or a kept node if these changed, or the range of the replacements of a
+    /// cut node.
     rows: Vec<Option<(u32, u32)>>,
     list: Vec<ForwardedDependency>,
 }

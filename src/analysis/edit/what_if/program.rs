@@ -263,7 +263,7 @@ impl<'a> RankProgram<'a> {
         .take(256)
     }
 
-    /// Numbers steps by the marks of the profiler; without marks the whole trace is one step.
+    /// Numbers steps by the marks of the profiler. Without marks, the whole trace is one step.
     fn find_steps(&mut self) {
         let mut numbers: BTreeMap<u64, u32> = BTreeMap::new();
         for node in &self.raw.nodes {

@@ -68,7 +68,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         left("what is done instead", 0),
     ])
     .indented(0)
-    // Sentences must be wrapped; without this, the table would cut them like names.
+    // Sentences must be wrapped, because otherwise the table would cut sentences like names.
     .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {

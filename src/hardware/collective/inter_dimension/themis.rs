@@ -45,7 +45,8 @@ const LEAST_GAP: f64 = 1.0 / 16.0;
 /// Load that chunks have put on the phases of a group.
 pub(super) struct ThemisBalancer<'a> {
     extent: &'a GroupExtent,
-    /// Accumulated sending time of each phase, in units in which an equal chunk is one byte; only ratios matter.
+    /// Accumulated sending time of each phase, in units in which an equal chunk is one byte. Only the ratios
+    /// matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
     rates: Vec<f64>,

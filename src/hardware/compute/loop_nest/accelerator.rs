@@ -44,7 +44,7 @@ pub struct LoopNestAccelerator {
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,
-    /// Bytes of a word of each [`LayerTensor`]; for outputs, bytes of a partial sum.
+    /// Bytes of a word of each [`LayerTensor`], where outputs count the bytes of a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,

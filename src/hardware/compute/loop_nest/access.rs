@@ -282,8 +282,8 @@ impl MappedNest<'_> {
         self.distinct(tensor, &one, None)
     }
 
-    /// Returns the words that enter the tile of a level in all steps together; for outputs,
-    /// including the words that leave.
+    /// Returns the words that enter the tile of a level in all steps together, and for outputs also
+    /// the words that leave.
     fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;

@@ -210,7 +210,7 @@ fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // The layer of this test has strides, dilation and a second direction; only some of its
+    // The layer of this test has strides, dilation and a second direction. Only some of the layer's
     // mappings are counted.
     let layer = LayerShape {
         stride: [2, 1],

@@ -20,7 +20,7 @@ pub enum ContentionScope {
     /// In each dimension crossed, the egress of the NPU at which the message enters the dimension,
     /// and the ingress of the NPU at which the message leaves the dimension.
     Ports,
-    /// Every link; for a wire between fully connected NPUs, both ends.
+    /// Every link is a server; a wire between fully connected NPUs is a server at both ends.
     Links,
 }
 

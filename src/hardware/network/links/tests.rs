@@ -55,7 +55,8 @@ fn ties_on_a_ring_go_up() {
 
 #[test]
 fn who_passes_through_delays_what_an_npu_sends() {
-    // At instant 5 no message has reached NPU 1 yet; at 15 the message from NPU 0 has.
+    // At instant 5 no message has reached NPU 1 yet; at instant 15, the message from NPU 0 has
+    // reached NPU 1.
     let t = topology(&[(Ring, 6, 1, 10)]);
     let found = |at| {
         ends(
@@ -133,7 +134,8 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
-    // Before that, the link is free for another message, for example at 10; at 3,005 it would not be free in time.
+    // Before that, the link is free for another message, for example at 10; at 3,005, the link would not be free
+    // in time.
     assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
     assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);
     assert_eq!(arrivals(&t, &[slow, (3015, 1, 3, 1000)]), [4020, 5020]);

@@ -61,7 +61,7 @@ pub struct StudyLayer {
     pub strategy: SearchStrategy,
 }
 
-/// Parses all layers; if there are none, one layer has all axes.
+/// Parses all layers. If the study has no layers, one layer has all axes.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[StudyAxis],

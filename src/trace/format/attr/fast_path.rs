@@ -109,7 +109,7 @@ mod tests {
             let count = bytes.len();
             bytes.extend([0xff; 8]);
             assert_eq!(whole_varint(&bytes[..count], &bytes), Some(value));
-            // An additional byte is not part of the varint; with one byte less the varint is
+            // An additional byte is not part of the varint. With one byte less, the varint is
             // incomplete.
             assert_eq!(whole_varint(&bytes[..count + 1], &bytes), None);
             assert_eq!(whole_varint(&bytes[..count - 1], &bytes), None);

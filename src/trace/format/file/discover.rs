@@ -19,7 +19,7 @@ const HASHED: u64 = 64 << 20;
 pub enum VerifyLevel {
     /// No checks. Traces given one by one are read even if the job file does not name their ranks.
     Nothing,
-    /// Lengths of traces; for small jobs also hashes.
+    /// The check compares lengths of traces, and for small jobs also hashes.
     #[default]
     Lengths,
     /// Lengths and hashes.

@@ -165,8 +165,8 @@ impl ParallelismPlan {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
-    /// Sets an option that the user did not give to `words`; if the plan would then be rejected,
-    /// leaves it unchanged.
+    /// Sets an option that the user did not give to `words`, but leaves the plan unchanged if the
+    /// option makes the plan invalid.
     ///
     /// # Errors
     ///

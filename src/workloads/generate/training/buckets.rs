@@ -164,7 +164,7 @@ mod tests {
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
         // With a size of 37 weights, the buckets are 4 + 32 and one half of the norm, 8, then the
-        // other half with 4 and 32; and the last norm.
+        // other half with 4 and 32, then the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

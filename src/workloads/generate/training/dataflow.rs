@@ -46,7 +46,7 @@ pub(super) struct ShardedActivation {
     pub partial_over: Option<MeshAxis>,
     /// Elements per sample, of all members together.
     pub elements: u64,
-    /// Number of columns; for an image, number of channels.
+    /// Number of columns, or, for an image, number of channels.
     pub columns: u64,
     pub image: bool,
     /// The operator of the same layer that produced it.
@@ -69,7 +69,7 @@ pub(super) struct ShardedOperator<'l> {
     pub inputs: Vec<OperatorInput>,
     /// The operators of the layer that produce the inputs; `None` for the input of the layer.
     pub sources: Vec<Option<usize>>,
-    /// The branch: 0 is the chain, 1 is the skip path; if there are several tables, each has a
+    /// The branch: 0 is the chain, 1 is the skip path. With several tables, each table has a
     /// separate branch.
     pub branch: u32,
     /// Rows that windows reach, for an image sharded by rows.

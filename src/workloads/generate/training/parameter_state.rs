@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // Expected bytes: weights, gradients, kept state; and bytes moved by a step.
+        // Expected bytes: weights, gradients and kept state, then the bytes moved by a step.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

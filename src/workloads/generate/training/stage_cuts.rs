@@ -5,8 +5,8 @@ use crate::generate::schedule::PipelineSchedule;
 use crate::model::{LayerRole, Model, ModelLayer};
 
 /// Returns the first layer of each part, and the end of the last part. With [`SplitUnit::Blocks`],
-/// layers before the blocks go to the first part and layers after them to the last; with
-/// [`SplitUnit::Layers`] all layers count equally.
+/// layers before the blocks go to the first part and layers after them to the last. With
+/// [`SplitUnit::Layers`], all layers count equally.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.parts(plan.pipeline) as usize;

@@ -553,8 +553,8 @@ impl OperatorKind {
         self
     }
 
-    /// Returns the sizes that degrees cut, to be changed, each with its axis; for an image, the
-    /// rows of its input.
+    /// Returns the sizes that degrees cut for changes, each with its axis, or the rows of the input
+    /// for an image.
     pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {

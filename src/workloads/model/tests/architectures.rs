@@ -140,8 +140,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
     }
 }
 
-/// Decoding takes 2 A (c + r) + 2 A c FLOPs per earlier token, 278,528 in a layer of DeepSeek-V3;
-/// without latents 4 A d.
+/// Decoding takes 2 A (c + r) + 2 A c FLOPs per earlier token, 278,528 in a layer of DeepSeek-V3.
+/// Without latents, decoding takes 4 A d.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {

@@ -19,7 +19,7 @@ impl RepeatedPart {
     }
 }
 
-/// Returns the repetition that covers most of `signatures`; if `times` is given, only repetitions with that number
+/// Returns the repetition that covers most of `signatures`. If `times` is given, only repetitions with that number
 /// count. Among equal ones, the shortest period is taken.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;

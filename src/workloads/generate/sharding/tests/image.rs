@@ -226,7 +226,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
-                    // At most the received rows are returned; if windows leave gaps, fewer columns
+                    // At most the received rows are returned. If windows leave gaps, fewer columns
                     // are returned.
                     let others = gradients
                         .keys()

@@ -27,7 +27,7 @@ pub(in super::super) struct LoweredKernel {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
-    /// Kernels of the input's gradient; of the weights' gradient if there is no input gradient.
+    /// Kernels of the input's gradient, or of the weights' gradient if there is no input gradient.
     pub backward: Vec<LoweredKernel>,
     /// The separate kernel for the gradient of the weights, if there is one.
     pub weights: Option<LoweredKernel>,
