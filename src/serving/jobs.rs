@@ -13,9 +13,9 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis.
-//! If tables count, the products of an interaction do not count, because the publication that
-//! counts the tables of DLRM counts no products of vectors (2,505,926,848).
+//! All operators without products (norms, activations, sums, pools) take no time, as in the thesis
+//! of LIGHTSPEED. If tables count, the products of an interaction do not count, because the
+//! publication that counts the tables of DLRM counts no products of vectors (2,505,926,848).
 
 use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
 

@@ -75,8 +75,9 @@ impl TileRatios {
 mod tests {
     use super::*;
 
-    /// From Table VI: 3.75 MB / 16 TFLOP/s = 0.234; a link has 1024 / 256 = 4 times the bandwidth of one of 80 ports.
-    /// In a die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a port.
+    /// From PALM's Table VI: 3.75 MB / 16 TFLOP/s = 0.234; a link has 1024 / 256 = 4 times the bandwidth of one of 80
+    /// ports. In a die of 4 x 4 with ports at rows 1 and 2 of both sides, cores such as (1, 0) are 2 links from a
+    /// port.
     #[test]
     fn the_wafer_has_the_ratios_of_its_table() {
         let ratios = TileRatios::of_machine(&Machine::preset("wafer-5x4").unwrap()).unwrap();
@@ -86,8 +87,8 @@ mod tests {
         assert_eq!(ratios.link_to_dram, 4.0 / 80.0);
     }
 
-    /// From Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB each give 40.8 GB / 15
-    /// PFLOP/s = 2.727; the table states 40 GB.
+    /// From PALM's Table I: 120 MB / 92 TFLOP/s = 1.304 and 192 / 101 = 1.9. 850,000 cores with 48 kB each give 40.8
+    /// GB / 15 PFLOP/s = 2.727; the table states 40 GB.
     #[test]
     fn products_have_published_ratios_beside_theirs() {
         let of = |name: &str| TileRatios::of_machine(&Machine::preset(name).unwrap()).unwrap();

@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn pools_have_the_published_figures() {
         use crate::memory::MemoryAttachment;
-        // Table V: GB/s of local memory and of a memory group, groups, switches, GB/s within a node.
+        // Table V of the ASTRA-sim 2.0 paper: GB/s of local memory and of a memory group, groups,
+        // switches, GB/s within a node.
         let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
         for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
             let machine = Machine::preset(name).unwrap();

@@ -1,10 +1,11 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
-//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no
-//! formula; this module derives one. There are a columns and b rows of stations. Each station of
-//! the mesh has one memory and n / (a b) NPUs, and links to and from its neighbours in its row and
-//! its column, of `link_bandwidth` each; opposite edges are not connected. Bytes travel along the
-//! row of the memory to the column of the NPU, and then along that column.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0
+//! paper gives no formula; this module derives a formula. There are a columns and b rows of
+//! stations. Each station of the mesh has one memory and n / (a b) NPUs, and links to and from its
+//! neighbours in its row and its column, of `link_bandwidth` each; opposite edges are not
+//! connected. Bytes travel along the row of the memory to the column of the NPU, and then along
+//! that column.
 //!
 //! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from
 //! the x + 1 memories on the left go to the NPUs on the right, a fraction (a - x - 1) / a of all

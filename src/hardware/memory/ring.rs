@@ -1,9 +1,9 @@
 //! Memories and NPUs on a ring.
 //!
-//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no
-//! formula; this module derives one. There are k stations. Each station of the ring has one memory
-//! and n / k NPUs, and a link to and from each of its two neighbours: 2 k links in all, of
-//! `link_bandwidth` each.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The ASTRA-sim 2.0
+//! paper gives no formula; this module derives a formula. There are k stations. Each station of the
+//! ring has one memory and n / k NPUs, and a link to and from each of its two neighbours: 2 k links
+//! in all, of `link_bandwidth` each.
 //!
 //! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter
 //! direction; if both directions are equally long, half of the bytes take each direction. A byte

@@ -7,8 +7,8 @@
 //! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. A send
 //! completes with its transfer, because its links are occupied until then.
 //!
-//! Loads and stores of memories attached to the network also occupy the memory (Eq. 4 and 5): the
-//! memory's link is one more link of the route.
+//! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and
+//! 5): the memory's link is one more link of the route.
 //!
 //! Transfers take their links in the order of submission, so the state of a link is only the time
 //! until which it is busy, and a transfer takes one event. No transfer waits while it occupies a

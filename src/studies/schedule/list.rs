@@ -41,7 +41,7 @@ pub enum ScheduleError {
     /// There are no chips.
     #[error("found no chips, expected one or more")]
     NoChips,
-    /// Algorithm 1 as printed assigns no further sub-layer.
+    /// DEAP's Algorithm 1 as printed assigns no further sub-layer.
     #[error(
         "Algorithm 1 as printed assigned {given} of {all} sub-layers to chips and never frees a chip for the \
          others\n  try: the corrected form"
@@ -58,7 +58,7 @@ pub enum ScheduleError {
 ///
 /// # Errors
 ///
-/// Fails if there are no chips, or Algorithm 1 as printed does not complete.
+/// Fails if there are no chips, or DEAP's Algorithm 1 as printed does not complete.
 pub fn schedule(
     graph: &TaskGraph,
     chips: usize,

@@ -3,7 +3,7 @@
 //! The simulation tracks the data on each chip. A sub-layer needs the outputs of its predecessors, its weights, and, at
 //! the head of the model, the input. Data on its own chip need no transfer; data on no chip, as every input at first,
 //! come from memory through the network interface (DEAP, section IV-C); data on other chips come from the chip with the
-//! shortest transfer time. A transfer of m bytes over links at distance d takes (Eq. 2)
+//! shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!

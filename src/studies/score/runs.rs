@@ -349,7 +349,8 @@ fn step_seconds(
         };
         let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
         let s = model.sequence as f64;
-        // Equation 3, with and without the recomputed forward pass, which logits do not have.
+        // Equation 3 of Narayanan et al. (SC'21), with and without the recomputed forward pass,
+        // which logits do not have.
         let (blocks, logits) = if again { (96.0, 16.0) } else { (72.0, 12.0) };
         let each = 1.0 + s / (6.0 * h) + v / (logits * l * h);
         Ok(blocks * s * l * h * h * each)

@@ -366,9 +366,11 @@ words! {
 words! {
     /// Place where adapters sum the partial results of a stage's last product (PALM, Fig. 11).
     AdapterSums {
-        /// In the tensor group that has the partial results, before they are sent (strategy 1, Eq. 7).
+        /// In the tensor group that has the partial results, before they are sent (strategy 1, PALM's
+        /// Eq. 7).
         Source = "source",
-        /// By each adapter over its share, then by the adapters of the destination (strategy 2, Eq. 8).
+        /// By each adapter over its share, then by the adapters of the destination (strategy 2, PALM's
+        /// Eq. 8).
         Destination = "destination",
     }
 }

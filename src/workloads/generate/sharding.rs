@@ -20,7 +20,7 @@
 //! stride and padding, also for FLOPs, and a device receives from its neighbours the rows that its
 //! windows reach ([`OperatorSharding::rows`]). The gradients of these rows are sent back to the
 //! neighbours before the sum over k, and the sum does not count them. The gradient of the input has
-//! the input's channels (`B H W C`; the paper prints `B H W K`).
+//! the input's channels (`B H W C`; PALM prints `B H W K`).
 //!
 //! Shards are equal: sizes that degrees do not divide are rejected.
 
@@ -54,9 +54,9 @@ pub use layout::{
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// The letters are from Table III, which uses one letter for two axes; plans and messages use b, m,
-/// n and k for all operators. Devices are numbered in the table's order of degrees, `(b, m, n, k)`,
-/// `(b, c, i, k)` and `(b, c, i)`, where the last degree counts fastest.
+/// The letters are from PALM's Table III, which uses one letter for two axes; plans and messages
+/// use b, m, n and k for all operators. Devices are numbered in the table's order of degrees, `(b,
+/// m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, where the last degree counts fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
     /// Number of parts of the samples.
@@ -70,8 +70,8 @@ pub struct ShardingDegrees {
 }
 
 impl ShardingDegrees {
-    /// Creates the degrees of a convolution in the notation of Table III: samples, input channels,
-    /// rows of the image, output channels.
+    /// Creates the degrees of a convolution in the notation of PALM's Table III: samples, input
+    /// channels, rows of the image, output channels.
     pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
         Self {
             b,
@@ -81,8 +81,8 @@ impl ShardingDegrees {
         }
     }
 
-    /// Creates the degrees of a pooling in the notation of Table III: samples, channels, rows of
-    /// the image.
+    /// Creates the degrees of a pooling in the notation of PALM's Table III: samples, channels,
+    /// rows of the image.
     pub fn pool(b: u32, c: u32, i: u32) -> Self {
         Self {
             b,
@@ -129,8 +129,8 @@ pub struct OperatorSharding {
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
     /// FLOPs of a device's forward pass, two for each multiplication, including products with
-    /// padding. As in [`OperatorKind::multiplications`], only matrix products count; as in Table
-    /// III, windows of a pooling count, too.
+    /// padding. As in [`OperatorKind::multiplications`], only matrix products count; as in PALM's
+    /// Table III, windows of a pooling count, too.
     pub flops: u64,
     /// Sum after a forward pass.
     pub forward: ShardReduction,

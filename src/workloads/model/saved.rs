@@ -4,11 +4,11 @@
 //! its input (its output is the next operator's input) and data of its own, such as dropout masks.
 //! Therefore, saved bytes can be summed over operators.
 //!
-//! For a transformer block with h columns, a heads, s tokens and 2 bytes per element, the sum is
-//! `s h (34 + 5 a s / h)` of Korthikanti et al., "Reducing Activation Recomputation in Large
-//! Transformer Models" (2022), equation 1, operator by operator as in their section 4.1. As in the
-//! paper, means and variances of norms do not count, and token ids do not count, because they are
-//! the sample itself.
+//! For a transformer block with h columns, a heads, s tokens and 2 bytes per element, the sum is `s
+//! h (34 + 5 a s / h)` of Korthikanti et al., "Reducing Activation Recomputation in Large
+//! Transformer Models" (2022), equation 1, operator by operator as in their section 4.1. As in
+//! Korthikanti et al., means and variances of norms do not count, and token ids do not count,
+//! because they are the sample itself.
 //!
 //! One kind of tensor is counted twice: a ResNet block that changes the number of channels has two
 //! convolutions on one input, and both count this input.

@@ -92,7 +92,7 @@ pub struct ProductSpec {
     pub over: &'static str,
     /// Axes of the multiplications that a causal kernel skips; empty if none.
     pub skipped: &'static str,
-    /// False for comparisons, which only Table III counts.
+    /// False for comparisons, which only PALM's Table III counts.
     pub multiplies: bool,
 }
 

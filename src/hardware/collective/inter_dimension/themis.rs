@@ -10,9 +10,9 @@
 //! Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions
 //! are visited in ascending order.
 //!
-//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the paper's chunks are equal): the same, but a chunk that follows
-//! the loads is just large enough to raise the least loaded dimension, which it visits first, to the load of the most
-//! loaded one:
+//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, but a chunk
+//! that follows the loads is just large enough to raise the least loaded dimension, which it visits first, to the
+//! load of the most loaded one:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes

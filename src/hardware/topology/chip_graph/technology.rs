@@ -4,8 +4,9 @@
 //! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table
 //! III, has rates for chips with 1, 3 and 12 links, and a rate for chips without links, which reach
 //! one another through a network interface. The table's unit is GB/s although its heading is
-//! "latency". Only a rate makes sense, and the factor of Eq. 2, latency = factor × size × distance,
-//! is its inverse. The table has no rule for other numbers of links, so the user must choose one.
+//! "latency". Only a rate makes sense, and the factor of DEAP's Eq. 2, latency = factor × size ×
+//! distance, is its inverse. The table has no rule for other numbers of links, so the user must
+//! choose one.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;

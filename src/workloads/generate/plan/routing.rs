@@ -141,8 +141,8 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
     weights
 }
 
-/// Returns the copies on the fullest of `ranks` ranks divided by the mean; with a `capacity`, the
-/// capacity factor.
+/// Returns the copies on the fullest of `ranks` ranks divided by the mean, or the capacity factor
+/// if `capacity` is given.
 pub(in crate::generate) fn fullest_rank_load(
     balance: RoutingBalance,
     counts: &[u32],

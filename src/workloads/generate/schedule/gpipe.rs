@@ -2,8 +2,8 @@
 //! parallelism", 2019): all forward passes, then all backward passes, so every stage stores the
 //! activations of every micro-batch.
 //!
-//! In the paper's figure the last micro-batch runs backward first; here the first micro-batch does,
-//! as in SC'21's figure 3. Time and peak memory are the same.
+//! In the figure of the paper by Huang et al. (GPipe) the last micro-batch runs backward first;
+//! here the first micro-batch does, as in SC'21's figure 3. Time and peak memory are the same.
 
 use super::ScheduleShape;
 

@@ -23,9 +23,9 @@ impl PipelineSchedule {
     /// m.
     ///
     /// The formula is exact for equal stages, and always for inference. With unequal stages GPipe
-    /// takes (m - 1) (max F + max B) plus sum(F + B), never less than Eq. 1. 1F1B can take more or
-    /// less than Eq. 1, because a fast stage benefits from the warm-up, but it takes at least v m
-    /// (F + B) of every stage, and at least the sum.
+    /// takes (m - 1) (max F + max B) plus sum(F + B), never less than PALM's Eq. 1. 1F1B can take
+    /// more or less than PALM's Eq. 1, because a fast stage benefits from the warm-up, but it takes
+    /// at least v m (F + B) of every stage, and at least the sum.
     ///
     /// Layer-wise, with fewer micro-batches than stages, the first stage waits for the first micro-batch at each of the
     /// v - 1 changes of layer: each adds sum(F + B) - m max(F + B), forward and backward together.

@@ -116,7 +116,7 @@ fn inference_never_goes_back() {
 
 #[test]
 fn four_stages_take_33_and_interleaved_28_and_a_half() {
-    // Eq. 1: (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
+    // By PALM's Eq. 1: (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
     for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
         assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal(&[Span(3); 4], 8), Span(33));

@@ -3,9 +3,9 @@
 //!
 //! After the last product of a stage, each member has a partial sum. With [`AdapterSums::Source`]
 //! the whole group sums the partial sums before adapters send the result, and each of the
-//! destination's adapters broadcasts the result to its share of the group (Eq. 7). With
+//! destination's adapters broadcasts the result to its share of the group (PALM's Eq. 7). With
 //! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send
-//! partial sums, which the destination's adapters all-reduce before they broadcast (Eq. 8).
+//! partial sums, which the destination's adapters all-reduce before they broadcast (PALM's Eq. 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};

@@ -9,10 +9,11 @@
 //! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes per rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
 //!
-//! Gathered keys and values are kept only for the kernels of attention. A sequence is cut into
-//! `2 c` pieces. Rank `i` has the `i`-th piece from each end, so that all ranks have equal parts of
-//! causal scores (section 3.3.2 of the first paper). Ranks of a context group have the same weights
-//! and compute parts of their gradients, which are summed over all `data x context` replicas.
+//! Gathered keys and values are kept only for the kernels of attention. A sequence is cut into `2
+//! c` pieces. Rank `i` has the `i`-th piece from each end, so that all ranks have equal parts of
+//! causal scores (section 3.3.2 of "The Llama 3 Herd of Models"). Ranks of a context group have the
+//! same weights and compute parts of their gradients, which are summed over all `data x context`
+//! replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};

@@ -26,7 +26,7 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Returns the rows and columns; for an image, pixels and channels.
+    /// Returns the rows and columns, or, for an image, pixels and channels.
     fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
