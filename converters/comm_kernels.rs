@@ -65,7 +65,7 @@ pub(crate) enum KernelNameHint {
 /// A row in the table of known libraries.
 struct KnownKernel {
     pattern: &'static str,
-    /// Kind of collective; `None` if the name does not show it.
+    /// Kind of collective, or `None` if the name does not show it.
     kind: Option<CollectiveKind>,
     /// A real name, as a profiler writes it.
     #[cfg(test)]

@@ -26,17 +26,17 @@ pub struct GoalProgram {
 /// Operation of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoalOperation {
-    /// Label of the operation; empty if it has none.
+    /// Label of the operation (empty if it has none).
     pub label: String,
     /// Kind of the operation.
     pub kind: GoalOperationKind,
     /// Processor that the operation occupies.
     pub cpu: u32,
-    /// Indices of operations that must end before this one begins; ascending.
+    /// Indices of operations that must end before this one begins, in ascending order.
     pub after_end: Vec<u32>,
-    /// Indices of operations that must begin before this one begins; ascending.
+    /// Indices of operations that must begin before this one begins, in ascending order.
     pub after_begin: Vec<u32>,
-    /// Line of the text, from 1; 0 if the operation does not come from a text.
+    /// Line of the text, from 1, or 0 if the operation does not come from a text.
     pub line: usize,
 }
 

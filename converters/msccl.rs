@@ -26,8 +26,8 @@ pub struct MscclAlgorithm {
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of whole-buffer sizes that the algorithm is designed for, bytes; `None` if the file does not
-    /// state it.
+    /// Range of whole-buffer sizes that the algorithm is designed for, bytes, or `None` if the file does
+    /// not state it.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,

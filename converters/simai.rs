@@ -29,9 +29,9 @@ pub struct SimaiWorkload {
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of NPUs; `None` if the file does not state it.
+    /// Number of NPUs, or `None` if the file does not state it.
     pub npus: Option<u32>,
-    /// The layers; at least one.
+    /// The layers, at least one.
     pub layers: Vec<SimaiLayer>,
     /// Indices of layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,

@@ -92,7 +92,7 @@ pub struct TextLayer {
 pub struct TextWorkload {
     /// Kind of parallelism.
     pub parallelism: TextParallelism,
-    /// The layers; at least one.
+    /// The layers, at least one.
     pub layers: Vec<TextLayer>,
     /// Text of the file, which the traces carry in their metadata.
     text: String,

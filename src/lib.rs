@@ -505,7 +505,7 @@ pub mod sweep {
 }
 
 pub mod topology {
-    //! Positions of NPUs and the paths between them; independent of load and time.
+    //! Positions of NPUs and the paths between them, independent of load and time.
     //!
     //! ```
     //! use chakram::topology::{TopologyDimension, DimensionShape, Topology};

@@ -44,7 +44,7 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// Parses the attribute `key` as a number from 0 to `most`; `None` for -1.
+    /// Parses the attribute `key` as a number from 0 to `most`. Returns `None` for -1.
     fn optional_number(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
         let text = self.text_attribute(key)?;
         if text == "-1" {

@@ -43,18 +43,18 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the call's message, or, for a collective, the bytes of one rank; `None` if not
+    /// Bytes of the call's message, or, for a collective, the bytes of one rank, or `None` if not
     /// stated.
     pub bytes: Option<u64>,
     /// Root of a collective, or peer of a message, as a rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator, if stated.
+    /// Name of the communicator, or `None` if unstated.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Parses a range with the name `name` and the payload `json`; `None` if the range is not a communication range
-    /// of NCCL.
+    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is not a
+    /// communication range of NCCL.
     pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
             return None;

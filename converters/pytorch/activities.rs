@@ -30,7 +30,7 @@ use host_waits::WaitSource;
 /// Kind of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActivityKind {
-    /// An item of [`RankTimeline::items`].
+    /// A host interval of [`RankTimeline::items`].
     Item(u32),
     /// An event of [`RankTimeline::devices`] that is not communication.
     Device(u32),
@@ -67,7 +67,7 @@ pub struct Activity {
 pub struct CallPlace {
     /// Lane on which the call runs.
     pub lane: ActivityLane,
-    /// Item that submitted the call.
+    /// Host interval that submitted the call.
     pub item: u32,
 }
 
@@ -105,9 +105,9 @@ pub struct Activities {
     pub dependencies: Vec<(u32, u32)>,
     /// Activity of each call.
     pub of_call: Vec<u32>,
-    /// Lane and item of each call; arbitrary for a call without an activity.
+    /// Lane and host interval of each call; arbitrary for a call without an activity.
     pub call_places: Vec<CallPlace>,
-    /// Activity of each item.
+    /// Activity of each host interval.
     pub of_item: Vec<u32>,
     /// Per call, whether the program blocked on the call.
     pub blocked: Vec<bool>,
@@ -269,7 +269,7 @@ fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns whether an item's own time counts as work rather than as Python's time.
+/// Returns whether a host interval's own time counts as work rather than as Python's time.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

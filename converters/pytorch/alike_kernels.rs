@@ -20,7 +20,8 @@ pub(super) struct KernelWork {
     pub name: u32,
     /// Duration, ns.
     pub time: u64,
-    /// FLOPs and bytes; zero if the kernel has no operator, or the operator's shapes are unknown.
+    /// FLOPs and bytes, or zero if the kernel has no operator, or the operator's shapes are
+    /// unknown.
     pub cost: OpCost,
     /// Element type in which the kernel computes.
     pub dtype: Option<Dtype>,
@@ -55,8 +56,8 @@ impl AlikeKernels {
         Self { known }
     }
 
-    /// Estimates the work of a kernel with the name `name` that took `time` ns; `None` if no known kernel has
-    /// that name.
+    /// Estimates the work of a kernel with the name `name` that took `time` ns. Returns `None` if no known
+    /// kernel has that name.
     pub fn of(&self, name: u32, time: u64) -> Option<KernelWork> {
         let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);

@@ -19,7 +19,7 @@ pub struct MatchedCollective {
     pub group: u32,
     /// The call of each captured member, in the group's order.
     pub members: Vec<CommRef>,
-    /// Index in `members` of the root; `None` if there is no root or the root has no capture.
+    /// Index in `members` of the root, or `None` if there is no root or the root has no capture.
     pub root: Option<u32>,
     /// `comm_size`: the largest value over all members.
     pub bytes: u64,

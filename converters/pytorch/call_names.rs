@@ -41,7 +41,7 @@ impl CarrierKind {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
 
-    /// Returns the kind of collective; `None` for messages.
+    /// Returns the kind of collective, or `None` for messages.
     pub fn collective(self) -> Option<CollectiveKind> {
         Some(match self {
             Self::AllReduce => CollectiveKind::AllReduce,

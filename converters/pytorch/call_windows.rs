@@ -17,8 +17,8 @@ pub struct CallOutline {
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
     pub sequence: Option<u64>,
-    /// Start and end, ns by the rank's own clock; `None` if the call has no time, or may end at different times on
-    /// different members.
+    /// Start and end, ns by the rank's own clock, or `None` if the call has no time, or may end at different times
+    /// on different members.
     pub span: Option<(i64, i64)>,
 }
 
@@ -28,8 +28,8 @@ const FARTHEST: i64 = 256;
 /// Resolution for comparing the variation of end times, ns: threads can be scheduled late by this much.
 const ALIKE: i64 = 200_000;
 
-/// Returns the position in `one` of the first call of `other`, which may be negative or past the end; `None` if no
-/// shift fits. `one_clock` states that both lists have the same clock.
+/// Returns the position in `one` of the first call of `other`, which may be negative or past the end, or `None` if
+/// no shift fits. `one_clock` states that both lists have the same clock.
 pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = by_sequence(one, other) {

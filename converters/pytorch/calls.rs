@@ -30,7 +30,7 @@ pub enum CommOp {
 /// A communication call of one rank.
 #[derive(Clone, Debug)]
 pub struct CommCall {
-    /// Index of the item (a timeline entry) that made the call.
+    /// Index of the host interval (a timeline entry) that made the call.
     pub item: u32,
     /// Record function id; the calls of a rank are sorted by it.
     pub rf_id: u64,

@@ -37,7 +37,7 @@ pub struct ClockOffset {
     /// Time by the rank's clock at which the drift correction is zero, ns.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
-    /// Median difference of end times, ns; zero if no collective was observed.
+    /// Median difference of end times, ns, or zero if no collective was observed.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
     /// Median absolute deviation from the estimate, ns.

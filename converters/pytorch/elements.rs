@@ -10,7 +10,7 @@ pub(super) fn elements_of(dims: &serde_json::Value) -> u64 {
     sizes.fold(1, u64::saturating_mul)
 }
 
-/// Returns the bytes per element of the C++ type `name`; `None` if it is not a tensor type.
+/// Returns the bytes per element of the C++ type `name`, or `None` if it is not a tensor type.
 pub(super) fn element_bytes(name: &str) -> Option<u64> {
     let plain = name.trim_start_matches("c10::");
     Some(match plain {

@@ -90,7 +90,7 @@ pub struct CaptureSet {
 #[derive(Clone)]
 struct FoundFile {
     kind: CaptureFileKind,
-    /// Rank in the file's name, if any.
+    /// Rank in the file's name, or `None`.
     rank: Option<u32>,
     path: PathBuf,
     /// Whether the user gave the file by name (`true`) or it was found in a folder.

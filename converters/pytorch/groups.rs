@@ -39,8 +39,8 @@ impl From<ProcessGroupEntry<'_>> for ProcessGroup {
     }
 }
 
-/// Parses a list of a group's ranks; `size` is the number of members, if known. Returns `None` if the text is not
-/// such a list, or if the list is abbreviated and the omitted ranks cannot be reconstructed.
+/// Parses a list of a group's ranks; `size` is the number of members, or `None` if unknown. Returns `None` if the
+/// text is not such a list, or if the list is abbreviated and the omitted ranks cannot be reconstructed.
 pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     if inner.trim().is_empty() {
@@ -88,8 +88,8 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
 /// Maximum number of members of a group.
 pub(super) const LARGEST_GROUP: u32 = 1 << 20;
 
-/// Returns `size` ranks from `first` on, `stride` apart; `None` if the group would be too large or contain
-/// duplicates.
+/// Returns `size` ranks from `first` on, `stride` apart, or `None` if the group would be too large or
+/// contain duplicates.
 pub(super) fn rank_progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
     if size == 0 || size > LARGEST_GROUP || stride == 0 && size > 1 {
         return None;

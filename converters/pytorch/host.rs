@@ -25,7 +25,8 @@ pub struct HostTrace {
     pub schema: String,
     /// Nodes in file order, which is the order in which operators ended.
     pub nodes: Vec<HostNode>,
-    /// Per node, facts that only an observer records; empty if the trace was built from Kineto's data.
+    /// Per node, facts that only an observer records (empty if the trace was built from Kineto's
+    /// data).
     pub records: Vec<ObserverRecord>,
     /// Properties of operators, each distinct value once.
     pub forms: Vec<HostNodeForm>,
@@ -63,11 +64,11 @@ pub struct ObserverRecord {
     pub id: u64,
     /// Id of the enclosing node; the node of the process has its own id here.
     pub parent: u64,
-    /// Record function id, which joins the node to the device trace; 0 if there is none.
+    /// Record function id, which joins the node to the device trace, or 0 if there is none.
     pub rf_id: u64,
     /// Sequence number of autograd, −1 if there is none.
     pub seq_id: i64,
-    /// For a backward operator, the id of its forward operator; 0 if there is none.
+    /// For a backward operator, the id of its forward operator, or 0 if there is none.
     pub fw_parent: u64,
     /// Range in [`HostTrace::storages`] of the storage ids of the node's input tensors.
     pub storages_in: (u32, u32),
@@ -134,7 +135,8 @@ impl HostTrace {
         record.map(|record| record.id).or_else(made).unwrap_or(0)
     }
 
-    /// Returns the storages of the input and output tensors of the node at `index`; empty if unknown.
+    /// Returns the storages of the input and output tensors of the node at `index` (empty if
+    /// unknown).
     pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);

@@ -82,8 +82,8 @@ struct TickedEvents {
 }
 
 impl TickedEvents {
-    /// Adds an event of the host node `node` on the track (thread, whether communication); `None` if the name table is
-    /// full.
+    /// Adds an event of the host node `node` on the track (thread, whether communication). Returns `None` if the name
+    /// table is full.
     fn push(
         &mut self,
         name: &str,

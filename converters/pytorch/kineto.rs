@@ -90,12 +90,12 @@ pub struct KinetoEvent {
     pub track: u32,
     /// Index in [`KinetoTrace::details`], or [`NONE`] if the event has no details.
     pub details: u32,
-    /// Record function id, which joins the event to the host trace; 0 if there is none.
+    /// Record function id, which joins the event to the host trace, or 0 if there is none.
     pub rf_id: u64,
     /// External id, 0 if there is none. A launch has the external id of its operator or of its
     /// kernel, depending on the profiler's version.
     pub external_id: u64,
-    /// Correlation id, which a launch shares with its kernel; 0 if there is none.
+    /// Correlation id, which a launch shares with its kernel, or 0 if there is none.
     pub correlation: u64,
     /// Offset of the event in the decompressed text, in bytes.
     pub offset: u64,
@@ -126,14 +126,14 @@ pub struct EventDetails {
     pub bytes: u64,
     /// Index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
-    /// Index in [`KinetoTrace::texts`] of the input shapes, in Python's notation; [`NONE`] if
+    /// Index in [`KinetoTrace::texts`] of the input shapes, in Python's notation, or [`NONE`] if
     /// unknown.
     pub shapes: u32,
-    /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation; [`NONE`]
-    /// if unknown.
+    /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation, or
+    /// [`NONE`] if unknown.
     pub types: u32,
     /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list, kept only if
-    /// they determine how much the operator computes or moves; [`NONE`] if unknown.
+    /// they determine how much the operator computes or moves, or [`NONE`] if unknown.
     pub values: u32,
     /// Bytes of the input tensors; tensor lists without a type are not counted.
     pub bytes_in: u64,
@@ -270,7 +270,7 @@ impl KinetoTrace {
         known.unwrap_or(&EventDetails::ABSENT)
     }
 
-    /// Returns the arguments of an event, if they were kept.
+    /// Returns the arguments of an event, or `None`.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at(event.details)
     }

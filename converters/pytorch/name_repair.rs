@@ -28,7 +28,8 @@ pub(super) struct RepairedElement {
 /// Maximum length of a name.
 const LONGEST: usize = 1 << 16;
 
-/// Repairs the name of the element at the start of `text`; `None` if the name is not the problem.
+/// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the
+/// problem.
 pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
     let start = name_offset(text)?;
     let search = &text[..text.len().min(start + LONGEST)];

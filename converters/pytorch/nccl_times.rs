@@ -75,7 +75,7 @@ impl NvlinkRate {
         Self { all, most_ll }
     }
 
-    /// Returns the NVLink rates of the device `name`; `None` if it has no NVLink or is unknown.
+    /// Returns the NVLink rates of the device `name`, or `None` if it has no NVLink or is unknown.
     pub fn of(name: &str) -> Option<Self> {
         // Excludes cards whose NVLink bridges connect only pairs of devices.
         if name.contains("PCIe") || name.contains("NVL") {
@@ -86,8 +86,8 @@ impl NvlinkRate {
         known.map(|&(_, rate)| rate)
     }
 
-    /// Returns the expected times of the kernel `name` among `members` GPUs with a whole buffer of `bytes`; `None` if
-    /// the formula does not apply.
+    /// Returns the expected times of the kernel `name` among `members` GPUs with a whole buffer of `bytes`, or `None`
+    /// if the formula does not apply.
     pub fn expected(
         &self,
         name: &str,

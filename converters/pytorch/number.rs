@@ -42,7 +42,7 @@ fn other_whole(json: &str) -> Option<i128> {
     }
 }
 
-/// Parses up to 18 decimal digits; `None` for any other text.
+/// Parses up to 18 decimal digits. Returns `None` for any other text.
 #[inline]
 fn parse_digits(text: &[u8]) -> Option<i64> {
     if text.is_empty() || text.len() > 18 {
@@ -75,7 +75,8 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
     Some(((fours * 10_000 + (fours >> 32)) & 0xffff_ffff) as i64)
 }
 
-/// Converts microseconds with no or three decimals, as profilers write them; `None` for other forms.
+/// Converts microseconds with no or three decimals, as profilers write them. Returns `None` for
+/// other forms.
 #[inline]
 fn plain_nanoseconds(json: &str) -> Option<i64> {
     let (whole, fraction) = match json.as_bytes() {

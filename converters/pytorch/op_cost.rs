@@ -7,37 +7,38 @@ use super::tensor_lists;
 use super::view_operators::moves_nothing;
 use chakram_trace::graph::Interner;
 
-/// Costs attributed to items. Work is counted once, at the innermost operator that does it. The kernels of an
-/// operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of its
-/// own tensors, whichever library the operator belongs to.
+/// Costs attributed to host intervals. Work is counted once, at the innermost operator that does it. The kernels of
+/// an operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of
+/// its own tensors, whichever library the operator belongs to.
 ///
 /// An operator whose children together move about as many bytes as its own tensors have does no work of its own. An
 /// operator with more than twice the bytes of its children also does work of its own, beyond small steps such as
 /// converting a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
-    /// Cost attributed to each item; empty unless host operators are the compute.
+    /// Cost attributed to each host interval; empty unless host operators are the compute.
     of: Vec<OpCost>,
-    /// Items that launch kernels themselves, sorted.
+    /// Host intervals that launch kernels themselves, sorted.
     launched: Vec<LaunchedCost>,
     /// Kernel names that show whether the kernel computes, sorted.
     hints: Vec<(u32, ComputeHint)>,
 }
 
-/// Item that launches kernels itself.
+/// Host interval that launches kernels itself.
 #[derive(Clone, Copy, Debug)]
 struct LaunchedCost {
     item: u32,
-    /// Cost of all kernels of the item.
+    /// Cost of all kernels of the host interval.
     cost: OpCost,
-    /// Total time of the item's kernels, ns.
+    /// Total time of the host interval's kernels, ns.
     time: u64,
-    /// Event of the item's first kernel.
+    /// Event of the host interval's first kernel.
     kernel: u32,
 }
 
 impl OpCosts {
-    /// Attributes costs to the items of `rank`. Host operators get costs only if `host_computes`.
+    /// Attributes costs to the host intervals of `rank`. Host operators get costs only if
+    /// `host_computes`.
     pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
             of: if host_computes {
@@ -80,8 +81,8 @@ impl OpCosts {
         this
     }
 
-    /// Returns the cost attributed to `item`; zero if its work is counted in its children, or if the item does no
-    /// work.
+    /// Returns the cost attributed to `item`, or zero if its work is counted in its children, or if the host
+    /// interval does no work.
     pub fn of(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
@@ -126,12 +127,14 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
         .collect()
 }
 
-/// Returns the cost of each item of `rank`; zero if its work is counted in its children, or if the item does no work.
+/// Returns the cost of each host interval of `rank`, or zero if its work is counted in its children, or if the
+/// interval does no work.
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = KnownCosts::default();
-    // Items follow the items that enclose them, so reverse order visits children first.
+    // Host intervals follow the intervals that enclose them, so reverse order visits children
+    // first.
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];

@@ -29,7 +29,7 @@ pub(super) fn needs_values(name: &str) -> bool {
 pub struct OpCost {
     /// FLOPs; zero unless the operator multiplies matrices.
     pub flops: u64,
-    /// Bytes read and written; zero for operators that move no data, such as views.
+    /// Bytes read and written, or zero for operators that move no data, such as views.
     pub bytes: u64,
     /// Whether the operator multiplies matrices of unknown size.
     pub flops_unknown: bool,

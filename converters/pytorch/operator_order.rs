@@ -84,7 +84,7 @@ fn find_requester(
         .or_else(|| open.iter().position(fits))
 }
 
-/// Returns the number of elements of an event's largest input; zero if unknown.
+/// Returns the number of elements of an event's largest input, or zero if unknown.
 fn largest_input(kineto: &KinetoTrace, event: u32) -> u64 {
     let args = kineto.args_of(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));

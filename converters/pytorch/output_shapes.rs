@@ -6,8 +6,8 @@
 
 use serde_json::Value;
 
-/// Returns the output shape of the operator `name`; `None` if the output is small or its shape unknown. `dims` are
-/// the input shapes, `concrete` the scalar values in Python's notation.
+/// Returns the output shape of the operator `name`, or `None` if the output is small or its shape unknown. `dims`
+/// are the input shapes, `concrete` the scalar values in Python's notation.
 pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let shape = |place: usize| {

@@ -56,7 +56,8 @@ const FEWEST_VIEWS: usize = 32;
 /// Maximum number of views for a median; more views do not improve it.
 const MOST_VIEWS: usize = 20_000;
 
-/// Returns the cost of a record of `rank`, whose files were joined by `method`; `None` if nothing has a time.
+/// Returns the cost of a record of `rank`, whose files were joined by `method`, or `None` if nothing has a
+/// time.
 pub(super) fn cost_by_views(rank: &RankTimeline, method: LinkMethod) -> Option<ProfilerCost> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
@@ -80,7 +81,7 @@ fn percent_of(ns: u64, of: u64) -> u64 {
 }
 
 /// Returns the cost of a record of a job. The capture lasts `captured` ns, and the same number of steps takes
-/// `unprofiled` ns without a profiler; `None` if no rank has a record.
+/// `unprofiled` ns without a profiler. Returns `None` if no rank has a record.
 pub(super) fn cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
@@ -105,7 +106,8 @@ pub(super) fn cost_by_steps(
     })
 }
 
-/// Returns the time of a record as seen in the views of `rank`, ns; `None` if there are too few views.
+/// Returns the time of a record as seen in the views of `rank`, ns, or `None` if there are too few
+/// views.
 fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {

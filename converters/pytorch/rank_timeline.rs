@@ -49,7 +49,7 @@ pub struct HostInterval {
     pub host: u32,
     /// Index in [`RankTimeline::threads`].
     pub thread: u32,
-    /// Index of the item that encloses the interval, or [`NONE`].
+    /// Index of the host interval that encloses the interval, or [`NONE`].
     pub parent: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
@@ -77,8 +77,8 @@ pub struct InFlightInterval {
 pub struct DeviceInterval {
     /// Index of the event in [`RankTimeline::events`].
     pub event: u32,
-    /// Index of the item that launched the device event: a runtime call, or the operator if the profiler recorded no
-    /// runtime calls; [`NONE`] if the launch was before the capture began.
+    /// Index of the host interval that launched the device event: a runtime call, or the operator if the profiler
+    /// recorded no runtime calls, or [`NONE`] if the launch was before the capture began.
     pub launch: u32,
     /// Stream.
     pub stream: i64,
@@ -93,7 +93,7 @@ pub struct DeviceInterval {
 pub struct HostThread {
     /// Index in Kineto's tracks.
     pub track: u32,
-    /// Range of the thread's items in [`RankTimeline::items`].
+    /// Range of the thread's host intervals in [`RankTimeline::items`].
     pub items: std::ops::Range<u32>,
 }
 
@@ -108,13 +108,14 @@ pub struct RankTimeline {
     pub kineto: KinetoTrace,
     /// Kineto events; intervals refer to them by index.
     pub events: Vec<TimelineEvent>,
-    /// Process id of the rank's operators, if known.
+    /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
     /// Whether events have no times; then the times are ticks, and only the order of ticks is known.
     pub untimed: bool,
     /// Whether record function ids were assigned by order because the profiler wrote none.
     pub ordered: bool,
-    /// Items sorted by thread, then start; an item follows the items that enclose it.
+    /// Host intervals sorted by thread, then start; an interval follows the intervals that enclose
+    /// it.
     pub items: Vec<HostInterval>,
     /// Threads, sorted by the start of their first interval.
     pub threads: Vec<HostThread>,
@@ -128,11 +129,11 @@ pub struct RankTimeline {
     pub beyond: u64,
     /// Number of device events that have an operator but no runtime call.
     pub by_operator: u64,
-    /// Items that launched kernels which the profiler did not record.
+    /// Host intervals that launched kernels which the profiler did not record.
     pub dropped: Vec<u32>,
     /// Device events cut off because they ran past the start of the next event on their stream.
     pub overlaps: StreamOverlaps,
-    /// Python calls that enclose items.
+    /// Python calls that enclose host intervals.
     pub stacks: IntervalStacks,
 }
 
@@ -184,7 +185,7 @@ impl RankTimeline {
         self.devices.shrink_to_fit();
     }
 
-    /// Returns the role of an item.
+    /// Returns the role of a host interval.
     pub fn role(&self, item: &HostInterval) -> HostIntervalKind {
         HostIntervalKind::of_category(self.events[item.event as usize].category)
     }
@@ -199,12 +200,13 @@ impl RankTimeline {
         self.kineto.details_at(event.details)
     }
 
-    /// Returns the arguments of an event, if they were kept.
+    /// Returns the arguments of an event, or `None`.
     pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }
 
-    /// Returns the operator of a device event: the item around its launch; [`NONE`] if unknown.
+    /// Returns the operator of a device event: the host interval around its launch, or [`NONE`] if
+    /// unknown.
     pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
             Some(item) if self.role(item) == HostIntervalKind::Runtime => item.parent,
@@ -213,14 +215,15 @@ impl RankTimeline {
         }
     }
 
-    /// Returns whether no operator encloses an item: the item is at top level or only inside ranges that Python
-    /// opened.
+    /// Returns whether no operator encloses a host interval: the interval is at top level or only inside ranges
+    /// that Python opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of an item: the exact name from the host trace, or otherwise Kineto's name.
+    /// Returns the name of a host interval: the exact name from the host trace, or otherwise
+    /// Kineto's name.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),
@@ -228,7 +231,7 @@ impl RankTimeline {
         }
     }
 
-    /// Returns the items that enclose `item`, innermost first.
+    /// Returns the host intervals that enclose `item`, innermost first.
     pub fn ancestors_of(&self, item: u32) -> impl Iterator<Item = u32> + '_ {
         let parent = |i: u32| {
             let parent = self.items.get(i as usize)?.parent;

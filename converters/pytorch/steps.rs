@@ -11,7 +11,7 @@ use std::path::Path;
 pub struct MeasuredSteps {
     /// Durations of steps without a profiler, in order.
     pub unprofiled_ns: Vec<u64>,
-    /// Number of steps in the capture; 0 if unknown.
+    /// Number of steps in the capture, or 0 if unknown.
     #[serde(default)]
     pub captured_steps: u64,
 }

@@ -45,8 +45,8 @@ pub(super) trait ElementReader {
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;
 
-    /// Reads the element at the start of `text` into `element` and returns its length; `None` if only the general
-    /// parser can read it.
+    /// Reads the element at the start of `text` into `element` and returns its length. Returns `None` if only the
+    /// general parser can read it.
     fn scan<'de>(&mut self, text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
     /// Receives an element of the array.
     fn element(

@@ -25,8 +25,8 @@ const ELEMENTS: [(&str, u64); 14] = [
     ("int", 4),
 ];
 
-/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's notation); `None` if no
-/// input is a list of tensors, or the kernel's name states no element type.
+/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's notation), or `None` if
+/// no input is a list of tensors, or the kernel's name states no element type.
 pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
     let is_list = |argument: &&Value| {

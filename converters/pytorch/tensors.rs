@@ -19,7 +19,7 @@ pub(super) enum ArgType {
 const DEEPEST: usize = 32;
 
 impl ArgType {
-    /// Parses the types of a list of values; `None` if lists nest too deeply.
+    /// Parses the types of a list of values. Returns `None` if lists nest too deeply.
     pub fn list(types: &[impl AsRef<str>]) -> Option<Self> {
         Self::parse_types(types.iter().map(AsRef::as_ref), DEEPEST)
     }
@@ -75,7 +75,7 @@ fn split_at_commas(text: &str) -> Vec<&str> {
 pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
-    /// Size of the tensor; `None` if the size does not fit in 64 bits.
+    /// Size of the tensor, or `None` if the size does not fit in 64 bits.
     pub bytes: Option<u64>,
     /// Whether the tensor is on a device other than the CPU.
     pub on_device: bool,

@@ -5,9 +5,9 @@ use super::kineto::{EventCategory, KinetoEvent};
 /// An event without its times and without the ids that only joining needs.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEvent {
-    /// Record function id, which joins the event to the host trace; 0 if there is none.
+    /// Record function id, which joins the event to the host trace, or 0 if there is none.
     pub rf_id: u64,
-    /// Correlation id, which a launch shares with its kernel; 0 if there is none.
+    /// Correlation id, which a launch shares with its kernel, or 0 if there is none.
     pub correlation: u64,
     /// Index of the event's name in the texts of the Kineto trace.
     pub name: u32,

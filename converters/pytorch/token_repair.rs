@@ -25,7 +25,8 @@ pub(super) struct RepairedTokens {
     pub token: &'static str,
 }
 
-/// Repairs the object or list at the start of `text`; `None` if nothing needs repair, or the end is missing.
+/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or the end is
+/// missing.
 pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     let mut mended = Vec::new();
     let mut first = None;
@@ -85,8 +86,8 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     })
 }
 
-/// Returns the closing bracket of a list or object at the start of `text`, if there is one; `None` at the end
-/// of the text.
+/// Returns the closing bracket of a list or object at the start of `text`, if there is one, or `None` at the
+/// end of the text.
 fn closing_bracket(text: &[u8]) -> Option<Option<&'static str>> {
     let next = text.iter().find(|byte| !byte.is_ascii_whitespace())?;
     Some(match next {

@@ -26,7 +26,7 @@ pub(super) struct CollectiveCall {
 pub(super) struct CollectiveCalls {
     /// Matched collectives, by rank and index of the slice.
     calls: BTreeMap<(u32, u32), CollectiveCall>,
-    /// Bytes of unmatched communication, by rank and slice; 0 if unknown.
+    /// Bytes of unmatched communication, by rank and slice, or 0 if unknown.
     unmatched: BTreeMap<(u32, u32), u64>,
     /// Groups other than the group of all ranks.
     pub groups: DeclaredGroups,
@@ -119,7 +119,8 @@ impl CollectiveCalls {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of unmatched communication, 0 if unknown; `None` if the slice is something else.
+    /// Returns the bytes of unmatched communication, 0 if unknown, or `None` if the slice is something
+    /// else.
     pub fn unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }

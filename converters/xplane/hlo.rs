@@ -18,7 +18,7 @@ pub(super) struct HloCollective {
     pub kind: CollectiveKind,
     /// Bytes of one member's result.
     pub output: u64,
-    /// Groups of devices by job-wide number; empty if all devices form one group.
+    /// Groups of devices by job-wide number (empty if all devices form one group).
     pub groups: Vec<Vec<u64>>,
 }
 
@@ -354,7 +354,8 @@ fn element_bits(kind: u64) -> Option<u64> {
     })
 }
 
-/// Returns the bytes of a shape, and of the last element if the shape is a tuple; `None` if unknown.
+/// Returns the bytes of a shape, and of the last element if the shape is a tuple, or `None` if
+/// unknown.
 fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
     for_each_field(message, |number, value| {

@@ -253,7 +253,8 @@ impl<'a> ProfileEvent<'a> {
         }
     }
 
-    /// Parses an event of a line that starts at `start`; `None` if the event has no duration.
+    /// Parses an event of a line that starts at `start`. Returns `None` if the event has no
+    /// duration.
     fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         for_each_field(message, |number, value| {

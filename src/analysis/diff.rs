@@ -34,12 +34,13 @@ pub struct AmountChange {
 }
 
 impl AmountChange {
-    /// Returns the increase; negative for a decrease.
+    /// Returns the increase, or negative for a decrease.
     pub fn more(&self) -> i128 {
         self.after as i128 - self.before as i128
     }
 
-    /// Returns the increase in percent; `None` if the amount before is zero and the amount after is not zero.
+    /// Returns the increase in percent, or `None` if the amount before is zero and the amount after is not
+    /// zero.
     pub fn percent(&self) -> Option<f64> {
         match (self.before, self.more()) {
             (_, 0) => Some(0.0),

@@ -58,7 +58,7 @@ pub struct EncodedChunk {
     pub unpacked: u64,
     /// Number of bytes of the object in the chunk.
     pub bytes: u64,
-    /// Number of records in the chunk; 0 if the object is not a trace.
+    /// Number of records in the chunk, or 0 if the object is not a trace.
     pub records: u64,
     /// Base of the chunk.
     pub base: Option<ChunkRef>,

@@ -34,7 +34,8 @@ mod template;
 #[derive(Debug, Default)]
 pub struct TraceColumns {
     templates: TemplateTable,
-    /// Encoded templates that the base lacks, each preceded by its length; empty for a chunk that was read.
+    /// Encoded templates that the base lacks, each preceded by its length (empty for a chunk that was
+    /// read).
     written: Vec<u8>,
     shape: Arc<RecordShape>,
     /// Number of columns, including empty ones.

@@ -124,7 +124,8 @@ pub struct Provenance {
     pub tool_version: String,
     /// Paths that the user gave to the program.
     pub sources: Vec<String>,
-    /// Archive and tool version from which the workload was merged; empty if the workload was added directly.
+    /// Archive and tool version from which the workload was merged (empty if the workload was added
+    /// directly).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged_from: Vec<String>,
 }

@@ -152,7 +152,7 @@ impl ArchiveListing {
         })
     }
 
-    /// Returns the bytes after the last committed segment, if there are such bytes.
+    /// Returns the bytes after the last committed segment, or `None`.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }

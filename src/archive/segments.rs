@@ -101,7 +101,8 @@ fn follow_chain(
     Ok(found)
 }
 
-/// Returns the offset after the last segment end within the first `length` bytes; 0 if there is no segment end.
+/// Returns the offset after the last segment end within the first `length` bytes, or 0 if there is no segment
+/// end.
 fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
     /// Maximum number of bytes that are searched at once.
     const WINDOW: u64 = 1 << 20;

@@ -22,7 +22,7 @@ pub struct Archive {
     path: PathBuf,
     is_folder: bool,
     segments: Vec<Segment>,
-    /// Bytes after the last segment, if there are such bytes.
+    /// Bytes after the last segment, or `None`.
     tail: Option<ArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
     cache: ObjectCache,
@@ -58,7 +58,7 @@ impl Archive {
         &self.path
     }
 
-    /// Returns the bytes after the last committed segment, if there are such bytes.
+    /// Returns the bytes after the last committed segment, or `None`.
     pub fn tail(&self) -> Option<&ArchiveTail> {
         self.tail.as_ref()
     }

@@ -19,7 +19,7 @@ pub struct ArchiveVerdict {
     pub faults: Vec<String>,
     /// Workloads that cannot be extracted completely.
     pub lost: Vec<String>,
-    /// Bytes after the last committed segment, if there are such bytes.
+    /// Bytes after the last committed segment, or `None`.
     pub tail: Option<ArchiveTail>,
 }
 

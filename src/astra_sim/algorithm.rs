@@ -9,7 +9,7 @@ pub enum AstraAlgorithm {
     Ring,
     /// `direct` and `direct<W>`: every member sends to every other member.
     Direct {
-        /// Maximum number of a member's messages in flight, at least 1; `None` for all.
+        /// Maximum number of a member's messages in flight, at least 1, or `None` for all.
         window: Option<u32>,
     },
     /// `halvingDoubling`: members exchange with partners at distances of 1, 2, 4, …

@@ -143,7 +143,7 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions of a mask by which a collective partitions all NPUs; `None` if the
+    /// Returns the dimensions of a mask by which a collective partitions all NPUs, or `None` if the
     /// mask has no effect: a custom algorithm has no dimensions, and a `one…` algorithm uses all
     /// NPUs if the mask includes its entry in the list. Also returns true if the original runs the
     /// collective at all, which is not the case if the mask includes no entry of the list.

@@ -69,7 +69,7 @@ pub struct AstraCollectives {
     /// Maximum number of chunks in a stage at once, per queue.
     capacity: u32,
     endpoint: Span,
-    /// Bytes per second of a reduction; `None` if it takes no time.
+    /// Bytes per second of a reduction, or `None` if it takes no time.
     reduction: Option<f64>,
     rendezvous: bool,
     counters: QueueCounters,

@@ -20,7 +20,7 @@ use chakram_hardware::topology::LinePattern;
 pub struct RoutePosition {
     /// The NPU.
     pub npu: u32,
-    /// Progress on the route at this NPU, in the routing's encoding; 0 at the sender.
+    /// Progress on the route at this NPU, in the routing's encoding, or 0 at the sender.
     pub state: u32,
 }
 
@@ -44,7 +44,7 @@ pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// Returns the next server of a message at `at` for NPU `to`; `None` on arrival.
+    /// Returns the next server of a message at `at` for NPU `to`, or `None` on arrival.
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.

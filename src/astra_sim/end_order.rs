@@ -60,7 +60,7 @@ const MAX_DELAYS: usize = 1 << 20;
 /// collective; equal representations are equal orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
-    /// Number of the last change that depends on the order as a whole; 0 if there was none.
+    /// Number of the last change that depends on the order as a whole, or 0 if there was none.
     whole: u32,
     /// By phase, the distance by which each member's place has moved since then along its line, or
     /// the bits of its index in the line that have been flipped, without zeros.
@@ -139,7 +139,7 @@ struct WaveDelays {
     /// Passages and their delays, in the order in which they were registered.
     of: Vec<(usize, usize)>,
     order: MemberOrder,
-    /// The last change of the order; `None` if there was none.
+    /// The last change of the order, or `None` if there was none.
     change: Option<usize>,
 }
 

@@ -57,7 +57,7 @@ pub enum InputError {
 pub struct InputNote {
     /// Name of the text; [`InputNote::COMMAND_LINE`] for a flag.
     pub file: String,
-    /// Line, from 1; `None` for a flag, and for a key that is not in the file.
+    /// Line, from 1, or `None` for a flag, and for a key that is not in the file.
     pub line: Option<usize>,
     /// The key as it appears in the file, or the flag.
     pub key: String,

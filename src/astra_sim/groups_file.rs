@@ -54,7 +54,7 @@ impl CommGroupFile {
         self.0.is_empty()
     }
 
-    /// Returns the members of group `id` in the order of the file; at least one, each once.
+    /// Returns the members of group `id` in the order of the file, at least one, each once.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }

@@ -28,7 +28,7 @@ pub struct AstraFlags {
     pub network: PathBuf,
     /// Logging file; unused if it is called `empty`.
     pub logging: PathBuf,
-    /// Folder of logs, if one is given.
+    /// Folder of logs, or `None`.
     pub logging_folder: Option<PathBuf>,
     /// Number of queues of a dimension.
     pub queues: NonZeroU32,
@@ -84,7 +84,7 @@ pub struct AstraInputs {
     pub system: SystemFile,
     /// The network.
     pub network: AstraNetworkFile,
-    /// The remote memory, if there is any.
+    /// The remote memory, or `None`.
     pub memory: Option<RemoteMemoryFile>,
     /// The groups; their members are NPUs of the network.
     pub groups: CommGroupFile,

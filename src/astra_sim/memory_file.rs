@@ -26,7 +26,7 @@ pub struct RemoteMemoryFile {
     pub sharing: ServerSharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,
-    /// Bandwidth of a server, in GB/s of 10^9 bytes; at least 1.
+    /// Bandwidth of a server, in GB/s of 10^9 bytes, at least 1.
     pub bandwidth: u64,
 }
 

@@ -13,9 +13,9 @@ pub struct AstraDimension {
     pub shape: DimensionShape,
     /// Number of NPUs along the dimension, at least 2.
     pub npus: u32,
-    /// Bandwidth of one message's path, in GB/s of 2^30 bytes; above 0.
+    /// Bandwidth of one message's path, in GB/s of 2^30 bytes, above 0.
     pub bandwidth: f64,
-    /// Latency of one hop, in ns; at least 0.
+    /// Latency of one hop, in ns, at least 0.
     pub latency: f64,
 }
 

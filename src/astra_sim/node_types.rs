@@ -34,7 +34,7 @@ impl NodeTypes {
         Ok(Self(types))
     }
 
-    /// Returns the type of a node; 0 for an unknown id.
+    /// Returns the type of a node, or 0 for an unknown id.
     pub fn of(&self, id: u64) -> u32 {
         self.0.get(&id).copied().unwrap_or(0)
     }

@@ -60,7 +60,7 @@ pub struct AstraPhase {
     pub(super) collective: u32,
     /// Quirks that apply.
     pub(super) quirks: QuirkSet,
-    /// Custom algorithm that replaces the phase, if any.
+    /// Custom algorithm that replaces the phase, or `None`.
     pub(super) script: Option<u16>,
 }
 
@@ -519,7 +519,7 @@ impl AstraPhase {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`, if any.
+    /// Returns the data that a member reduces at reception `r`, or `None`.
     #[inline]
     pub(super) fn reduced_amount(
         &self,

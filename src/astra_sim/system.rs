@@ -65,7 +65,7 @@ pub struct SystemFile {
     pub scheduling: SchedulingPolicy,
     /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: CollectiveOptimization,
-    /// `endpoint-delay`: delay before each message and after each reception, in ns; `None` if
+    /// `endpoint-delay`: delay before each message and after each reception, in ns, or `None` if
     /// absent, see [`SystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
     /// `active-chunks-per-dimension`: chunks in flight at once in a dimension, at least 1.
@@ -76,11 +76,11 @@ pub struct SystemFile {
     pub implementations: CollectiveImplementations,
     /// Prefix of the traces of a custom algorithm for all collectives of a kind.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File of prefixes for single nodes; see [`super::PerNodeFile`].
+    /// File of prefixes for single nodes (see [`super::PerNodeFile`]).
     pub per_node_custom: Option<PathBuf>,
-    /// `local-mem-bw`, in GB/s of 10^9 bytes; above 0.
+    /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,
-    /// `peak-perf`, in TFLOPS; 0 if absent.
+    /// `peak-perf`, in TFLOPS, or 0 if absent.
     pub peak: f64,
     /// True if the roofline determines the durations of compute nodes, false if they keep recorded
     /// durations.

@@ -156,7 +156,7 @@ impl<'d> ConfigTable<'d> {
         }
     }
 
-    /// Returns the entry `name`, if it exists.
+    /// Returns the entry `name`, or `None`.
     pub fn get(&self, name: &str) -> Option<ConfigField<'d>> {
         let (key, value) = self.entries.get_key_value(name)?;
         Some(self.field(key, value))

@@ -52,7 +52,8 @@ impl Dtype {
         }
     }
 
-    /// Parses a format's name in chakram's or PyTorch's spelling; `None` for any other text.
+    /// Parses a format's name in chakram's or PyTorch's spelling. Returns `None` for any other
+    /// text.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {
             return Some(*dtype);

@@ -39,7 +39,7 @@ impl StopToken {
         self.0.is_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the interruption that ended the task, if any.
+    /// Returns the interruption that ended the task, or `None`.
     pub fn interruption(&self) -> Option<&Interruption> {
         self.0.found.get()
     }

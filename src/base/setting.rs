@@ -191,7 +191,7 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values, with their words in files and their meanings.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns the value's word; empty for a value that only the absence of the setting selects.
+    /// Returns the value's word (empty for a value that only the absence of the setting selects).
     fn word(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)

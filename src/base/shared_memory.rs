@@ -7,7 +7,7 @@ use crate::units::Bytes;
 pub struct SharedMemory {
     /// Bytes of all these NPUs together.
     pub capacity: Bytes,
-    /// Number of NPUs that share it; at least 1.
+    /// Number of NPUs that share it, at least 1.
     pub npus: u32,
 }
 

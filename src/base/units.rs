@@ -260,7 +260,7 @@ impl Frequency {
 pub struct BufferShare {
     /// Bytes of the whole buffer.
     pub bytes: u64,
-    /// Number of equal parts into which the buffer is divided; at least 1.
+    /// Number of equal parts into which the buffer is divided, at least 1.
     pub parts: u64,
 }
 

@@ -92,7 +92,8 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns the commands whose messages name the flag of `setting`; empty if every command has the flag.
+    /// Returns the commands whose messages name the flag of `setting` (empty if every command has the
+    /// flag).
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

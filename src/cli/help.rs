@@ -28,7 +28,7 @@ pub enum HelpLength {
     Long,
 }
 
-/// Returns the length of the help that `arguments` request; `None` if they request no help.
+/// Returns the length of the help that `arguments` request, or `None` if they request no help.
 pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     let words = arguments.iter().skip(1).take_while(|word| *word != "--");
     let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));

@@ -275,7 +275,7 @@ impl InspectArgs {
         words
     }
 
-    /// Formats the filter as text, without the ranks; empty without a filter.
+    /// Formats the filter as text, without the ranks (empty without a filter).
     fn filter_words(&self) -> String {
         let options = self
             .filter_options()

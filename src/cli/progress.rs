@@ -122,7 +122,8 @@ impl Progress {
         self.done.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Returns an observer that counts completed nodes of a replay; `None` if progress is not shown.
+    /// Returns an observer that counts completed nodes of a replay, or `None` if progress is not
+    /// shown.
     pub fn observer(&self) -> Option<NodeCounter<'_>> {
         self.is_shown().then_some(NodeCounter(self))
     }

@@ -105,7 +105,8 @@ fn advise_on_address(word: &OsStr) -> Option<String> {
 /// Memory in bytes that recognition may need: several times the size of the part of a file that it reads.
 const NEEDED: u64 = 32 << 20;
 
-/// Returns the kind of `path` and the command that reads it; `None` if the kind is unknown or `readable`.
+/// Returns the kind of `path` and the command that reads it, or `None` if the kind is unknown or
+/// `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     let word = shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim

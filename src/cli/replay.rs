@@ -278,8 +278,8 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Describes the changes of `job` and its machine, with the makespan before these changes; `None` if there are no
-/// changes.
+/// Describes the changes of `job` and its machine, with the makespan before these changes. Returns `None` if
+/// there are no changes.
 fn edit_report(
     job: &Job,
     unedited: Option<&Job>,
@@ -329,8 +329,8 @@ fn completed_interval(
     Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
-/// Loads `job` without its edits; `None` if it has no edits, lacks ranks, or was read from a pipe, which can be read
-/// only once.
+/// Loads `job` without its edits. Returns `None` if it has no edits, lacks ranks, or was read from a pipe, which can
+/// be read only once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,

@@ -261,7 +261,8 @@ fn seed_without_effect(
     Ok(is_same.then(|| without_effect("--seed", "this run uses no random numbers")))
 }
 
-/// Returns why `--requests` and `--rate` have no effect on the run of `report`; empty if both have an effect.
+/// Returns why `--requests` and `--rate` have no effect on the run of `report` (empty if both have an
+/// effect).
 fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
     let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));

@@ -72,7 +72,7 @@ impl Agenda {
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         debug_assert!(at >= self.last, "time runs forward");
-        // Bucket of the highest differing bit; 0 when the instants are equal.
+        // Bucket of the highest differing bit, or 0 when the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
         self.buckets[bucket].push((at, event));
         if bucket > 0 {
@@ -170,8 +170,8 @@ impl Agenda {
         Some((event, detail))
     }
 
-    /// Returns the instant of the next events; `None` if nothing is pending. Afterwards only events from this instant
-    /// on can be added.
+    /// Returns the instant of the next events, or `None` if nothing is pending. Afterwards only events from this
+    /// instant on can be added.
     #[inline]
     pub fn next_time(&mut self) -> Option<Time> {
         if self.buckets[0].is_empty() {

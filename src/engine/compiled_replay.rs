@@ -301,7 +301,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
-    /// The common number of a send and its receive; `None` if the other end has no trace.
+    /// The common number of a send and its receive. Returns `None` if the other end has no trace.
     pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let message = self.workload().graph(of).message_index(node);

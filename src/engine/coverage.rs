@@ -15,7 +15,7 @@ pub struct PricingCoverage {
     pub fell_back_time: u128,
     /// Kernels that kept their recorded duration, because they were recorded on another vendor's NPU.
     pub kept: u64,
-    /// Total duration of the kernels in `kept`, in picoseconds; part of `recorded_time`.
+    /// Total duration of the kernels in `kept`, in picoseconds, a part of `recorded_time`.
     pub kept_time: u128,
     /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
     pub carried: bool,
@@ -41,7 +41,7 @@ pub struct PricingCoverage {
     pub roofline_time: u128,
     /// Number of kernels with times from loop nests; included in `priced`.
     pub mapped: u64,
-    /// Total duration of the kernels in `mapped`, in picoseconds; part of `roofline_time`.
+    /// Total duration of the kernels in `mapped`, in picoseconds, a part of `roofline_time`.
     pub mapped_time: u128,
     /// Total energy of the kernels in `mapped`, in picojoules.
     pub mapped_energy: f64,
@@ -103,7 +103,8 @@ impl PricingCoverage {
         self.sharing += other.sharing;
     }
 
-    /// Returns the fraction of kernel time that is not from loop nests; 0 if there are no kernels.
+    /// Returns the fraction of kernel time that is not from loop nests, or 0 if there are no
+    /// kernels.
     pub fn unmapped_share(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);

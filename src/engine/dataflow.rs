@@ -71,7 +71,7 @@ impl RunningInstance<'_> {
         self.shared.prices[node.index()]
     }
 
-    /// Returns the lane that a node occupies, if any.
+    /// Returns the lane that a node occupies, or `None`.
     #[inline]
     pub fn lane(&self, node: NodeIndex) -> Option<u32> {
         match self.shared.lanes[self.graph.lane(node) as usize] {
@@ -257,7 +257,7 @@ impl<'a> Dataflow<'a> {
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
-    /// Returns the number that a message of an instance shares with its partner; [`NONE`] if the
+    /// Returns the number that a message of an instance shares with its partner, or [`NONE`] if the
     /// partner has no trace.
     #[inline]
     pub fn pair(&self, instance: InstanceIndex, message: usize) -> u32 {

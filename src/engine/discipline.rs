@@ -29,7 +29,7 @@ pub trait Discipline: Sized {
     /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
-    /// True if collectives and messages are matched in the order of issue; false if they are
+    /// True if collectives and messages are matched in the order of issue, and false if they are
     /// matched before the run, in program order.
     const MATCHES_AS_ISSUED: bool;
 

@@ -75,7 +75,7 @@ pub struct Stuck {
     pub waiting: Vec<WaitingNode>,
     /// Number of waiting nodes that are not in `waiting`.
     pub unnamed: u64,
-    /// Dependency cycle, in which each node waits for the next; empty if there is none.
+    /// Dependency cycle, in which each node waits for the next (empty if there is none).
     pub cycle: Vec<NodeRef>,
 }
 

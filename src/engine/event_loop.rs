@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 /// Components whose events are handled round by round: a whole replay, or a single collective.
 pub(super) trait LoopComponents {
-    /// Returns the instant of the next round; `None` if no event is pending or the components
+    /// Returns the instant of the next round, or `None` if no event is pending or the components
     /// decide to end.
     fn next(&mut self) -> Option<Time>;
 

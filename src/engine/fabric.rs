@@ -106,7 +106,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Returns the run with the lowest index that has reserved a link which bytes between `ends`
-    /// would use at `now`, if any.
+    /// would use at `now`, or `None`.
     #[inline]
     pub fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network.reservations()?.reservation(now, ends)

@@ -18,7 +18,7 @@ pub use timed::TimedLaunches;
 /// immediately, before the next notification. Feeds are notified in the order in which the run
 /// received them.
 pub trait Feed {
-    /// Returns the instant at which the feed wants to be woken next; `None` for never. Called
+    /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called
     /// before the run and after each notification below. A past instant means now, so a feed must
     /// eventually return a later instant.
     fn wake_at(&self) -> Option<Time>;

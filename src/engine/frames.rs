@@ -38,7 +38,7 @@ pub(super) struct Launches<'a> {
     free: Vec<Vec<u32>>,
     /// Offsets of each program in the numbering over all programs.
     numbers: Vec<LaunchNumbers>,
-    /// First lane of each NPU for each feed; [`NONE`] before the feed's first launch on the NPU.
+    /// First lane of each NPU for each feed, or [`NONE`] before the feed's first launch on the NPU.
     /// Used only if there may be several launches.
     lanes_of: Vec<Vec<u32>>,
     /// Maximum number of lanes of an NPU.

@@ -115,7 +115,8 @@ pub(super) fn launched(
     }
 }
 
-/// Returns `workload` with launches by `host` in every graph without host work; `None` if there is no such graph.
+/// Returns `workload` with launches by `host` in every graph without host work, or `None` if there is no such
+/// graph.
 fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {
@@ -129,7 +130,7 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     })
 }
 
-/// Returns the host launch that `node` needs; `None` if it needs none.
+/// Returns the host launch that `node` needs, or `None` if it needs none.
 fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);

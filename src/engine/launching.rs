@@ -184,7 +184,7 @@ struct LaunchParts<'x, 'a> {
 }
 
 impl<'a> LaunchParts<'_, 'a> {
-    /// Begins a launch and returns its record for observers; `None` if it was rejected.
+    /// Begins a launch and returns its record for observers. Returns `None` if it was rejected.
     fn begin(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
         let (program, record) = match self.launches.number(now, feed, &launch) {
             Ok(numbered) => numbered,

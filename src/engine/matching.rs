@@ -152,8 +152,8 @@ fn change_calls(
     }
 }
 
-/// Returns the longest recorded transfer among the members of a call of unknown size; `None` if the first member states
-/// the size.
+/// Returns the longest recorded transfer among the members of a call of unknown size, or `None` if the first member
+/// states the size.
 fn recorded_transfer(
     workload: &Workload,
     members: &[MemberCalls<'_>],
@@ -193,7 +193,7 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
-/// Returns the root that the call names; by default the first member.
+/// Returns the root that the call names, by default the first member.
 fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],

@@ -29,8 +29,8 @@ struct MessageState {
     delivered: bool,
     /// Set when the send has been issued. Used only for messages over the network.
     sent: bool,
-    /// Node index of the waiting half, plus one; zero if none waits. The waiting half is the receive, or, with recorded
-    /// durations, the send or the receive.
+    /// Node index of the waiting half, plus one, or zero if none waits. The waiting half is the receive, or, with
+    /// recorded durations, the send or the receive.
     posted: u32,
     /// Instance of the waiting half.
     waiter: InstanceIndex,

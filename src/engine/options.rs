@@ -31,7 +31,7 @@ pub struct ReplayOptions {
     pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank. By default, rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
-    /// Network model; by default the machine's. Has an effect only with [`CommTiming::Model`].
+    /// Network model, by default the machine's. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
     /// Source of the times of uncontended collectives, by default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,

@@ -49,7 +49,7 @@ pub(super) struct CallPlan {
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
-    /// Name of the group in the traces; `None` if they do not name it.
+    /// Name of the group in the traces, or `None` if they do not name it.
     pub name: Option<String>,
     /// Mask of the participating dimensions, if not all.
     pub dimensions: Option<u32>,
@@ -118,7 +118,7 @@ pub(super) struct InstancePlan {
     /// Sequence of each call within its group, if it differs from the graph's, because two slots are bound to the same
     /// group.
     pub sequences: Option<Vec<u32>>,
-    /// Match of each message of the graph; [`NONE`] if the other end has no trace.
+    /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
 }
 
@@ -189,7 +189,7 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// For a job of one rank, the entry of `shared` for each NPU class; [`NONE`] for classes on
+    /// For a job of one rank, the entry of `shared` for each NPU class, or [`NONE`] for classes on
     /// which some kernel has no known duration. Empty for all other jobs.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,

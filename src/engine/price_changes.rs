@@ -232,8 +232,8 @@ impl PriceChanges {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes give this rank durations that differ from other ranks';
-    /// otherwise `None`.
+    /// Returns `rank` if the changes give this rank durations that differ from other ranks', or
+    /// `None` otherwise.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)

@@ -345,7 +345,7 @@ impl StuckDiagnosis<'_, '_> {
         named.map(|(_, &vertex)| self.reference(vertex)).collect()
     }
 
-    /// Returns whether a member of a collective has arrived; `None` if no member has.
+    /// Returns whether a member of a collective has arrived, or `None` if no member has.
     fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
         let run = self.groups[group].run(sequence)?;
         Some(self.runs[run].nodes()[member.index()] != NONE)

@@ -96,7 +96,7 @@ struct TileGroup {
     origin: u32,
     /// Number of ready collectives that wait for all members before they queue for their lanes.
     parked: u32,
-    /// Members in ascending order; empty after the group was split.
+    /// Members in ascending order (empty after the group was split).
     members: Vec<InstanceIndex>,
     open: Vec<OpenNode>,
     /// Nodes for which one event of the leader ends all members.
@@ -109,7 +109,7 @@ struct GroupOrigin {
     /// Number of groups and single instances into which it is now split.
     parts: u32,
     /// By lane of the NPU, whether a collective that waits for all members shares the lane with
-    /// other nodes; empty if no lane is shared.
+    /// other nodes (empty if no lane is shared).
     shared_lanes: Vec<bool>,
 }
 

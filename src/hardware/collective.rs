@@ -216,11 +216,11 @@ pub fn decompose(
 /// A member's position in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinePosition {
-    /// Number of members of the line; at least 2.
+    /// Number of members of the line, at least 2.
     pub size: u32,
     /// Index of this member in the line.
     pub index: u32,
-    /// The root's index in the line; 0 without a root.
+    /// The root's index in the line, or 0 without a root.
     pub root: u32,
     /// Position of this member in the extent; used only by algorithms that differ between lines.
     pub position: u32,

@@ -146,23 +146,23 @@ impl Default for RooflineEfficiency {
 /// Properties of a kernel from its trace, from which models compute its duration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelProfile<'a> {
-    /// Name; empty when unknown.
+    /// Name (empty when unknown).
     pub name: &'a str,
-    /// Captured duration; zero when unknown.
+    /// Captured duration, or zero when unknown.
     pub recorded: Span,
     /// True if the trace is a capture that timed every kernel; then a duration of zero is known,
     /// not missing.
     pub captured: bool,
-    /// Operations; zero when unknown.
+    /// Operations, or zero when unknown.
     pub flops: u64,
     /// True if arithmetic dominates the kernel's time but the number of operations is unknown. In
     /// this case, the kernel's bytes give only a lower bound of its duration.
     pub flops_unknown: bool,
-    /// Bytes read and written; zero when unknown.
+    /// Bytes read and written, or zero when unknown.
     pub bytes: u64,
-    /// The number format of the kernel's arithmetic, if known.
+    /// The number format of the kernel's arithmetic, or `None` if unknown.
     pub dtype: Option<Dtype>,
-    /// Class and shape, if known.
+    /// Class and shape, or `None` if unknown.
     pub shape: Option<KernelShape>,
 }
 
@@ -197,8 +197,8 @@ pub enum KernelTiming {
     BytesAlone(Span),
     /// Nothing is known about this kernel, so it takes no time.
     Unknown,
-    /// The kernel has FLOPs but no recorded duration, and the class has no peak for its format; `None` if the trace
-    /// states no format. The duration is unknown and counts as zero.
+    /// The kernel has FLOPs but no recorded duration, and the class has no peak for its format, or `None` if the
+    /// trace states no format. The duration is unknown and counts as zero.
     NoPeak(Option<Dtype>),
 }
 
@@ -264,7 +264,7 @@ impl ComputeModel {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)
     }
 
-    /// Returns the same model with roofline durations at `efficiency`; `None` if the efficiency
+    /// Returns the same model with roofline durations at `efficiency`, or `None` if the efficiency
     /// would have no effect.
     pub fn at(self, efficiency: RooflineEfficiency) -> Option<Self> {
         match self {

@@ -11,7 +11,7 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 pub struct GroupPhase {
     /// The machine's dimension whose algorithm the phase uses.
     pub dimension: usize,
-    /// Number of members along the phase; at least 2.
+    /// Number of members along the phase, at least 2.
     pub size: u32,
     /// Distance in positions between neighbours of a line.
     pub stride: u32,

@@ -57,15 +57,16 @@ pub struct NpuClass {
     pub name: String,
     /// Dense peak rates by number format.
     pub peaks: PeakRates,
-    /// Curves of measured kernels; empty if none were measured.
+    /// Curves of measured kernels (empty if none were measured).
     pub curves: KernelCurves,
-    /// The memory of one NPU; `None` if the machine does not describe its NPUs, which then have no peaks either.
+    /// The memory of one NPU, or `None` if the machine does not describe its NPUs, which then have no peaks
+    /// either.
     pub memory: Option<LocalMemory>,
-    /// Lanes of the NPU that can run at the same time; at least 1.
+    /// Lanes of the NPU that can run at the same time, at least 1.
     pub lanes: u32,
-    /// Lanes of the NPU's share of the host that can run at the same time; at least 1.
+    /// Lanes of the NPU's share of the host that can run at the same time, at least 1.
     pub host_lanes: u32,
-    /// Factor on the duration of each kernel, under every compute model; at least 1.
+    /// Factor on the duration of each kernel, under every compute model, at least 1.
     pub slowdown: f64,
 }
 
@@ -83,12 +84,13 @@ impl NpuClass {
         }
     }
 
-    /// Returns the bandwidth of the NPU's memory, if known.
+    /// Returns the bandwidth of the NPU's memory, or `None` if unknown.
     pub fn memory_bandwidth(&self) -> Option<Bandwidth> {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Returns the class as one on which kernels were recorded; `None` if its memory bandwidth is unknown.
+    /// Returns the class as one on which kernels were recorded, or `None` if its memory bandwidth is
+    /// unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).made_by(maker_of(&self.name)))
@@ -237,8 +239,8 @@ impl Machine {
             .expect("an algorithm for the dimension, lanes and memory")
     }
 
-    /// Returns the same machine with another algorithm along a dimension; `None` if the machine has
-    /// no such dimension.
+    /// Returns the same machine with another algorithm along a dimension, or `None` if the machine
+    /// has no such dimension.
     pub fn with_algorithm(mut self, dimension: usize, algorithm: AlgorithmChoice) -> Option<Self> {
         *self.algorithms.get_mut(dimension)? = algorithm;
         Some(self)
@@ -260,7 +262,7 @@ impl Machine {
         &self.name
     }
 
-    /// One-line description of the machine; may be empty.
+    /// One-line description of the machine (possibly empty).
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -271,7 +273,7 @@ impl Machine {
         self.relative_of.as_deref()
     }
 
-    /// Returns the price of one NPU for an hour, in dollars, if known.
+    /// Returns the price of one NPU for an hour, in dollars, or `None` if unknown.
     pub fn price_per_npu_hour(&self) -> Option<f64> {
         self.price_per_npu_hour
     }
@@ -304,13 +306,14 @@ impl Machine {
         &self.algorithms
     }
 
-    /// Returns the measured collectives along each dimension, innermost first; empty if none were measured.
+    /// Returns the measured collectives along each dimension, innermost first (empty if none were
+    /// measured).
     pub fn collective_curves(&self) -> &[Vec<CollectiveCurve>] {
         &self.collective_curves
     }
 
-    /// Returns the protocols of the collective library along each dimension, innermost first; empty if none are
-    /// described.
+    /// Returns the protocols of the collective library along each dimension, innermost first (empty if none are
+    /// described).
     pub fn collective_protocols(&self) -> &[Vec<CollectiveProtocol>] {
         &self.collective_protocols
     }
@@ -325,7 +328,7 @@ impl Machine {
         self.scalable
     }
 
-    /// Returns the dimension of which large jobs use only a part, if there is one.
+    /// Returns the dimension of which large jobs use only a part, or `None`.
     pub fn rank_domain(&self) -> Option<&RankDomain> {
         self.rank_domain.as_ref()
     }
@@ -365,7 +368,7 @@ impl Machine {
         self.rank_domain.as_ref().map_or(npus, most)
     }
 
-    /// Returns the classes of NPUs in the order of the file; at least one.
+    /// Returns the classes of NPUs in the order of the file, at least one.
     pub fn classes(&self) -> &[NpuClass] {
         &self.classes
     }
@@ -397,8 +400,8 @@ impl Machine {
         self.remote.as_ref()?.shared(self.topology.npus())
     }
 
-    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::ports`]; `None` without ports, and if
-    /// no route leads to one.
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::ports`], or `None` without ports, and
+    /// if no route leads to one.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest(npu, &self.topology),
@@ -450,7 +453,7 @@ impl Machine {
         self.host.as_ref()
     }
 
-    /// Returns the remote memory that loads and stores use if they name no memory, if there is one.
+    /// Returns the remote memory that loads and stores use if they name no memory, or `None`.
     pub fn remote(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
     }
@@ -474,7 +477,7 @@ impl Machine {
             })
     }
 
-    /// Returns the index of the memory called `name` in [`Self::named_memories`], if there is one.
+    /// Returns the index of the memory called `name` in [`Self::named_memories`], or `None`.
     pub fn named_memory(&self, name: &str) -> Option<usize> {
         let mut memories = self.named_memories.iter();
         memories.position(|memory| memory.name == name)

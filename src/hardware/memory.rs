@@ -73,7 +73,7 @@ pub struct AccessEnd {
 /// A level of identical switches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SwitchLevel {
-    /// Number of NPUs, or of switches of the level below, that one switch connects; at least 1.
+    /// Number of NPUs, or of switches of the level below, that one switch connects, at least 1.
     pub fan_in: u32,
     /// Bytes per second of a switch's link to the next level.
     #[serde(rename = "bandwidth_bytes_per_s")]
@@ -87,7 +87,7 @@ pub struct LocalMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte, if it is known; loads and stores need it.
     pub latency: Option<Span>,
-    /// Capacity, if known. A load or store of more bytes is an error.
+    /// Capacity, or `None` if unknown. A load or store of more bytes is an error.
     pub capacity: Option<Bytes>,
 }
 
@@ -98,7 +98,7 @@ pub enum MemoryAttachment {
     PerNpu,
     /// All NPUs share one channel, first come, first served.
     Pool,
-    /// Each group of that many consecutive NPUs shares one channel; at least 1.
+    /// Each group of that many consecutive NPUs shares one channel (the number is at least 1).
     PerNode(u32),
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(HierarchicalPool),
@@ -152,8 +152,8 @@ impl MemoryAttachment {
         }
     }
 
-    /// Returns the number of NPUs that share a channel on a machine of `npus` NPUs; `None` if the
-    /// attachment is not a channel.
+    /// Returns the number of NPUs that share a channel on a machine of `npus` NPUs, or `None` if
+    /// the attachment is not a channel.
     pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
         match self {
             Self::PerNpu => Some(1),
@@ -235,11 +235,11 @@ pub struct RemoteMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// Capacity, if known. A load or store of more bytes is an error.
+    /// Capacity, or `None` if unknown. A load or store of more bytes is an error.
     pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
-    /// The network ports through which the memory's bytes pass, if any. The bandwidth of these
+    /// The network ports through which the memory's bytes pass, or `None`. The bandwidth of these
     /// ports must equal the bandwidth of the NPUs' ports in the design.
     pub through: Option<NetworkAttachment>,
 }
@@ -270,7 +270,7 @@ impl RemoteMemory {
         })
     }
 
-    /// Returns the NPUs at which the memory has ports; empty for other attachments.
+    /// Returns the NPUs at which the memory has ports (empty for other attachments).
     pub fn ports(&self) -> &[Npu] {
         match &self.attachment {
             MemoryAttachment::Ports(ports) => ports.npus(),
@@ -278,8 +278,8 @@ impl RemoteMemory {
         }
     }
 
-    /// Returns the memory's endpoints of the network: one per port, or one beyond a dimension;
-    /// empty if the memory is not attached to the network.
+    /// Returns the memory's endpoints of the network: one per port, or one beyond a dimension
+    /// (empty if the memory is not attached to the network).
     pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),
@@ -305,7 +305,7 @@ impl RemoteMemory {
     }
 
     /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs, if
-    /// accesses share ports with messages; `None` otherwise.
+    /// accesses share ports with messages, or `None` otherwise.
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {

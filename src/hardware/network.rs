@@ -254,7 +254,8 @@ pub trait LinkReservations {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
-    /// Returns the lowest reservation that bytes between `ends` would touch if sent `now`, if any.
+    /// Returns the lowest reservation that bytes between `ends` would touch if sent `now`, or
+    /// `None`.
     fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
@@ -333,7 +334,7 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the uncontended time of a message; `None` if the model does not know it. Unless
+    /// Returns the uncontended time of a message, or `None` if the model does not know it. Unless
     /// [`Self::SHARED`], other messages of the same operation never delay the message either.
     fn uncontended(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None

@@ -1,4 +1,4 @@
-//! Positions of NPUs and the paths between them; independent of load and time.
+//! Positions of NPUs and the paths between them, independent of load and time.
 //!
 //! A machine's network is a stack of dimensions, innermost first. An NPU's number counts the
 //! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
@@ -76,7 +76,8 @@ impl DimensionShape {
 }
 
 impl DimensionShape {
-    /// Returns true if each NPU is attached to a fabric by an exclusive port; false if it is wired to its neighbours.
+    /// Returns true if each NPU is attached to a fabric by an exclusive port, or false if it is wired to its
+    /// neighbours.
     #[inline]
     pub fn has_ports(self) -> bool {
         match self {
@@ -124,7 +125,7 @@ pub struct TopologyDimension {
     pub name: String,
     /// Wiring between the dimension's NPUs.
     pub shape: DimensionShape,
-    /// Number of NPUs along the dimension; at least 1.
+    /// Number of NPUs along the dimension, at least 1.
     pub size: u32,
     /// Bandwidth of one NPU into the dimension over all its links together, in each direction.
     pub bandwidth: Bandwidth,

@@ -48,7 +48,7 @@ pub struct GivenSetting<'a> {
     pub key: String,
     /// Value of the setting.
     pub value: String,
-    /// The corresponding option, if there is one.
+    /// The corresponding option, or `None`.
     pub option: Option<SettingKey>,
     /// Creates the run without the setting; returns `None` if a run needs the setting.
     pub without: Box<dyn Fn() -> Option<RunWithout<'a>> + Sync + 'a>,

@@ -24,13 +24,13 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     }
 }
 
-/// Returns the smallest total memory of an NPU in bytes; `None` if a class has unknown memory.
+/// Returns the smallest total memory of an NPU in bytes, or `None` if a class has unknown memory.
 pub fn least_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
     least_known(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
-/// Returns the minimum of `all`; `None` if any value is unknown.
+/// Returns the minimum of `all`, or `None` if any value is unknown.
 fn least_known(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

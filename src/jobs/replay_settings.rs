@@ -31,11 +31,11 @@ pub use words::{parse_edits, parse_npus};
 pub struct ReplayOption {
     /// Key of the option; the command line uses the key as a flag.
     pub key: SettingKey,
-    /// Name of the option's value in help; empty for switches.
+    /// Name of the option's value in help (empty for switches).
     pub value: &'static str,
     /// Help text; keys of other options are in braces.
     pub help: &'static str,
-    /// Word of the default value; empty if the option has no default value.
+    /// Word of the default value (empty if the option has no default value).
     pub default: &'static str,
     /// Whether short help omits the option.
     pub is_rare: bool,

@@ -91,7 +91,8 @@ struct ScaledKey {
     makespan: Span,
 }
 
-/// Returns the row of a machine key; `None` if the key has no effect. `end` replays with about a factor on the key's time.
+/// Returns the row of a machine key, or `None` if the key has no effect. `end` replays with about a factor on the key's
+/// time.
 fn rate_row(
     path: &str,
     makespan: Span,

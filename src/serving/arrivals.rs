@@ -17,7 +17,7 @@ pub struct RequestArrival {
     pub at: Time,
     /// Index of the model.
     pub model: u32,
-    /// Tokens of the prompt and of the answer; 0 if none are stated.
+    /// Tokens of the prompt and of the answer, or 0 if none are stated.
     pub tokens: [u32; 2],
 }
 
@@ -77,7 +77,7 @@ impl<'s> ArrivalSource<'s> {
         })
     }
 
-    /// Returns the next arrival; `None` after the last.
+    /// Returns the next arrival, or `None` after the last.
     pub fn next(&mut self) -> Result<Option<RequestArrival>, ServeError> {
         let stop = &self.scenario.stop;
         if stop.requests.is_some_and(|most| self.count >= most) {

@@ -41,7 +41,7 @@ pub struct DealtJob {
 }
 
 impl CoreArray {
-    /// Creates `cores` free cores; at least one.
+    /// Creates `cores` free cores, at least one.
     pub fn new(cores: u64) -> Self {
         let all = CoreRun {
             first: 0,

@@ -75,7 +75,7 @@ pub enum ServeError {
     ModelForScenario {
         /// The requested name.
         name: String,
-        /// The preset itself, or the preset with the same family and size, if there is one.
+        /// The preset itself, or the preset with the same family and size, or `None`.
         closest: Option<String>,
         /// True if the given name is a preset.
         is_preset: bool,

@@ -85,7 +85,7 @@ pub struct JobLowering {
     pub heads: bool,
     /// Operators that run in parallel.
     pub branches: JobBranches,
-    /// Minimum vector length to which shorter vectors are merged; 0 for no merging.
+    /// Minimum vector length to which shorter vectors are merged, or 0 for no merging.
     pub merge: u64,
     /// True if looking up a row of a table is a product with a one-hot vector, as in published counts.
     pub tables: bool,

@@ -28,7 +28,7 @@ pub struct CompletedRequest {
     pub together: u32,
     /// Index of the last processor that served the request.
     pub processor: u32,
-    /// Tokens of the prompt and of the answer; 0 if none are stated.
+    /// Tokens of the prompt and of the answer, or 0 if none are stated.
     pub tokens: [u32; 2],
 }
 

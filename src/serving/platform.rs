@@ -31,11 +31,11 @@ const MOST_CORES: u32 = 1 << 27;
 pub struct Platform {
     /// Name in reports.
     pub name: String,
-    /// One-line description of the platform; may be empty.
+    /// One-line description of the platform (possibly empty).
     pub description: String,
     /// Publication or measurement from which the numbers are taken.
     pub source: String,
-    /// Cores with their clock; `None` if only measured latencies are known.
+    /// Cores with their clock, or `None` if only measured latencies are known.
     pub cores: Option<CoreClock>,
     datapath: Span,
     datapath_per_layer: Span,
@@ -129,7 +129,7 @@ fn path_beside(name: &str, file: &str) -> String {
     }
 }
 
-/// Parses the duration at `key`; zero if absent.
+/// Parses the duration at `key`. Returns zero if absent.
 fn parse_span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
     table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
 }

@@ -69,7 +69,7 @@ impl<'s> PreparedScenario<'s> {
         })
     }
 
-    /// Returns the long-run fraction of the processors' time that requests need; `None` if
+    /// Returns the long-run fraction of the processors' time that requests need, or `None` if
     /// completions determine the arrivals, or if arrivals state the work of each request. For a
     /// file, `measured` is its arrivals per second.
     pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
@@ -469,7 +469,7 @@ impl<'s> PreparedModel<'s> {
             .map_or(Span::ZERO, |trace| trace.latency)
     }
 
-    /// Returns the multiplications of a request, if known.
+    /// Returns the multiplications of a request, or `None` if unknown.
     pub fn multiplications(&self) -> Option<u64> {
         self.vectors().map(JobGraph::multiplications)
     }

@@ -23,7 +23,7 @@ pub struct RowRecorder {
 /// Records of a run.
 pub struct ServeRecorder<'s> {
     pub prepared: &'s PreparedScenario<'s>,
-    /// Limit on serve times for all models; `None` if each model's deadline applies.
+    /// Limit on serve times for all models, or `None` if each model's deadline applies.
     pub slo: Option<Span>,
     /// Rows of models in order, then of classes, then of all requests.
     pub rows: Vec<RowRecorder>,

@@ -32,7 +32,7 @@ pub struct ServeReport {
     pub stop: String,
     /// Number of initial requests that are not counted.
     pub warmup: u64,
-    /// Limit on serve times for the goodput; `None` if the deadlines of models apply.
+    /// Limit on serve times for the goodput, or `None` if the deadlines of models apply.
     #[serde(rename = "slo_ps")]
     pub slo: Option<Span>,
     /// The period of utilisation and levels: from 0 to the last completion.
@@ -71,7 +71,7 @@ pub struct PlatformFacts {
     pub name: String,
     /// Publication or measurement from which the platform's numbers are taken.
     pub source: String,
-    /// Number of cores, if stated.
+    /// Number of cores, or `None` if unstated.
     pub cores: Option<u32>,
     /// Multiplications of a core per second.
     pub clock_hz: Option<f64>,

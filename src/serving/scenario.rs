@@ -194,9 +194,9 @@ pub struct StopRule {
 pub struct PolicyChoice {
     /// The policy.
     pub kind: PolicyKind,
-    /// Number of requests that a processor serves at once; `None` for all.
+    /// Number of requests that a processor serves at once, or `None` for all.
     pub slots: Option<u32>,
-    /// Cost of preempting a request between two of its jobs; `None` for no preemption.
+    /// Cost of preempting a request between two of its jobs, or `None` for no preemption.
     pub preemption: Option<Span>,
 }
 
@@ -211,7 +211,7 @@ pub enum PolicyKind {
     ShortestJob,
     /// The request of the most urgent model.
     Priority {
-        /// Waiting time that counts as one priority level; `None` for no aging.
+        /// Waiting time that counts as one priority level, or `None` for no aging.
         aging: Option<Span>,
     },
     /// The request with the earliest deadline.
@@ -293,7 +293,8 @@ impl Scenario {
         build::build_scenario(&ConfigDocument::parse(text, file)?, folder)
     }
 
-    /// Returns the scenario with `rate` requests per second; `None` if its arrivals have no rate.
+    /// Returns the scenario with `rate` requests per second, or `None` if its arrivals have no
+    /// rate.
     pub fn at_rate(&self, rate: f64) -> Option<Self> {
         let rate = ArrivalRate::Requests(rate);
         let stream = match self.stream {
@@ -307,7 +308,7 @@ impl Scenario {
         })
     }
 
-    /// Returns the long-run arrivals per second; `None` if completions or a file determine them.
+    /// Returns the long-run arrivals per second, or `None` if completions or a file determine them.
     pub fn arrivals_per_second(&self) -> Option<f64> {
         let total: f64 = self.models.iter().map(|model| model.weight).sum();
         match self.stream {

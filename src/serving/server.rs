@@ -143,7 +143,8 @@ impl<'s> Server<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which something happens other than the end of a job; `None` for never.
+    /// Returns the next instant at which something happens other than the end of a job, or `None` for
+    /// never.
     pub fn due(&self) -> Option<Time> {
         if self.has_stopped() {
             return None;

@@ -17,7 +17,7 @@ pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 /// Histogram of durations: exact below 2^8 ps, otherwise accurate to one part in 2^8.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DurationSketch {
-    /// Counts by power of two; `None` if all are zero.
+    /// Counts by power of two, or `None` if all are zero.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
 }
@@ -167,7 +167,7 @@ impl DurationSamples {
         self.all.sum_ps
     }
 
-    /// Returns the mean with its interval; `None` without samples.
+    /// Returns the mean with its interval, or `None` without samples.
     pub fn mean(&self) -> Option<IntervalEstimate> {
         let count = u128::from(self.count());
         let value = (self.sum_ps() + count / 2).checked_div(count)?;
@@ -177,7 +177,7 @@ impl DurationSamples {
         })
     }
 
-    /// Returns a percentile with its interval; `None` without samples. Between two samples the
+    /// Returns a percentile with its interval, or `None` without samples. Between two samples the
     /// percentile is interpolated linearly (position (n - 1) q); with more than 65,536 samples it
     /// is accurate to one part in 256.
     pub fn percentile(&self, percent: f64) -> Option<IntervalEstimate> {
@@ -202,7 +202,7 @@ impl DurationSamples {
     }
 
     /// Returns half of the width of the 95 % interval of a value's mean over batches that are independent of one
-    /// another; `None` if there are too few of them.
+    /// another, or `None` if there are too few of them.
     fn interval_half_width(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
         let mut batches = self.batches.clone();
         let mut size = self.batch_size;

@@ -23,7 +23,7 @@ pub struct ColumnUnit {
 }
 
 impl ColumnUnit {
-    /// Returns the unit in the suffix of a column's name; `None` if the name has no unit.
+    /// Returns the unit in the suffix of a column's name, or `None` if the name has no unit.
     pub fn of(name: &str) -> Option<Self> {
         let lower = name.to_lowercase();
         let units = [
@@ -185,7 +185,8 @@ pub struct LatencyCurve {
 }
 
 impl LatencyCurve {
-    /// Creates the curve of the mean duration at each position; `None` without any measurement.
+    /// Creates the curve of the mean duration at each position. Returns `None` without any
+    /// measurement.
     pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
         measured.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut points: Vec<(f64, Span)> = Vec::new();

@@ -15,7 +15,7 @@ use chakram_trace::workload::Workload;
 /// Jobs of a request that a processor runs alone.
 #[derive(Debug)]
 pub struct UnloadedJobs {
-    /// The program; `None` if jobs form a chain, because then each job finds all cores free and
+    /// The program, or `None` if jobs form a chain, because then each job finds all cores free and
     /// times add up.
     program: Option<(Workload, Machine)>,
     count: u32,

@@ -162,14 +162,14 @@ pub struct CheckedPrediction {
     pub after_ps: u64,
     /// True if the change exceeds the threshold.
     pub moved: bool,
-    /// Causes of the change, most important first; empty if the prediction did not move.
+    /// Causes of the change, most important first (empty if the prediction did not move).
     pub causes: Vec<ReportCause>,
-    /// Mean times over NPUs by category, of the baseline and of the prediction; `None` if the
+    /// Mean times over NPUs by category, of the baseline and of the prediction, or `None` if the
     /// prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
     /// Baselines on this machine, oldest first; the last one is used for comparison.
     pub baselines: Vec<BaselineRecord>,
-    /// Distance from measured steps, if any.
+    /// Distance from measured steps, or `None`.
     pub measured: Option<MeasuredVerdict>,
 }
 

@@ -35,7 +35,8 @@ pub struct SubLayer {
     /// Indices of the sub-layers whose outputs are inputs of this sub-layer. All indices are
     /// smaller than its own index.
     pub after: Vec<u32>,
-    /// Index of the piece of each of these outputs that is an input; `None` for the whole outputs.
+    /// Index of the piece of each of these outputs that is an input, or `None` for the whole
+    /// outputs.
     pub piece: Option<u32>,
     /// Number of pieces into which the output is divided for its consumers.
     pub pieces: u32,

@@ -90,7 +90,7 @@ impl NodeKind {
 /// Lane as named by the graph: a stream or thread that runs one node at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
-    /// A host thread; `None` if the trace names none.
+    /// A host thread, or `None` if the trace names none.
     Host(Option<i64>),
     /// A stream of the NPU.
     Stream(i64),
@@ -137,9 +137,9 @@ pub struct CollectiveNode {
 pub struct CallSplits {
     /// Index of the call in [`Graph::calls`].
     pub call: u32,
-    /// Bytes sent to each member; empty if unknown.
+    /// Bytes sent to each member (empty if unknown).
     pub send: Vec<u64>,
-    /// Bytes received from each member; empty if unknown.
+    /// Bytes received from each member (empty if unknown).
     pub receive: Vec<u64>,
 }
 
@@ -295,13 +295,13 @@ impl Graph {
         &self.lanes
     }
 
-    /// Returns the node's recorded duration; zero if unknown.
+    /// Returns the node's recorded duration, or zero if unknown.
     #[inline]
     pub fn recorded(&self, node: NodeIndex) -> Span {
         self.recorded[node.index()]
     }
 
-    /// Returns the bytes that the node allocates and frees on its NPU; `None` if it changes no
+    /// Returns the bytes that the node allocates and frees on its NPU, or `None` if it changes no
     /// memory.
     #[inline]
     pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
@@ -334,13 +334,13 @@ impl Graph {
         &self.captured_on
     }
 
-    /// Returns the name that the trace gives a lane, if any.
+    /// Returns the name that the trace gives a lane, or `None`.
     pub fn lane_name(&self, lane: Lane) -> Option<&str> {
         let named = self.lane_names.iter().find(|(named, _)| *named == lane);
         named.map(|(_, name)| &name[..])
     }
 
-    /// Returns the floating-point operations of a kernel; zero if unknown.
+    /// Returns the floating-point operations of a kernel, or zero if unknown.
     #[inline]
     pub fn flops(&self, node: NodeIndex) -> u64 {
         self.flops[node.index()]
@@ -352,7 +352,7 @@ impl Graph {
         self.bytes[node.index()]
     }
 
-    /// Returns the class and shape of a kernel, if known.
+    /// Returns the class and shape of a kernel, or `None` if unknown.
     #[inline]
     pub fn kernel(&self, node: NodeIndex) -> Option<KernelShape> {
         let place = self.sparse.kernel_of.get(node).checked_sub(1)?;
@@ -387,7 +387,7 @@ impl Graph {
         !self.kernels.is_empty() && self.captured.is_none() && !kernels.any(timed)
     }
 
-    /// Returns the number format that a kernel computes in, if known.
+    /// Returns the number format that a kernel computes in, or `None` if unknown.
     pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
         let detail = self.detail[node.index()] & !FLOPS_UNKNOWN;
         match self.kinds[node.index()] {

@@ -21,7 +21,7 @@ pub struct RankInstance {
     pub release: Time,
     /// Group bound to each group slot.
     pub groups: Vec<GroupId>,
-    /// Name that the trace uses for the group of each slot; `None` for the group of all ranks.
+    /// Name that the trace uses for the group of each slot, or `None` for the group of all ranks.
     pub group_names: Vec<Option<String>>,
     /// Rank bound to each peer slot.
     pub peers: Vec<Rank>,
@@ -32,9 +32,9 @@ pub struct RankInstance {
 /// Ordered ranks of a communicator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// Declared name; `None` for the unnamed group of all ranks.
+    /// Declared name, or `None` for the unnamed group of all ranks.
     pub name: Option<String>,
-    /// Purpose of the group (such as its parallelism axis), if known.
+    /// Purpose of the group (such as its parallelism axis), or `None` if unknown.
     pub role: Option<String>,
     /// The members, each once, in the order of the declaration.
     pub members: Vec<Rank>,
@@ -266,7 +266,7 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Number of ranks of the job, if a trace states it; at least [`Self::ranks_seen`].
+    /// Number of ranks of the job, if a trace states it, at least [`Self::ranks_seen`].
     pub fn ranks_stated(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
         Some(stated.max(self.ranks_seen()))

@@ -93,7 +93,7 @@ impl GeneratedJob {
         self.0.ranks()
     }
 
-    /// The groups that nodes refer to; empty if nodes use only the world group.
+    /// The groups that nodes refer to (empty if nodes use only the world group).
     pub fn groups(&self) -> DeclaredGroups {
         self.0.groups()
     }

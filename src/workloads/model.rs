@@ -172,7 +172,7 @@ pub enum OperatorKind {
         /// Columns of a head that rotary embedding rotates. With latent vectors, all key heads share one set of such
         /// columns.
         turned: u64,
-        /// Elements of the latent vector from which a token's keys and values are computed; 0
+        /// Elements of the latent vector from which a token's keys and values are computed, or 0
         /// without a latent vector.
         latent: u64,
         /// Earlier tokens to which a token attends.

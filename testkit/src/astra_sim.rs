@@ -40,9 +40,9 @@ const MOST_EVENTS: u64 = 200_000_000;
 /// Outcome of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Completion time of each NPU in ns; `None` if it never completed.
+    /// Completion time of each NPU in ns, or `None` if it never completed.
     pub finish: Vec<Option<u64>>,
-    /// Time of each NPU in ns without compute nodes of its device; 0 if the NPU never finished.
+    /// Time of each NPU in ns without compute nodes of its device, or 0 if the NPU never finished.
     pub exposed: Vec<u64>,
     /// Number of messages sent over the network.
     pub messages: u64,

@@ -69,7 +69,7 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     holders: usize,
-    /// All tokens up to the block's last token; `None` if unknown.
+    /// All tokens up to the block's last token, or `None` if unknown.
     content: Option<Vec<Token>>,
     /// Logical time at which the block got its content.
     since: u64,

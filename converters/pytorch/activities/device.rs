@@ -411,7 +411,7 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     list
 }
 
-/// Returns the stream of a synchronization event; `None` if it covers all streams.
+/// Returns the stream of a synchronization event, or `None` if it covers all streams.
 fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);

@@ -25,7 +25,8 @@ pub(super) struct HostWait {
     pub to: i64,
     /// Call or device event waited for.
     pub source: WaitSource,
-    /// Item that contains the wait and continues after it; [`NONE`] if the next activity starts after the wait.
+    /// Host interval that contains the wait and continues after it, or [`NONE`] if the next activity starts
+    /// after the wait.
     pub into: u32,
 }
 
@@ -210,11 +211,11 @@ fn by_time(
     )
 }
 
-/// Items whose tensors are in storages that contain results of calls.
+/// Host intervals whose tensors are in storages that contain results of calls.
 pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
 
 impl ResultUses {
-    /// Finds all items that use storages that calls write.
+    /// Finds all host intervals that use storages that calls write.
     pub fn new(rank: &RankTimeline, calls: &CommCalls) -> Self {
         let mut wanted: Vec<u64> = calls
             .list
@@ -236,7 +237,8 @@ impl ResultUses {
         Self(uses)
     }
 
-    /// Returns the items that use results of `call` and start after its operator, sorted by start.
+    /// Returns the host intervals that use results of `call` and start after its operator, sorted
+    /// by start.
     pub fn of<'a>(
         &'a self,
         rank: &'a RankTimeline,

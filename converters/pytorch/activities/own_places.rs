@@ -33,21 +33,22 @@ const ALLOCATORS: &[&str] = &[
 const ROUNDING: i64 = 1_000;
 const ROUNDED_PART: i64 = 64;
 
-/// Position of an item's own work among its children.
+/// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
-    /// Time between the children around the position, start and end in ns; if `is_whole`, the whole time of the item.
+    /// Time between the children around the position, start and end in ns; if `is_whole`, the whole time of the host
+    /// interval.
     pub span: (i64, i64),
     /// Number of children before the position.
     pub before: u32,
-    /// Whether the item and its children are one piece of work.
+    /// Whether the host interval and its children are one piece of work.
     pub is_whole: bool,
-    /// Start of the piece of work that the item belongs to, if any.
+    /// Start of the piece of work that the host interval belongs to, or `None`.
     pub part_of: Option<i64>,
     children: u32,
 }
 
-/// Returns the position of each item.
+/// Returns the position of each host interval.
 pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
     let on_host = rank.devices.is_empty();
     let places = rank.items.iter().map(|item| OwnPlace {
@@ -120,14 +121,14 @@ fn is_helper(rank: &RankTimeline, item: usize) -> bool {
     rank.role(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
 }
 
-/// Returns the items of a thread, sorted by position.
+/// Returns the host intervals of a thread, sorted by position.
 pub(super) fn order_items(
     rank: &RankTimeline,
     items: std::ops::Range<u32>,
     places: &[OwnPlace],
 ) -> Vec<u32> {
     let mut order = Vec::with_capacity(items.len());
-    // Open items, each with the number of children seen so far.
+    // Open host intervals, each with the number of children seen so far.
     let mut open: Vec<(u32, u32)> = Vec::new();
     let close = |(item, seen): (u32, u32), order: &mut Vec<u32>| {
         if seen <= places[item as usize].before {

@@ -6,10 +6,10 @@ use super::host_waits::HostWait;
 use super::own_places::{self, OwnPlace};
 use super::{Activities, Activity, ActivityKind, is_work};
 
-/// Upper bounds on the ends of the activities of items.
+/// Upper bounds on the ends of the activities of host intervals.
 pub(super) struct ActivityBounds {
-    /// Latest possible end for items that launch something: the item's time after the launch belongs to the next
-    /// activity.
+    /// Latest possible end for host intervals that launch something: the interval's time after the launch
+    /// belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
@@ -38,7 +38,7 @@ impl ActivityBounds {
 /// Activities of each thread, sorted by start, without overlaps.
 pub(super) struct ThreadChains(Vec<Vec<u32>>);
 
-/// Chooses the time of each item's activity, and orders the activities of each thread.
+/// Chooses the time of each host interval's activity, and orders the activities of each thread.
 pub(super) fn build_chains(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -46,17 +46,17 @@ pub(super) fn build_chains(
     waits: &[HostWait],
     activities: &mut Activities,
 ) -> ThreadChains {
-    // Earliest start of the activity, for items that contain a wait.
+    // Earliest start of the activity, for host intervals that contain a wait.
     let mut earliest = vec![i64::MIN; rank.items.len()];
     for wait in waits.iter().filter(|wait| wait.into != NONE) {
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each item, choose a part of its own time: between the child calls around its place, the largest part
-    // without waiting.
+    // For each host interval, choose a part of its own time: between the child calls around its place, the
+    // largest part without waiting.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
-        // The item launched its work before its place.
+        // The host interval launched its work before its place.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
         _ => places[item].span,
     };
@@ -132,7 +132,7 @@ pub(super) fn build_chains(
         });
     }
     for (i, place) in place.iter_mut().enumerate() {
-        // An item without own time after its wait becomes a mark at the end of the wait.
+        // A host interval without own time after its wait becomes a mark at the end of the wait.
         if place.0 == place.1 && earliest[i] > place.0 {
             let mark = earliest[i].min(rank.items[i].end);
             *place = (mark, mark);
@@ -151,7 +151,8 @@ pub(super) fn build_chains(
         let last = &mut awaited[on as usize];
         *last = (*last).max(Some(call.done));
     }
-    // Upper bound: one activity per item, device event and call, and one per thread for its end.
+    // Upper bound: one activity per host interval, device event and call, and one per thread for
+    // its end.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
     // Each activity depends on its predecessor on the lane, and device work also on its launch.
@@ -162,8 +163,8 @@ pub(super) fn build_chains(
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
         let mut order = own_places::order_items(rank, own.items.clone(), &places);
-        // Most activities are in order already. Only items that overlap without nesting, or contain waits,
-        // move.
+        // Most activities are in order already. Only host intervals that overlap without nesting, or
+        // contain waits, move.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {

@@ -291,7 +291,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
 }
 
 /// Returns the bytes per member of an all-to-all of `bytes` in total, from the split sizes at one position or the
-/// tensor list at another; empty if all equal.
+/// tensor list at another (empty if all equal).
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -311,7 +311,8 @@ fn bytes_per_member(
     Some(each.collect())
 }
 
-/// Splits `bytes` in proportion to `sizes`, which count rows of a tensor; empty if there are no sizes.
+/// Splits `bytes` in proportion to `sizes`, which count rows of a tensor (empty if there are no
+/// sizes).
 pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     let rows = sizes
         .iter()
@@ -338,8 +339,8 @@ fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u3
 }
 
 impl CallArgs {
-    /// Returns the number of group members implied by the ratio of sizes in a collective of this kind, if
-    /// any.
+    /// Returns the number of group members implied by the ratio of sizes in a collective of this kind, or
+    /// `None`.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;

@@ -256,11 +256,12 @@ fn kernel_call(
 
 /// Operators and records around a kernel's launch.
 struct LaunchContext {
-    /// Indices of the launch's `record_param_comms` items. A kernel that carries out a batch of messages has several.
+    /// Indices of the launch's `record_param_comms` host intervals. A kernel that carries out a batch of messages has
+    /// several.
     records: Vec<u32>,
-    /// Index of the `c10d` operator's item.
+    /// Index of the `c10d` operator's host interval.
     operator: u32,
-    /// Index of the item of the library's own range, such as `nccl:all_to_all`.
+    /// Index of the host interval of the library's own range, such as `nccl:all_to_all`.
     range: u32,
 }
 
@@ -366,9 +367,11 @@ impl LaunchContext {
     }
 }
 
-/// Returns the indices of the `record_param_comms` items in `batch`, whose messages all have the one launch `launch`.
+/// Returns the indices of the `record_param_comms` host intervals in `batch`, whose messages all have the one launch
+/// `launch`.
 fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
-    // Items are sorted by thread and start, so the batch's items are between it and the launch.
+    // Host intervals are sorted by thread and start, so the batch's intervals are between it and
+    // the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
         let item = &rank.items[*i as usize];

@@ -10,19 +10,19 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use super::args;
 use std::collections::BTreeMap;
 
-/// A communication request: the items that describe the request.
+/// A communication request: the host intervals that describe the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CommRequest {
-    /// Item of `record_param_comms`, or [`NONE`].
+    /// Host interval of `record_param_comms`, or [`NONE`].
     pub record: u32,
-    /// Item of the `c10d` operator, or [`NONE`].
+    /// Host interval of the `c10d` operator, or [`NONE`].
     pub operator: u32,
 }
 
 /// Requests of a rank that a later launch carries out.
 #[derive(Debug, Default)]
 pub(super) struct DeferredRequests {
-    /// Requests by the item of the launch that carries out the requests.
+    /// Requests by the host interval of the launch that carries out the requests.
     by_launch: BTreeMap<u32, Vec<CommRequest>>,
     /// Requests without a known launch.
     pub unlaunched: Vec<CommRequest>,
@@ -35,7 +35,7 @@ impl DeferredRequests {
     }
 
     /// Finds the requests that are carried out by a launch outside the request. `communicating` has the launches of
-    /// communication kernels, by item, and whether each is outside every request.
+    /// communication kernels, by host interval, and whether each is outside every request.
     pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
@@ -81,7 +81,7 @@ impl DeferredRequests {
     }
 }
 
-/// Role of an item, determined by its name.
+/// Role of a host interval, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ItemRole {
     Other,

@@ -177,8 +177,8 @@ impl<'a> ActivityEmitter<'a> {
         writer.write(&view, causes, &extra)
     }
 
-    /// Returns the sizes that an unequal all-to-all sends to and receives from each member, as texts; empty if the
-    /// sizes are unknown, and for other operations.
+    /// Returns the sizes that an unequal all-to-all sends to and receives from each member, as texts (empty if the
+    /// sizes are unknown, and for other operations).
     fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();
@@ -207,7 +207,8 @@ impl<'a> ActivityEmitter<'a> {
         )
     }
 
-    /// Returns the step and Python call of an item, if they differ from the step and call of the enclosing item.
+    /// Returns the step and Python call of a host interval, if they differ from the step and call of the
+    /// enclosing interval.
     fn origin_attributes(
         &self,
         index: u32,

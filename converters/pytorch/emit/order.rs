@@ -59,7 +59,7 @@ fn sort_topologically(
         effects[*place as usize] = effect;
     }
     start.push(effects.len() as u32);
-    // Activities of items are numbered along each thread.
+    // Activities of host intervals are numbered along each thread.
     let key = |work: u32| (activities.submitter_of(rank, work), work);
     let mut ready: BinaryHeap<Reverse<(u32, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)

@@ -261,7 +261,8 @@ fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
 struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
 
 impl ShapeAgreement {
-    /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded no shapes.
+    /// Returns whether a node and an event have equal shapes, or `None` if Kineto recorded no
+    /// shapes.
     fn compare_event(
         &mut self,
         host: &HostTrace,

@@ -113,7 +113,7 @@ fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Returns the mean deviation between the end times of this communicator's collectives and of `other`'s, ns;
+    /// Returns the mean deviation between the end times of this communicator's collectives and of `other`'s, ns, or
     /// `None` if the collectives differ. If the clocks are `apart` (not shared), the constant offset between them is
     /// removed first.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
@@ -207,7 +207,7 @@ fn find_undeclared_members(
 }
 
 /// Returns the declared group of a communicator: the group in `fitting` whose end times are clearly nearer than the
-/// other groups' end times, if there is one.
+/// other groups' end times, or `None`.
 fn find_declared_group(
     communicator: &Communicator,
     fitting: &[u32],

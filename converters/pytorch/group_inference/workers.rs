@@ -67,8 +67,8 @@ fn pair_consecutive(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     pools
 }
 
-/// Splits threads into `groups` runs at the largest gaps between their numbers; empty if a run would have more
-/// than the two threads of a group.
+/// Splits threads into `groups` runs at the largest gaps between their numbers (empty if a run would have more
+/// than the two threads of a group).
 fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
@@ -105,7 +105,8 @@ const MOST: usize = 12;
 /// Score difference, ns, below which two assignments are indistinguishable.
 const CLEAR: i64 = 1_000;
 
-/// Returns the group of each worker thread, per rank; empty for a rank whose groups cannot be inferred.
+/// Returns the group of each worker thread, per rank (empty for a rank whose groups cannot be
+/// inferred).
 pub(super) fn assign_worker_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -144,7 +145,8 @@ pub(super) fn assign_worker_groups(
     }
 }
 
-/// Returns the groups of the threads of a rank under `choice`; `None` if `choice` does not fit the rank.
+/// Returns the groups of the threads of a rank under `choice`, or `None` if `choice` does not fit the
+/// rank.
 fn groups_of_threads(
     own: &[u32],
     pools: &WorkerPools,

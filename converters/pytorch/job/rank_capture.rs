@@ -218,7 +218,7 @@ impl RankCapture {
         })
     }
 
-    /// Returns the number of steps in the capture; 0 if unknown.
+    /// Returns the number of steps in the capture, or 0 if unknown.
     pub fn captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items

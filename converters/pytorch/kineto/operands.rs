@@ -26,7 +26,7 @@ pub(super) struct OperandTexts {
 }
 
 impl OperandTable {
-    /// Interns the inputs of an event into `texts`; `None` if the table of texts is full.
+    /// Interns the inputs of an event into `texts`. Returns `None` if the table of texts is full.
     pub fn intern(
         &mut self,
         dims: &str,

@@ -369,8 +369,8 @@ const ON_HOST: [&str; 13] = [
     "async_task_queue",
 ];
 
-/// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls;
-/// `None` for events that do no work and for all other events.
+/// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls,
+/// or `None` for events that do no work and for all other events.
 fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     /// Type prefixes of tasks that do no work.
     const NO_WORK: [&str; 6] = [

@@ -42,7 +42,8 @@ impl TrackTable {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// Returns the index of a track, and adds the track if it is new; `None` if the table is full.
+    /// Returns the index of a track, and adds the track if it is new, or `None` if the table is
+    /// full.
     pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
         let (pid, tid) = (key_text(pid), key_text(tid));
         // Consecutive events usually have the same track, so the last track is tried first.
@@ -80,7 +81,7 @@ impl TrackTable {
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
     }
 
-    /// Names a track unless it already has a name; `None` if the table is full.
+    /// Names a track unless it already has a name. Returns `None` if the table is full.
     pub fn name(
         &mut self,
         pid: Option<JsonText<'_>>,

@@ -18,11 +18,11 @@ pub(in crate::pytorch) struct OperatorArguments {
 /// An argument.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::pytorch) struct OperatorArgument {
-    /// Sizes of a tensor; empty for numbers and lists of tensors.
+    /// Sizes of a tensor (empty for numbers and lists of tensors).
     pub shape: Vec<u64>,
-    /// Total elements of a list's tensors; 0 for other arguments.
+    /// Total elements of a list's tensors, or 0 for other arguments.
     pub listed: u64,
-    /// Bytes per element; `None` if the argument is not a tensor.
+    /// Bytes per element, or `None` if the argument is not a tensor.
     pub element: Option<u64>,
     /// Whether the elements are integers, as indices are.
     pub integer: bool,
@@ -34,7 +34,7 @@ impl OperatorArgument {
         elements(&self.shape)
     }
 
-    /// Returns the bytes of a tensor; 0 for other arguments.
+    /// Returns the bytes of a tensor, or 0 for other arguments.
     pub fn bytes(&self) -> Option<u64> {
         match self.element {
             Some(size) => self.elements()?.checked_mul(size),
@@ -76,12 +76,12 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the argument at `place`, if there is one.
+    /// Returns the argument at `place`, or `None`.
     pub fn arg(&self, place: usize) -> Option<&OperatorArgument> {
         self.args.get(place)
     }
 
-    /// Returns the sizes of the tensor at `place`; empty for other arguments.
+    /// Returns the sizes of the tensor at `place` (empty for other arguments).
     pub fn shape(&self, place: usize) -> &[u64] {
         self.args.get(place).map_or(&[], |arg| &arg.shape)
     }
@@ -91,12 +91,12 @@ impl OperatorArguments {
         elements(self.outputs.first()?)
     }
 
-    /// Returns the number at `place`, if known.
+    /// Returns the number at `place`, or `None` if unknown.
     pub fn number(&self, place: usize) -> Option<i64> {
         self.values.get(place)?.parse().ok()
     }
 
-    /// Returns the flag at `place`, if known.
+    /// Returns the flag at `place`, or `None` if unknown.
     pub fn flag(&self, place: usize) -> Option<bool> {
         match &**self.values.get(place)? {
             "True" | "true" => Some(true),
@@ -105,14 +105,14 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the list of flags at `place`, if known.
+    /// Returns the list of flags at `place`, or `None` if unknown.
     pub fn flags(&self, place: usize) -> Option<Vec<bool>> {
         let text = self.values.get(place)?.to_ascii_lowercase();
         serde_json::from_str(&text).ok()
     }
 }
 
-/// Returns the product of `shape`; `None` on overflow.
+/// Returns the product of `shape`, or `None` on overflow.
 pub(super) fn elements(shape: &[u64]) -> Option<u64> {
     shape
         .iter()
@@ -123,7 +123,7 @@ fn parse_list(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Returns the sizes of a tensor; empty for a list of tensors and for a scalar.
+/// Returns the sizes of a tensor (empty for a list of tensors and for a scalar).
 fn shape_of(argument: &Value) -> Vec<u64> {
     let sizes = argument.as_array().map_or(&[][..], |list| &list[..]);
     let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();

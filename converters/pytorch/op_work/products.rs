@@ -84,7 +84,7 @@ pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<
 
 impl ProductKind {
     fn count_flops(self, operands: &OperatorArguments) -> Option<u64> {
-        // Sizes of a tensor; `None` for a number or list.
+        // Sizes of a tensor, or `None` for a number or list.
         let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
         match self {
             Self::Matrices(a, b) => {

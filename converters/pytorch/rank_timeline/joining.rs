@@ -76,8 +76,8 @@ impl RankTimeline {
         on_track
     }
 
-    /// Moves events into items, thread by thread and sorted, and communication in flight into a separate
-    /// list.
+    /// Moves events into host intervals, thread by thread and sorted, and communication in flight into a
+    /// separate list.
     fn take_host_events(
         &mut self,
         kept: Vec<u32>,
@@ -141,7 +141,7 @@ impl RankTimeline {
         }
     }
 
-    /// Finds the parent of each item.
+    /// Finds the parent of each host interval.
     fn nest_items(&mut self) {
         let mut open: Vec<u32> = Vec::new();
         let mut thread = NONE;
@@ -152,7 +152,8 @@ impl RankTimeline {
                 thread = own;
             }
             let ended = |&top: &u32| self.items[top as usize].end <= start;
-            // An item that ends when the next starts is closed, because adjacent intervals do not nest.
+            // A host interval that ends when the next starts is closed, because adjacent intervals do
+            // not nest.
             while open.last().is_some_and(ended) {
                 open.pop();
             }

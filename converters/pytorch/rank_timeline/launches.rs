@@ -182,9 +182,9 @@ fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
 
 /// Origin of a device event.
 enum LaunchKey {
-    /// Item of the call that launched the event.
+    /// Host interval of the call that launched the event.
     Call(u32),
-    /// Item of the operator that the event belongs to.
+    /// Host interval of the operator that the event belongs to.
     Operator(u32),
     /// Launched by a call outside the kept window.
     Beyond,
@@ -192,11 +192,11 @@ enum LaunchKey {
     Before,
 }
 
-/// Items, indexed by the ids that items share with device events.
+/// Host intervals, indexed by the ids that intervals share with device events.
 struct LaunchKeys {
-    /// Correlation id and item of runtime calls, sorted.
+    /// Correlation id and host interval of runtime calls, sorted.
     calls: Vec<(u64, u32)>,
-    /// External id and item of operators; built on first use.
+    /// External id and host interval of operators; built on first use.
     operators: Option<Vec<(u64, u32)>>,
     /// Correlation ids of calls outside the window.
     beyond: Vec<u64>,
@@ -252,8 +252,8 @@ impl LaunchKeys {
     }
 }
 
-/// Returns the last item with `number` that starts by `time`, or else the first item with `number`. There may be
-/// several, because numbers wrap around.
+/// Returns the last host interval with `number` that starts by `time`, or else the first interval with `number`.
+/// There may be several, because numbers wrap around.
 fn latest_with_number(
     list: &[(u64, u32)],
     number: u64,
@@ -269,8 +269,8 @@ fn latest_with_number(
     Some(found.1)
 }
 
-/// Returns the items of a category with their `number`, sorted by number and start; items without a number
-/// are left out.
+/// Returns the host intervals of a category with their `number`, sorted by number and start; intervals
+/// without a number are left out.
 fn number_items(
     items: &[HostInterval],
     events: &[KinetoEvent],

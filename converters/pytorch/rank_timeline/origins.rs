@@ -9,12 +9,13 @@ use std::cmp::Reverse;
 pub struct IntervalStacks {
     /// All calls during which an interval starts.
     pub calls: CallStacks,
-    /// Innermost call around each interval, or [`NONE`]; empty if there are no calls.
+    /// Innermost call around each interval, or [`NONE`] (empty if there are no calls).
     innermost: Vec<u32>,
 }
 
 impl IntervalStacks {
-    /// Returns the number of the innermost call around an interval, counted from 1; 0 if there is none.
+    /// Returns the number of the innermost call around an interval, counted from 1, or 0 if there is
+    /// none.
     pub fn number(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))

@@ -1,11 +1,11 @@
-//! Partitions a thread's time into segments by the innermost open item.
+//! Partitions a thread's time into segments by the innermost open host interval.
 
 use super::{HostInterval, NONE, RankTimeline};
 
-/// A segment of a thread's time, with the innermost item that is open during the segment.
+/// A segment of a thread's time, with the innermost host interval that is open during the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSegment {
-    /// Innermost open item, or [`NONE`] between items.
+    /// Innermost open host interval, or [`NONE`] between intervals.
     pub owner: u32,
     /// Start, ns.
     pub from: i64,
@@ -14,8 +14,8 @@ pub struct ThreadSegment {
 }
 
 impl RankTimeline {
-    /// Partitions the time of a thread at every start and end of an item, without gaps from the first start to
-    /// the last end.
+    /// Partitions the time of a thread at every start and end of a host interval, without gaps from the first
+    /// start to the last end.
     pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));
@@ -44,7 +44,8 @@ fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(Thr
     advance_until(&mut take, &mut open, &mut now, items, first, last);
 }
 
-/// Assigns the time from `now` to `until` to the innermost open item, and closes items that end.
+/// Assigns the time from `now` to `until` to the innermost open host interval, and closes intervals
+/// that end.
 fn advance_until(
     take: &mut impl FnMut(ThreadSegment),
     open: &mut Vec<u32>,
@@ -95,7 +96,8 @@ mod tests {
 
     #[test]
     fn every_instant_of_a_thread_belongs_to_one_item() {
-        // Item 0..10 contains 2..4 and 5..9, and 5..9 contains 6..6; then a gap and 12..13.
+        // Host interval 0..10 contains 2..4 and 5..9, and 5..9 contains 6..6; then a gap and
+        // 12..13.
         let items = [
             item(0, 10),
             item(2, 4),
@@ -119,7 +121,8 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_without_nesting_lose_no_time() {
-        // Items 0..5 and 3..8 overlap: the later item owns the overlap, which is counted once.
+        // Host intervals 0..5 and 3..8 overlap: the later interval owns the overlap, which is
+        // counted once.
         let items = [item(0, 5), item(3, 8)];
         let found = segments(&items);
         assert_eq!(found, [(0, 0, 3), (1, 3, 8)]);

@@ -152,8 +152,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after `before`, and adds the step if necessary; `None` if there are too many
-    /// steps.
+    /// Returns the step with this text after `before`, and adds the step if necessary, or `None` if there are too
+    /// many steps.
     fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,

@@ -336,8 +336,8 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Returns the offset of the first non-digit from `at` on; `None` if the text ends first, because more digits may
-/// follow.
+/// Returns the offset of the first non-digit from `at` on, or `None` if the text ends first, because more digits
+/// may follow.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {

@@ -20,9 +20,10 @@ pub struct ChangedNode {
 pub struct EdgeChange {
     /// Waiting node, by its index in each trace.
     pub node: [u32; 2],
-    /// Node that `node` waits for, by its index in each trace; `None` if no such node exists.
+    /// Node that `node` waits for, by its index in each trace, or `None` if no such node exists.
     pub on: Option<[u32; 2]>,
-    /// True for a control dependency, which only orders the two nodes; false for a data dependency.
+    /// True for a control dependency, which only orders the two nodes, and false for a data
+    /// dependency.
     pub control: bool,
     /// True if the second trace has the dependency.
     pub added: bool,

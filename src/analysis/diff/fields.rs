@@ -98,7 +98,7 @@ impl NodeField {
         }
     }
 
-    /// Returns the unit of the field's numbers, for programs; empty if there is no unit.
+    /// Returns the unit of the field's numbers, for programs (empty if there is no unit).
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",

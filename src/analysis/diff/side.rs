@@ -73,7 +73,7 @@ impl<'o> ComparedTrace<'o> {
         self.raw.nodes.len()
     }
 
-    /// Returns a node with this id, if any.
+    /// Returns a node with this id, or `None`.
     pub fn with_id(&self, id: u64) -> Option<u32> {
         let by_id = self.by_id.get_or_init(|| {
             let ids = (0..)

@@ -19,7 +19,7 @@ pub enum FieldValue {
 }
 
 impl FieldValue {
-    /// Returns the value as a number, if it is one.
+    /// Returns the value as a number, or `None`.
     pub fn amount(&self) -> Option<u64> {
         match self {
             Self::Count(count) => Some(*count),

@@ -140,7 +140,7 @@ impl TraceAnonymiser {
         format!("{prefix}{}", &hex[..16])
     }
 
-    /// Returns the replacement of a node's name; `None` if it is kept.
+    /// Returns the replacement of a node's name, or `None` if it is kept.
     pub fn name(&self, name: &str) -> Option<String> {
         let kept = name.is_empty()
             || self.public && is_public(name)

@@ -17,7 +17,7 @@ pub use text::{LeakKind, TextLeak, find, leaks};
 pub struct TextLocation {
     /// Number of the record; the metadata record is 0.
     pub record: usize,
-    /// Id of the node; `None` for the metadata record.
+    /// Id of the node, or `None` for the metadata record.
     pub node: Option<u64>,
     /// Name of the field.
     pub field: String,

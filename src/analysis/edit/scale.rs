@@ -127,7 +127,8 @@ impl JobScaling {
         self.exchanges
     }
 
-    /// Returns how a declared group scales; `None` for the group of all ranks, given by name or by an empty list.
+    /// Returns how a declared group scales, or `None` for the group of all ranks, given by name or by an empty
+    /// list.
     fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<GroupScaling>, TraceError> {
         if ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
             Ok(None)
@@ -222,8 +223,8 @@ impl JobScaling {
         }
     }
 
-    /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates;
-    /// `None` if both ends have the same coordinate along the dimension.
+    /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates,
+    /// or `None` if both ends have the same coordinate along the dimension.
     fn step(
         &self,
         rank: u32,

@@ -37,7 +37,7 @@ use layers::{BucketSizes, JobLayers};
 use program::{AttributeChange, RankProgram};
 use repeat::{PipelinePlace, PipelineStages};
 
-/// Counts of the items that an edit found and changed, for one rank or for all ranks.
+/// Counts of the nodes that an edit found and changed, for one rank or for all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct EditCounts {
     matched: u64,
@@ -130,7 +130,7 @@ fn refused(found: impl Into<String>, hint: &str) -> TraceError {
 fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
     let nodes = (items as u64).saturating_mul(times);
     let asked = format!("an edited trace with {nodes} additional nodes");
-    // Bytes per node: an item with its dependencies, its record in the trace, and the trace as a graph.
+    // Bytes per node: a node with its dependencies, its record in the trace, and the trace as a graph.
     let fits = bounds::check(asked, nodes, 1024, "a smaller number");
     fits.map_err(|error| refused(error.to_string(), "a smaller number"))
 }

@@ -66,8 +66,8 @@ fn last(
     late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
-/// Returns the critical path through `tracks`, up to the node that ends last; `None` if no node runs. If `joined`,
-/// the times of all ranks count from one start, and the path may change ranks.
+/// Returns the critical path through `tracks`, up to the node that ends last, or `None` if no node runs. If
+/// `joined`, the times of all ranks count from one start, and the path may change ranks.
 pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {

@@ -199,7 +199,7 @@ impl NodeFilter {
         *self == Self::default()
     }
 
-    /// Returns for each node of `trace` whether the node is selected; `None` if all nodes are.
+    /// Returns for each node of `trace` whether the node is selected, or `None` if all nodes are.
     pub fn select(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;

@@ -132,7 +132,7 @@ impl<'a> LaneTable<'a> {
         }
     }
 
-    /// Returns the name that the file gives to a lane, if any.
+    /// Returns the name that the file gives to a lane, or `None`.
     pub fn name(&self, lane: u32) -> Option<&str> {
         let key = match self.keys[lane as usize] {
             Lane::Host(Some(thread)) => (true, thread),

@@ -63,7 +63,7 @@ pub struct NodeNeighbourhood<'a> {
 
 impl<'a> NodeNeighbourhood<'a> {
     /// Collects the node with this id in `trace`, and the nodes within `depth` dependencies, at most `most` on each
-    /// side; `None` if no node has this id.
+    /// side. Returns `None` if no node has this id.
     pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
         let centre = trace.raw.find(id)?;
         let raw = &trace.raw;

@@ -98,7 +98,7 @@ impl PathInput {
         found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
     }
 
-    /// Returns the node whose end released `node`, if any.
+    /// Returns the node whose end released `node`, or `None`.
     pub(super) fn cause(&self, node: u32) -> Option<u32> {
         Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
     }
@@ -108,7 +108,7 @@ impl PathInput {
         self.names.get(self.name_of[node as usize])
     }
 
-    /// Returns the end of the last node; `None` if none runs.
+    /// Returns the end of the last node, or `None` if none runs.
     pub fn last_end(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }

@@ -72,7 +72,7 @@ pub(super) struct CommunicationDigest {
     /// Calls of each slot.
     pub calls_of: SlotCalls,
     pub declared: DeclaredGroups,
-    /// Waits among the calls and messages; empty if the digest is incomplete.
+    /// Waits among the calls and messages (empty if the digest is incomplete).
     pub waits: WaitEdges,
     names: NameTable,
 }

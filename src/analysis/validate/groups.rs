@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Group of ranks that execute collectives together.
 #[derive(Debug)]
 pub(super) struct BoundGroup {
-    /// Name in traces; `None` if the group is all ranks and has no name.
+    /// Name in traces, or `None` if the group is all ranks and has no name.
     pub name: Option<String>,
     /// Ranks in group order.
     pub members: Vec<u32>,
@@ -259,7 +259,7 @@ fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32])
     coordinates(rank, mask, sizes) == *known
 }
 
-/// Members of a declared group, and the declaring rank; `None` for the user's declaration.
+/// Members of a declared group, and the declaring rank, or `None` for the user's declaration.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
 /// Reports groups that ranks declare with different members although they share ranks.

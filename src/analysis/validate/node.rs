@@ -25,7 +25,7 @@ pub(super) struct NodeBrief {
 pub(super) enum ValidationRole {
     /// Empty node.
     Nothing,
-    /// Empty node that declares groups; an index into [`NotableNodes::declared`].
+    /// Empty node that declares groups, as an index into [`NotableNodes::declared`].
     Declares(u32),
     /// Plain work: kernels, host operators, loads and stores that are independent of other ranks.
     Work,
@@ -33,11 +33,12 @@ pub(super) enum ValidationRole {
     NoWork,
     /// Host operator without a duration.
     NoDuration,
-    /// Collective; an index into [`NotableNodes::parts`].
+    /// Collective, as an index into [`NotableNodes::parts`].
     Call(u32),
     /// One side of a message, as an index into [`NotableNodes::parts`].
     Message(u32),
-    /// Load that switches gather, or store that they reduce; an index into [`NotableNodes::parts`].
+    /// Load that switches gather, or store that they reduce, as an index into
+    /// [`NotableNodes::parts`].
     Access(u32),
 }
 

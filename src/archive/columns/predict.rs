@@ -43,20 +43,20 @@ impl<'v> ColumnView<'v> {
 pub enum Predictor {
     /// Zero.
     Zero = 0,
-    /// The previous value; 0 for the first value.
+    /// The previous value, or 0 for the first value.
     Previous = 1,
     /// The id of the value's record.
     Id = 2,
     /// The previous value plus the difference between the records' ids.
     PreviousById = 3,
-    /// The last value in a record with the same template; 0 for the first such value.
+    /// The last value in a record with the same template, or 0 for the first such value.
     Template = 4,
     /// The value in the same record of the base; the previous value if that record has no value.
     Base = 5,
     /// The prediction of `Base`, plus the difference between the previous value and its counterpart in the base.
     BaseShifted = 6,
-    /// The value of another column in the same record divided by 1000, rounded down; 0 if the record has no such
-    /// value.
+    /// The value of another column in the same record divided by 1000, rounded down, or 0 if the record has no
+    /// such value.
     Thousandth = 7,
     /// The sum of the values of two other columns in the same record; a missing value counts as 0.
     Sum = 8,

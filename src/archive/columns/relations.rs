@@ -66,7 +66,7 @@ fn sample_column(column: ColumnSlice<'_>, records: usize) -> Vec<u64> {
 #[derive(Debug)]
 struct PresentValues {
     all: Vec<(usize, u64)>,
-    /// A few of the nonzero values, for quick checks; empty if too few exist to be significant.
+    /// A few of the nonzero values, for quick checks (empty if too few exist to be significant).
     few: Vec<(usize, u64)>,
 }
 

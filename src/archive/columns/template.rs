@@ -52,7 +52,8 @@ struct TemplateStep {
     /// Column of the slot, if a slot follows the literal.
     column: u32,
     behind: BehindLiteral,
-    /// For a slot that ends a message: distance from the message's length byte to the slot; otherwise 0.
+    /// For a slot that ends a message: distance from the message's length byte to the slot, or 0
+    /// otherwise.
     field: u8,
 }
 

@@ -71,7 +71,8 @@ impl Archive {
         Ok(self.place_of(hash)?.is_some())
     }
 
-    /// Returns the packed size of an object in the archive, bytes; 0 if the object does not exist.
+    /// Returns the packed size of an object in the archive, bytes, or 0 if the object does not
+    /// exist.
     pub fn packed_bytes(&self, hash: &str) -> Result<u64, ArchiveError> {
         let index = self.index()?;
         let rows = self
@@ -141,7 +142,8 @@ impl Archive {
         Err(ArchiveError::broken_archive(found).in_file(&self.segments[place.0].file.path))
     }
 
-    /// Returns the number of nodes of an object that is a trace; `None` if the object is stored as plain bytes.
+    /// Returns the number of nodes of an object that is a trace, or `None` if the object is stored as plain
+    /// bytes.
     pub fn nodes(&self, hash: &str) -> Result<Option<u64>, ArchiveError> {
         let place = self.require_object(hash)?;
         let chunks = &self.index()?.indices[place.0].objects[place.1].chunks;
@@ -319,7 +321,7 @@ impl Archive {
             .clone())
     }
 
-    /// Returns the number of objects in the indices; 0 if the indices cannot be read.
+    /// Returns the number of objects in the indices, or 0 if the indices cannot be read.
     pub fn objects(&self) -> u64 {
         let counts = self.object_counts().unwrap_or_default();
         counts.into_iter().map(|count| count as u64).sum()

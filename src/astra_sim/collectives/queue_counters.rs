@@ -20,9 +20,9 @@ pub(super) struct QueueCounters {
     /// Number of queues of a level.
     queues: u32,
     dimensions: usize,
-    /// Counters by NPU and level; empty if nothing is counted.
+    /// Counters by NPU and level (empty if nothing is counted).
     levels: Vec<LevelCounters>,
-    /// Collective to which the counters belong, by NPU; empty if the counters are never reset.
+    /// Collective to which the counters belong, by NPU (empty if the counters are never reset).
     counted: Vec<Option<u32>>,
 }
 

@@ -45,7 +45,7 @@ pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
 
-/// Returns the allocated bytes; 0 if [`CountingAllocator`] is not the allocator.
+/// Returns the allocated bytes, or 0 if [`CountingAllocator`] is not the allocator.
 pub fn allocated() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }

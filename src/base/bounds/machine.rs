@@ -1,6 +1,6 @@
 //! Memory of the machine, or of the container of the process.
 
-/// Returns the smallest limit that the system reports, in bytes; `None` if it reports none.
+/// Returns the smallest limit that the system reports, in bytes, or `None` if it reports none.
 pub(super) fn memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| total(&text));
@@ -13,7 +13,8 @@ pub(super) fn memory() -> Option<u64> {
     machine.into_iter().chain(container).chain(process).min()
 }
 
-/// Parses the soft limit on the process's address space, in bytes; `None` if it is unlimited.
+/// Parses the soft limit on the process's address space, in bytes. Returns `None` if it is
+/// unlimited.
 fn address_space(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let rest = lines.find_map(|line| line.strip_prefix("Max address space"))?;

@@ -66,7 +66,7 @@ pub fn with_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
-/// Returns the value at `path` of `text` as TOML text, if it exists.
+/// Returns the value at `path` of `text` as TOML text, or `None`.
 pub fn value_at(text: &str, path: &str) -> Option<String> {
     let mut at = &Value::Table(text.parse().ok()?);
     for part in path.split('.') {
@@ -79,8 +79,8 @@ pub fn value_at(text: &str, path: &str) -> Option<String> {
     Some(at.to_string())
 }
 
-/// Returns the numbers in `text`, and the strings that begin with a number, each with its path; empty if `text` is not
-/// TOML.
+/// Returns the numbers in `text`, and the strings that begin with a number, each with its path (empty if `text` is not
+/// TOML).
 pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     fn visit(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
         let inner = |part: &str| match path {
@@ -120,13 +120,14 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
 pub struct ChangedValue {
     /// Path of the value, in the form of [`with_values`].
     pub path: String,
-    /// The value as TOML text; `None` if the edit removed it.
+    /// The value as TOML text, or `None` if the edit removed it.
     pub value: Option<String>,
     /// The edited text with only this value restored to the original.
     pub without: String,
 }
 
-/// Returns the values in which `text` differs from `original`, sorted by path; empty if one of the two is not TOML.
+/// Returns the values in which `text` differs from `original`, sorted by path (empty if one of the two is not
+/// TOML).
 ///
 /// Lists of tables are compared item by item if both have the same items (by `name`, or otherwise by index). Other
 /// lists are compared as whole values.

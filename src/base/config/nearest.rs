@@ -3,7 +3,7 @@
 use strsim::damerau_levenshtein;
 
 /// Returns the name in `all` that is most similar to `name`: by spelling, or otherwise the first
-/// name that contains `name`; `None` if no name is similar.
+/// name that contains `name`, or `None` if no name is similar.
 pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let lower: String = name.to_lowercase().chars().take(80).collect();
     let all: Vec<_> = all.into_iter().collect();

@@ -25,7 +25,8 @@ pub struct RankStatistics {
 }
 
 impl RankStatistics {
-    /// Creates the statistics of a rank that was busy for `time` with `work`; `None` if the rank did not finish.
+    /// Creates the statistics of a rank that was busy for `time` with `work`. Returns `None` if the rank did not
+    /// finish.
     pub fn new(rank: u32, time: RankBusyTime, work: RankWork) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {

@@ -27,7 +27,8 @@ pub(super) struct TileRatios {
 }
 
 impl TileRatios {
-    /// Computes the ratios of `machine`; `None` if the machine has no tiles, no edge DRAM or no fp16 peak.
+    /// Computes the ratios of `machine`. Returns `None` if the machine has no tiles, no edge DRAM or no
+    /// fp16 peak.
     pub(super) fn of_machine(machine: &Machine) -> Option<Self> {
         let topology = machine.topology();
         topology.tiles()?;

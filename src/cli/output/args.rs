@@ -81,7 +81,7 @@ pub enum ReportTableArg {
     Compare,
 }
 impl ReportTableArg {
-    /// Returns the equivalent table of a single report, if there is one.
+    /// Returns the equivalent table of a single report, or `None`.
     pub(super) fn single_table(self) -> Option<CsvTable> {
         match self {
             Self::Compare | Self::Nodes => None,

@@ -43,7 +43,7 @@ impl RunArgs {
         given.chain(edits).collect()
     }
 
-    /// Returns the run without the option `key`; `None` if another option needs the option.
+    /// Returns the run without the option `key`, or `None` if another option needs the option.
     fn run_without(
         &self,
         key: SettingKey,

@@ -40,7 +40,7 @@ impl TopologyRow {
         self.schedule.chips.len().div_ceil(self.accelerators)
     }
 
-    /// Returns the mean distance between two chips; `None` if there are no links.
+    /// Returns the mean distance between two chips, or `None` if there are no links.
     pub fn mean_distance(&self) -> Option<f64> {
         let links = self.links.as_ref()?;
         Some(links.summary().mean_distance)

@@ -110,7 +110,8 @@ pub enum LlmInput {
 }
 
 impl LlmInput {
-    /// Recognizes `path`; `None` if `path` names neither a language model nor a scenario with one.
+    /// Recognizes `path`. Returns `None` if `path` names neither a language model nor a scenario
+    /// with one.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.to_str()?;
         if !path.exists() {

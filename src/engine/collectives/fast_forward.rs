@@ -86,7 +86,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Calls `what` for each NPU and dimension that a run uses, until `what` returns false. Returns
-    /// whether all calls returned true; false if links cannot be reserved.
+    /// whether all calls returned true, or false if links cannot be reserved.
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

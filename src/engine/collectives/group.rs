@@ -50,7 +50,7 @@ impl RunningGroup<'_> {
     }
 
     /// Returns the collective that a member must start before `sequence`, for which the member is
-    /// ready, if there is one.
+    /// ready, or `None`.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 /// Launch order of a group and its collectives in flight.
 #[derive(Debug)]
 pub(super) struct LaunchOrder {
-    /// Per collective, its place in the order; [`NONE`] before it is launched.
+    /// Per collective, its place in the order, or [`NONE`] before it is launched.
     place_of: Vec<u32>,
     /// Launched collectives in their order.
     order: Vec<u32>,
@@ -161,7 +161,7 @@ impl LaunchOrder {
     }
 
     /// Returns the collective that `member` must start before `sequence`, for which the member is
-    /// ready, if there is one.
+    /// ready, or `None`.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];

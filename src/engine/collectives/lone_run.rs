@@ -21,7 +21,7 @@ use std::vec::IntoIter;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentRounds {
     pub now: Time,
-    /// True if all rounds of the instant that concern the run are over; false if only `rounds`
+    /// True if all rounds of the instant that concern the run are over, and false if only `rounds`
     /// rounds are over.
     pub done: bool,
     pub rounds: u32,

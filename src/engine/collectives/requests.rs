@@ -25,7 +25,8 @@ impl WithheldSteps {
         self.0.insert((at, step), op);
     }
 
-    /// Removes and returns the op of a requested step; `None` if the step has not been taken yet.
+    /// Removes and returns the op of a requested step. Returns `None` if the step has not been
+    /// taken yet.
     pub fn take(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
         self.0.remove(&(at, step))
     }

@@ -44,7 +44,7 @@ pub struct CollectiveRun {
     /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
     /// Number of each position's schedule, if members carry out different collectives that exchange equal messages
-    /// along each common line; otherwise empty.
+    /// along each common line, or empty otherwise.
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
     pub(super) chunks: u32,
@@ -63,7 +63,7 @@ pub struct CollectiveRun {
 /// Members of a collective that have arrived.
 #[derive(Debug, Default)]
 pub(super) struct MemberArrivals {
-    /// Node of each member; [`NONE`] before the member arrives and for absent members.
+    /// Node of each member, or [`NONE`] before the member arrives and for absent members.
     pub nodes: Vec<u32>,
     /// Arrival time of each member.
     pub starts: Vec<Time>,
@@ -75,7 +75,7 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members in the proved order of their ends; empty if they end in the order of members.
+    /// Members in the proved order of their ends (empty if they end in the order of members).
     pub ends: Vec<MemberIndex>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct RecordedParts {
 /// Analytical answer of a collective.
 #[derive(Debug, Default)]
 pub(super) struct ClosedAnswer {
-    /// Number of the analytical answer while it can still be withdrawn; otherwise 0.
+    /// Number of the analytical answer while it can still be withdrawn, or 0 otherwise.
     pub number: u32,
     /// Number of the settlement, within its instant, in which the answer was given.
     pub settlement: u32,
@@ -257,7 +257,7 @@ impl Default for CollectiveRun {
 }
 
 impl CollectiveRun {
-    /// Node of each member; [`NONE`] before the member arrives and for absent members.
+    /// Node of each member, or [`NONE`] before the member arrives and for absent members.
     pub fn nodes(&self) -> &[u32] {
         &self.arrivals.nodes
     }
@@ -427,7 +427,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the place of a cell; `None` before its first stage and after its last.
+    /// Returns the place of a cell, or `None` before its first stage and after its last.
     // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]

@@ -15,7 +15,7 @@ const DELAYED: u8 = 0x80;
 /// Sentinel: the node is complete.
 const COMPLETE: u8 = DELAYED | MORE | COUNT;
 
-/// Open dependencies of all nodes; see the module.
+/// Open dependencies of all nodes (see the module).
 #[derive(Debug)]
 pub(super) struct OpenDependencies {
     left: Vec<u8>,

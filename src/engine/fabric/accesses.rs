@@ -58,7 +58,7 @@ fn fewer_chunks() -> String {
 pub struct ApproachingAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
-    /// True if the network serves it as a whole; false if its chunks follow later.
+    /// True if the network serves it as a whole, and false if its chunks follow later.
     whole: bool,
 }
 
@@ -212,7 +212,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Returns the model that serves a memory, if any.
+    /// Returns the model that serves a memory, or `None`.
     #[inline]
     fn model(&mut self, memory: usize) -> Option<&mut RemoteMemoryModel> {
         match &mut self.memories[memory].as_mut()?.service {
@@ -237,7 +237,7 @@ enum MemoryService<'a> {
     /// The network.
     Ports {
         ports: &'a MemoryPorts,
-        /// Index of the port that each NPU uses; [`NONE`] until it is searched.
+        /// Index of the port that each NPU uses, or [`NONE`] until it is searched.
         nearest: Vec<u32>,
     },
     /// A model.

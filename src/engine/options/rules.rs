@@ -235,7 +235,7 @@ impl ReplayOptions {
         Ok(())
     }
 
-    /// Checks that options have an effect on `workload`; part of [`Self::check`].
+    /// Checks that options have an effect on `workload`, as a part of [`Self::check`].
     ///
     /// # Errors
     ///

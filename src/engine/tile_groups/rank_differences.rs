@@ -17,8 +17,8 @@ pub(super) enum RankDifference {
 /// A rank of a launch, and its plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
-/// Returns why the first rank cannot simulate the second rank and the ranks between them; `None` if
-/// it can.
+/// Returns why the first rank cannot simulate the second rank and the ranks between them, or `None`
+/// if it can.
 pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {

@@ -17,7 +17,7 @@ use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
     /// Returns for each lane of the NPU whether a gathering collective of the instance shares the
-    /// lane with other nodes; empty if no lane is shared.
+    /// lane with other nodes (empty if no lane is shared).
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();

@@ -28,7 +28,7 @@ pub enum PartStep {
 
 impl TileGroups {
     /// Settles one step that not all members of a group have taken: announced ends happen separately, and a group is
-    /// split if its members differ. Returns the resulting steps; empty when everything is settled.
+    /// split if its members differ. Returns the resulting steps (empty when everything is settled).
     #[inline(never)]
     pub fn settle_uneven(
         &mut self,

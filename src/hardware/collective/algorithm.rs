@@ -50,7 +50,7 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
     /// Returns the duration of `stage` among `n` members that start together on links that nothing
-    /// else uses, all with path `path`; `None` if no closed form is proved.
+    /// else uses, all with path `path`, or `None` if no closed form is proved.
     fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
         None
     }
@@ -132,9 +132,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the `i`-th message that the member at `line` sends; `None` after the last. Messages
-    /// leave in this order, one at a time. There are no messages if the algorithm does not support
-    /// the stage's primitive.
+    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last.
+    /// Messages leave in this order, one at a time. There are no messages if the algorithm does not
+    /// support the stage's primitive.
     #[inline]
     pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
@@ -164,8 +164,8 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the duration of `stage` among `n` members that start together on identical paths; `None` if no closed
-    /// form is proved.
+    /// Returns the duration of `stage` among `n` members that start together on identical paths, or `None` if no
+    /// closed form is proved.
     ///
     /// Proved only for primitives without a root, where the members' programs are the same up to
     /// rotation or exchange of indices, so that all finish together. The module of each algorithm

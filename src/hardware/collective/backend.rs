@@ -36,7 +36,8 @@ pub struct CollectiveRequest {
     pub bytes: u64,
     /// Bytes of the whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
-    /// Index of the table of bytes that pairs of members exchange, if these differ between pairs; `None` otherwise.
+    /// Index of the table of bytes that pairs of members exchange, if these differ between pairs, or `None`
+    /// otherwise.
     pub splits: Option<u32>,
     /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
@@ -145,12 +146,13 @@ pub enum ScriptAction {
 
 /// Properties of a network while nothing else is in flight.
 pub struct UncontendedCost<'a> {
-    /// Time of a message between two NPUs without contention; `None` if the model does not know it.
+    /// Time of a message between two NPUs without contention, or `None` if the model does not know
+    /// it.
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if messages of other operations may interleave.
     pub shared: bool,
-    /// Time for which a message occupies the one link by which all messages leave its sender; `None` if there is no
-    /// such link.
+    /// Time for which a message occupies the one link by which all messages leave its sender, or `None` if there is
+    /// no such link.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
     /// Called with a dimension, a number of members of a line and a pattern. Returns true if the
     /// line's messages delay one another only by `link_time`. In such a line, each member sends at
@@ -260,7 +262,7 @@ pub trait CollectiveBackend {
     /// Returns the paths along `phase` that messages share. Called once per group.
     fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths;
 
-    /// Returns the path that all messages of a stage share; `None` if paths differ.
+    /// Returns the path that all messages of a stage share, or `None` if paths differ.
     fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
     /// Returns a key of everything that affects execution of a request in addition to the group,
@@ -284,8 +286,8 @@ pub trait CollectiveBackend {
     /// Returns the index of the phase of the extent in which `stage` takes place.
     fn phase(&self, stage: &Self::Stage) -> usize;
 
-    /// Returns the place on a line of the member at `position`; `None` if the member takes no part
-    /// in `stage`.
+    /// Returns the place on a line of the member at `position`, or `None` if the member takes no
+    /// part in `stage`.
     fn line_position(
         &self,
         extent: &GroupExtent,
@@ -297,7 +299,7 @@ pub trait CollectiveBackend {
     /// Returns the number of messages that the member at `line` receives.
     fn receives(&self, stage: &Self::Stage, queue_slot: u16, line: LinePosition) -> u32;
 
-    /// Returns the `i`-th message that the member at `line` sends; `None` after the last.
+    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last.
     fn step(
         &self,
         stage: &Self::Stage,
@@ -313,8 +315,8 @@ pub trait CollectiveBackend {
     /// Returns a formatter of the names of algorithms, for reports.
     fn describer(&self) -> AlgorithmDescriber;
 
-    /// Returns the duration of a collective whose members all begin together while nothing else is in flight; `None` if
-    /// no closed form is proved, or if members end at different times. `paths` are the results of [`Self::paths`].
+    /// Returns the duration of a collective whose members all begin together while nothing else is in flight, or `None`
+    /// if no closed form is proved, or if members end at different times. `paths` are the results of [`Self::paths`].
     fn closed_form(
         &self,
         chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -327,7 +329,7 @@ pub trait CollectiveBackend {
 /// Work of members' endpoints in addition to sending and receiving: delays, buses, reductions,
 /// rendezvous, scripts, and queues in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
-    /// Returns the queue in which a chunk waits before `stage`; `None` if chunks do not wait.
+    /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
     fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
 
     /// Returns the number of credits with which the member at `line` begins.
@@ -383,7 +385,7 @@ pub trait EndpointModel: CollectiveBackend {
     /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
 
-    /// Returns the time that the member at `line` spends to reduce its `r`-th received message;
+    /// Returns the time that the member at `line` spends to reduce its `r`-th received message, or
     /// `None` if the member does not reduce the message.
     fn reduction(
         &self,
@@ -393,7 +395,8 @@ pub trait EndpointModel: CollectiveBackend {
         r: u32,
     ) -> Option<Span>;
 
-    /// Returns the size in bytes of the request to send that precedes each message; `None` if messages need none.
+    /// Returns the size in bytes of the request to send that precedes each message, or `None` if messages need
+    /// none.
     fn rts_bytes(&self) -> Option<u64>;
 }
 

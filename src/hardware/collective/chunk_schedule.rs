@@ -27,7 +27,7 @@ pub struct StageEntry {
 pub struct AdmissionOrder {
     /// For each phase of the group, all passages through it in order.
     pub order: Vec<Vec<StageEntry>>,
-    /// For each phase, the maximum number of a member's chunks in it at once; at least 1.
+    /// For each phase, the maximum number of a member's chunks in it at once, at least 1.
     pub capacity: Vec<u32>,
 }
 
@@ -90,7 +90,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Returns the measured time from the arrival of the last member, if there is one.
+    /// Returns the measured time from the arrival of the last member, or `None`.
     #[inline]
     pub fn measured(&self) -> Option<Span> {
         self.measured
@@ -149,14 +149,15 @@ impl<S: Copy> ChunkSchedule<S> {
         self.route_of.is_empty()
     }
 
-    /// Returns stage `number` of `chunk`; `None` after the last.
+    /// Returns stage `number` of `chunk`, or `None` after the last.
     #[inline]
     pub fn stage(&self, chunk: u32, number: StageIndex) -> Option<&S> {
         let index = self.stage_index(chunk, number)?;
         Some(&self.stages[index])
     }
 
-    /// Returns the index of stage `number` of `chunk` in [`Self::stages`]; `None` after the last.
+    /// Returns the index of stage `number` of `chunk` in [`Self::stages`], or `None` after the
+    /// last.
     #[inline]
     pub fn stage_index(&self, chunk: u32, number: StageIndex) -> Option<usize> {
         let number = number.index();

@@ -82,8 +82,8 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Returns the change for a collective along `phase`; `None` if its links equal `measured_at`, or if `measured_at`
-    /// is unknown.
+    /// Returns the change for a collective along `phase`, or `None` if its links equal `measured_at`, or if
+    /// `measured_at` is unknown.
     pub(super) fn of(
         measured_at: Option<LinkRates>,
         phase: &GroupPhase,
@@ -137,7 +137,7 @@ pub struct CollectiveCurve {
     /// Points (bytes of the whole buffer, seconds), with ascending bytes. At least one point
     /// exists, and all numbers are above zero.
     pub points: Vec<(f64, f64)>,
-    /// The links of the measurement; `None` if the curve applies to any links of the machine.
+    /// The links of the measurement, or `None` if the curve applies to any links of the machine.
     pub measured_at: Option<LinkRates>,
 }
 

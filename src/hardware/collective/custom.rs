@@ -153,7 +153,7 @@ impl ScriptedAlgorithm {
     }
 
     /// Returns the first pair (sender, receiver) of `size` positions whose sends and receives do
-    /// not match; `None` if all match.
+    /// not match, or `None` if all match.
     pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
         // Sends minus receives, by sender, receiver and label.
         let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
@@ -169,7 +169,7 @@ impl ScriptedAlgorithm {
         open.next().map(|((from, to, _), _)| (from, to))
     }
 
-    /// Returns a peer that a script names but that is outside a group of `size`, if there is one.
+    /// Returns a peer that a script names but that is outside a group of `size`, or `None`.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
         peers.find(|&peer| peer >= size)

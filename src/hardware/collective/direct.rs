@@ -62,7 +62,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// Returns the closed form of the table's first row; `None` if it does not apply.
+/// Returns the closed form of the table's first row, or `None` if it does not apply.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let message = stage.part(n);
     path.first_byte(message)

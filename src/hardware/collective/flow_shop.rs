@@ -44,7 +44,7 @@ pub struct FlowShopInput<'a> {
     pub spans: &'a [Span],
     /// Queue index of each stage; queues are numbered from 0.
     pub queue_of: &'a [u32],
-    /// Number of places of each queue; at least 1.
+    /// Number of places of each queue, at least 1.
     pub capacity: &'a [u32],
     /// True for stages of returning chunks, by stage.
     pub back: &'a [bool],
@@ -68,7 +68,8 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage, of this or another chunk, whose end admits this passage; `None` at the start.
+    /// The passage, of this or another chunk, whose end admits this passage, or `None` at the
+    /// start.
     pub admitted_by: Option<StageEntry>,
 }
 

@@ -45,12 +45,13 @@ pub struct NativeBackend<'a> {
     pub pipeline: ChunkPipeline,
     /// Algorithms that replace the machine's; the first that applies to a collective is used.
     pub custom: &'a [CustomCollective],
-    /// Measured collectives along each dimension, which replace the machine's algorithms if nothing disturbs them; may
-    /// be empty.
+    /// Measured collectives along each dimension, which replace the machine's algorithms if nothing disturbs them
+    /// (possibly empty).
     pub curves: &'a [Vec<CollectiveCurve>],
     /// Factor on measured times, if they are corrected.
     pub correction: Option<f64>,
-    /// The library's protocols along each dimension, for collectives without a curve; may be empty.
+    /// The library's protocols along each dimension, for collectives without a curve (possibly
+    /// empty).
     pub protocols: &'a [Vec<CollectiveProtocol>],
     /// Bytes that pairs of members exchange in all-to-alls with unequal parts, indexed by
     /// [`CollectiveRequest::splits`].

@@ -38,8 +38,8 @@ struct PhaseSizes {
 }
 
 impl PeerSizes {
-    /// Creates the sizes of a group whose member at position s has `bytes[s * n + t]` for the member at position t;
-    /// `None` if all have `equal` bytes for one another.
+    /// Creates the sizes of a group whose member at position s has `bytes[s * n + t]` for the member at position t.
+    /// Returns `None` if all have `equal` bytes for one another.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.size();
         let mut pairs = bytes.iter().enumerate();
@@ -106,7 +106,7 @@ impl PeerSizes {
         }
     }
 
-    /// Returns the `i`-th message of the member at `line`; `None` after the last.
+    /// Returns the `i`-th message of the member at `line`, or `None` after the last.
     pub fn step(
         &self,
         (algorithm, stage): (CollectiveAlgorithm, &CollectiveStage),

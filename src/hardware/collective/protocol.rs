@@ -32,9 +32,9 @@ pub struct CollectiveProtocol {
     pub start: f64,
     /// Seconds of each further step.
     pub step: f64,
-    /// Pairs (number of members, bytes per second), ascending by members; at least one.
+    /// Pairs (number of members, bytes per second), ascending by members, at least one.
     pub rates: Vec<(u32, f64)>,
-    /// The links of the fit; `None` if the constants apply to any links of the machine.
+    /// The links of the fit, or `None` if the constants apply to any links of the machine.
     pub measured_at: Option<LinkRates>,
 }
 

@@ -121,7 +121,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// Returns the closed form of the table's first two rows; `None` for other primitives.
+/// Returns the closed form of the table's first two rows, or `None` for other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let (others, round) = (u64::from(n - 1), path.time(stage.part(n)));
     match stage.primitive {

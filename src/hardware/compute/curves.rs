@@ -85,7 +85,7 @@ pub struct KernelCurves {
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
     /// By number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
-    /// Name of the attention kernel that was measured, if known.
+    /// Name of the attention kernel that was measured, or `None` if unknown.
     pub attention_kernel: Option<String>,
     /// Curve of kernels that move bytes, for all number formats.
     pub moving: Option<MovingCurve>,

@@ -47,7 +47,7 @@ pub struct GemmCurve {
     pub reduction: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
-    /// Slowdown of long products, if known.
+    /// Slowdown of long products, or `None` if unknown.
     pub throttling: Option<PowerThrottling>,
 }
 

@@ -67,8 +67,8 @@ fn apart(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
 }
 
 impl MeasuredGemms {
-    /// Builds the table from shapes with their times and curve estimates; `None` if `shapes` is
-    /// empty, or if a value is not above zero.
+    /// Builds the table from shapes with their times and curve estimates. Returns `None` if
+    /// `shapes` is empty, or if a value is not above zero.
     pub fn new(shapes: &[([u64; 3], f64, GemmEstimate)], error: f64) -> Option<Self> {
         let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmEstimate)| {
             let ratio = seconds / curve.seconds;

@@ -110,7 +110,7 @@ impl LoopNestPrice {
 
 impl LoopNestModel {
     /// Returns the cycles and energy of a layer whose numbers have `word` bytes, by its best
-    /// mapping; `None` if no mapping that was tried fits the accelerator.
+    /// mapping, or `None` if no mapping that was tried fits the accelerator.
     pub fn layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;

@@ -38,7 +38,7 @@ const EXACT: Span = Span(1_000);
 pub struct RecordingClass {
     peaks: [Option<FlopRate>; Dtype::COUNT],
     memory: Bandwidth,
-    /// Maker of the NPU, if known.
+    /// Maker of the NPU, or `None` if unknown.
     maker: Option<&'static str>,
     /// True if the durations are for a class of another maker.
     elsewhere: bool,
@@ -82,7 +82,8 @@ impl RecordingClass {
         self.peaks == peaks.rates && self.memory == memory
     }
 
-    /// Returns the time of `kernel` on another class; `None` if either class has no peak for its format.
+    /// Returns the time of `kernel` on another class, or `None` if either class has no peak for its
+    /// format.
     pub(super) fn carried_over(
         &self,
         kernel: &KernelProfile<'_>,

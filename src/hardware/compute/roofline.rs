@@ -28,7 +28,7 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Fp4,
 ];
 
-/// Returns the duration, rounded to the nearest picosecond; `None` if the class has no peak for
+/// Returns the duration, rounded to the nearest picosecond, or `None` if the class has no peak for
 /// `dtype`, or if neither FLOPs nor bytes are known.
 pub(super) fn duration(
     kernel: &KernelProfile<'_>,

@@ -15,16 +15,17 @@ use chakram_base::units::{Frequency, Span};
 /// The arrays of a core.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SystolicArrays {
-    /// Rows and columns of an array; at least 1.
+    /// Rows and columns of an array, at least 1.
     pub array: [u32; 2],
-    /// Numbers of arrays along the rows and along the columns of a result; at least 1.
+    /// Numbers of arrays along the rows and along the columns of a result, at least 1.
     pub arrays: [u32; 2],
     /// Cycles per second.
     pub clock: Frequency,
 }
 
 impl SystolicArrays {
-    /// Returns the time of `batch` products of `m` x `k` by `k` x `n`; `None` if the number of cycles overflows.
+    /// Returns the time of `batch` products of `m` x `k` by `k` x `n`, or `None` if the number of cycles
+    /// overflows.
     pub fn duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
         let [rows, columns] = self.array.map(u64::from);
         let parts = |size: u64, along: usize| {

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PriceCorrection {
     /// Rows, columns and summed-over size of the most frequent product, and of the second most
-    /// frequent product; `None` for all models whose products no other correction names.
+    /// frequent product, or `None` for all models whose products no other correction names.
     pub gemms: Option<[[u64; 3]; 2]>,
     /// Factor on the times of kernels by curves, of launches and of measured collectives.
     pub factor: f64,

@@ -40,7 +40,7 @@ pub struct Host {
     pub message: Span,
     /// Time to launch an optimizer's step.
     pub step: Span,
-    /// Number of launches by which the host may run ahead of its device; at least one.
+    /// Number of launches by which the host may run ahead of its device, at least one.
     pub queue: u32,
     /// Operations at which the host also waits for the device.
     pub waits: HostWait,

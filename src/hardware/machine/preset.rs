@@ -177,8 +177,8 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset whose name, without a number of nodes, is most similar to `name`; `None` if
-/// none is similar enough.
+/// Returns the preset whose name, without a number of nodes, is most similar to `name`, or `None`
+/// if none is similar enough.
 fn closest(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));

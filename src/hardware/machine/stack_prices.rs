@@ -20,7 +20,7 @@ pub struct PricedPart {
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Number formats, or name of the kernel; empty for parts that exist only once.
+    /// Number formats, or name of the kernel (empty for parts that exist only once).
     pub what: String,
 }
 

@@ -62,7 +62,7 @@ const MOST: usize = 1 << 23;
 pub struct PortRequest {
     /// NPU that the port belongs to.
     pub npu: Npu,
-    /// True for a store, which goes out; false for a load, which comes in.
+    /// True for a store, which goes out, and false for a load, which comes in.
     pub store: bool,
     /// Serialization time at the port.
     pub span: Span,
@@ -70,7 +70,7 @@ pub struct PortRequest {
     pub last: bool,
 }
 
-/// Number of chunks of `chunk_bytes` bytes in an access of `bytes`; at least one.
+/// Number of chunks of `chunk_bytes` bytes in an access of `bytes`, at least one.
 pub(super) fn count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
@@ -174,8 +174,8 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Returns the streamed bytes of an access at which [`Self::streamed`] is due next; `None` if it is never due
-    /// again.
+    /// Returns the streamed bytes of an access at which [`Self::streamed`] is due next, or `None` if it is never
+    /// due again.
     pub fn position(&self, number: u32) -> Option<f64> {
         self.accesses[number as usize].position()
     }

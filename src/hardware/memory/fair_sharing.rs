@@ -48,7 +48,7 @@ struct AccessStream {
     /// Bytes left at `since`.
     left: f64,
     since: Time,
-    /// Bytes per second from `since` on; zero before the first settlement.
+    /// Bytes per second from `since` on, or zero before the first settlement.
     rate: f64,
     /// Time at which the stream ends at its present rate.
     passed: Time,

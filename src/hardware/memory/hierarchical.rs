@@ -35,11 +35,11 @@ use serde::Serialize;
 /// A pool with two levels of switches. NPUs of a node are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HierarchicalPool {
-    /// Groups of memories; at least 1.
+    /// Groups of memories, at least 1.
     pub groups: u32,
-    /// Out-node switches; at least 1.
+    /// Out-node switches, at least 1.
     pub out_switches: u32,
-    /// NPUs of a node; at least 1. The machine's NPUs must be a multiple.
+    /// NPUs of a node, at least 1. The machine's NPUs must be a multiple.
     pub npus_per_node: u32,
     /// Bytes per second between a node and all out-node switches together.
     #[serde(rename = "node_bandwidth_bytes_per_s")]

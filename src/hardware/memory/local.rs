@@ -6,7 +6,7 @@ use super::LocalMemory;
 use chakram_base::units::{BufferShare, Span};
 
 impl LocalMemory {
-    /// Returns the duration of one load or store of `bytes`; `None` if the latency is unknown.
+    /// Returns the duration of one load or store of `bytes`, or `None` if the latency is unknown.
     pub fn access(&self, bytes: u64) -> Option<Span> {
         Some(self.latency? + self.bandwidth.serialization(BufferShare::whole(bytes)))
     }

@@ -41,8 +41,8 @@ impl MemoryPorts {
         &self.npus
     }
 
-    /// Returns the port that an NPU uses on the machine with this topology; `None` if faulty links are on the routes to
-    /// all ports.
+    /// Returns the port that an NPU uses on the machine with this topology, or `None` if faulty links are on the routes
+    /// to all ports.
     pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
         let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
         let own = own.into_iter().flatten().copied();

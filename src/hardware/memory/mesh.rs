@@ -38,9 +38,9 @@ use serde::Serialize;
 /// A pool on a mesh. Stations are numbered along the rows, and NPUs of one station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeshPool {
-    /// Stations along a row; at least 1.
+    /// Stations along a row, at least 1.
     pub columns: u32,
-    /// Rows; at least 1. There are at most [`Self::MOST`] stations, and the machine's NPUs must be a multiple of their
+    /// Rows, at least 1. There are at most [`Self::MOST`] stations, and the machine's NPUs must be a multiple of their
     /// number.
     pub rows: u32,
     /// Bytes per second of a link; a link has one direction.

@@ -19,9 +19,9 @@ pub struct NetworkAttachment {
 }
 
 impl NetworkAttachment {
-    /// Creates the attachment to dimension `dimension`; `None` if the dimension does not exist or
-    /// NPUs have no port of their own in it. `chunk` is the number of bytes that a channel sends at
-    /// once, at least 1; pools define their own.
+    /// Creates the attachment to dimension `dimension`. Returns `None` if the dimension does not
+    /// exist or NPUs have no port of their own in it. `chunk` is the number of bytes that a channel
+    /// sends at once, at least 1; pools define their own.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {

@@ -30,7 +30,7 @@ use serde::Serialize;
 /// A pool with levels of switches. NPUs of a switch are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchPool {
-    /// Memories; at least 1.
+    /// Memories, at least 1.
     pub groups: u32,
     /// Bytes per second between an NPU and its switch.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]

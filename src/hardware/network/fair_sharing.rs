@@ -174,7 +174,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.departed = Some(BTreeMap::new());
     }
 
-    /// Returns the route between two endpoints; `None` if failed links leave no route.
+    /// Returns the route between two endpoints, or `None` if failed links leave no route.
     fn way(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamWay> {
         let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
         if let Some(&way) = self.way_of.get(&ends) {

@@ -26,7 +26,7 @@ pub struct NetworkOccupancy {
 }
 
 impl NetworkOccupancy {
-    /// Returns the occupancy of servers on tiles; `None` on other machines.
+    /// Returns the occupancy of servers on tiles, or `None` on other machines.
     pub(super) fn of(topology: &Topology, servers: &ServerTable) -> Option<Self> {
         topology.tiles()?;
         let dimensions = topology.dimensions().len();

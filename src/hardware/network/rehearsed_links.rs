@@ -25,8 +25,8 @@ pub trait RehearsedLinks {
     /// Sets the state of all other traffic aside until [`Self::end`].
     fn begin(&mut self);
 
-    /// Restores the other traffic. Returns the use of links by transfers of the rehearsal, with times since `start`;
-    /// `None` if a transfer took no time.
+    /// Restores the other traffic. Returns the use of links by transfers of the rehearsal, with times since `start`,
+    /// or `None` if a transfer took no time.
     fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
 
     /// If all links are idle, reserves them for the owner `claim` and records their use by a
@@ -79,8 +79,8 @@ impl LinkRehearsal {
         }
     }
 
-    /// Ends the rehearsal. Returns the other links, and the use of links in `links` since `start`; `None` if a transfer
-    /// took no time.
+    /// Ends the rehearsal. Returns the other links, and the use of links in `links` since `start`. Returns `None` if a
+    /// transfer took no time.
     pub fn end(
         self,
         start: Time,

@@ -114,7 +114,7 @@ impl ServerTable {
         self.at(place).coming += 1;
     }
 
-    /// Serves a message that was expected and arrives `now`; see [`Self::serve`].
+    /// Serves a message that was expected and arrives `now` (see [`Self::serve`]).
     #[inline]
     pub fn receive(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         self.at(place).coming -= 1;
@@ -203,7 +203,7 @@ impl ServerTable {
         self.claimed > 0
     }
 
-    /// Returns the reservation of a server, if there is one.
+    /// Returns the reservation of a server, or `None`.
     pub fn claimed(&self, place: ServerId) -> Option<u32> {
         Some(self.get(place).claim).filter(|&claim| claim != NONE)
     }

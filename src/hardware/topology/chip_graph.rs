@@ -82,9 +82,9 @@ pub struct ChipGraphSummary {
     pub degrees: (u32, u32),
     /// The largest number of hops between two chips.
     pub diameter: u32,
-    /// Mean hops over all pairs of different chips; 0 for one chip.
+    /// Mean hops over all pairs of different chips, or 0 for one chip.
     pub mean_hops: f64,
-    /// Mean distance over all pairs of different chips; 0 for one chip.
+    /// Mean distance over all pairs of different chips, or 0 for one chip.
     pub mean_distance: f64,
 }
 
@@ -166,7 +166,7 @@ impl ChipGraph {
         links.collect::<Vec<_>>().join(",")
     }
 
-    /// Returns the hops from `chip` to each chip; `None` for chips that cannot be reached.
+    /// Returns the hops from `chip` to each chip, or `None` for chips that cannot be reached.
     pub fn hops_from(&self, chip: u32) -> Vec<Option<u32>> {
         let mut hops = vec![None; self.links.len()];
         hops[chip as usize] = Some(0);

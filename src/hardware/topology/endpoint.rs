@@ -35,7 +35,7 @@ impl Topology {
         Self { memories, ..self }
     }
 
-    /// Returns the memory at an endpoint; `None` if the endpoint is an NPU.
+    /// Returns the memory at an endpoint, or `None` if the endpoint is an NPU.
     #[inline]
     pub fn memory(&self, endpoint: EndpointId) -> Option<&MemoryEndpoint> {
         let index = endpoint.0.checked_sub(self.npus)?;

@@ -100,7 +100,7 @@ pub struct LinkGraph {
     links: Vec<DirectedLink>,
     /// True for each link that has failed and carries nothing.
     failed: Vec<bool>,
-    /// Name of each dimension's explicit links; `None` if the links follow from the dimension's
+    /// Name of each dimension's explicit links, or `None` if the links follow from the dimension's
     /// shape.
     labels: Vec<Option<String>>,
     /// Route policy, by dimension.
@@ -166,7 +166,7 @@ impl LinkGraph {
         }
     }
 
-    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`;
+    /// Returns the name of a dimension's explicit links, such as `clos 2x2x4` or `torus:2x4`, or
     /// `None` if the links follow from the dimension's shape.
     pub fn label(&self, dimension: usize) -> Option<&str> {
         self.labels[dimension].as_deref()

@@ -36,7 +36,8 @@ impl SwitchingMode {
             .map_or(BufferShare::whole(0), |(_, rest)| amount.with_bytes(rest))
     }
 
-    /// Returns the segment, and the remaining bytes of all parts; `None` if there is no remainder.
+    /// Returns the segment, and the remaining bytes of all parts, or `None` if there is no
+    /// remainder.
     fn cut(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;

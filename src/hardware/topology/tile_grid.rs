@@ -33,8 +33,8 @@ pub struct TileGrid {
     pub borders: DieBorders,
     /// True if both directions of a link share its rate.
     pub half_duplex: bool,
-    /// Time from the last arrival at a barrier until all cores continue, over dedicated wires; `None` if barriers are
-    /// messages.
+    /// Time from the last arrival at a barrier until all cores continue, over dedicated wires, or `None` if barriers
+    /// are messages.
     pub barrier: Option<Span>,
     /// Cores that run no nodes.
     pub faulty_cores: BTreeSet<u32>,
@@ -111,7 +111,7 @@ impl TileGrid {
         }
     }
 
-    /// Returns the path between two coordinates along both dimensions; `None` if they are equal.
+    /// Returns the path between two coordinates along both dimensions, or `None` if they are equal.
     #[inline]
     pub(super) fn path(
         &self,

@@ -319,7 +319,7 @@ impl<'a> PlacedModel<'a> {
     }
 }
 
-/// Returns the step times that the scenario itself states; `None` if step times follow from a
+/// Returns the step times that the scenario itself states, or `None` if step times follow from a
 /// model.
 fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
@@ -376,7 +376,7 @@ impl LlmDeployment {
         }
     }
 
-    /// Returns the NPUs of all engines; `None` without a machine.
+    /// Returns the NPUs of all engines, or `None` without a machine.
     pub fn npus(&self) -> Option<u32> {
         self.place
             .as_ref()

@@ -59,7 +59,7 @@ impl GapSamples {
         self.runs.len() <= EXACT_RUNS
     }
 
-    /// Returns the mean; `None` without gaps.
+    /// Returns the mean, or `None` without gaps.
     pub fn mean(&self) -> Option<Span> {
         let count = u128::from(self.count);
         let value = (self.sum_ps + count / 2).checked_div(count)?;
@@ -135,7 +135,8 @@ impl CountCurve {
         self.width
     }
 
-    /// Returns the count per second of the intervals between two instants; `None` if there are fewer than ten.
+    /// Returns the count per second of the intervals between two instants, or `None` if there are fewer than
+    /// ten.
     pub fn rate_between(&self, from: Time, to: Time) -> Option<f64> {
         let first = from.0.div_ceil(self.width.0);
         let last = to.0 / self.width.0;

@@ -15,7 +15,7 @@ pub struct BlockProduct {
     pub by_outputs: bool,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
-    /// Number of experts that each have this product, and number of experts per token; `None` if
+    /// Number of experts that each have this product, and number of experts per token, or `None` if
     /// the product belongs to no expert.
     pub experts: Option<[u64; 2]>,
 }

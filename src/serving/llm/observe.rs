@@ -64,7 +64,7 @@ impl CompletedLlmRequest {
         self.first.since(self.arrival) + self.after
     }
 
-    /// Returns the time per token after the first; `None` if there is only one token.
+    /// Returns the time per token after the first, or `None` if there is only one token.
     pub fn tpot(&self) -> Option<Span> {
         let gaps = u64::from(self.output)
             .checked_sub(1)

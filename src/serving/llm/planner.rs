@@ -67,7 +67,7 @@ pub struct PlanRow {
     pub attained: f64,
     /// Verdict on the fraction in `attained`.
     pub verdict: LimitVerdict,
-    /// Load, if known.
+    /// Load, or `None` if unknown.
     pub rho: Option<f64>,
     /// 99th percentile of the time to first token.
     #[serde(rename = "ttft_p99_ps")]
@@ -217,8 +217,8 @@ impl CapacityPlanner<'_> {
         Ok(best)
     }
 
-    /// Returns the highest rate at which engines meet the limits, to one part in fifty; `None` if
-    /// they do so at no rate.
+    /// Returns the highest rate at which engines meet the limits, to one part in fifty, or `None`
+    /// if they do so at no rate.
     fn find_highest_rate(
         &self,
         of: &LlmDeployment,
@@ -310,7 +310,7 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
 }
 
 /// Finds the highest rate at which at least the fraction `attain` of the requests of `scenario` is
-/// within the limits; `None` if there is no such rate.
+/// within the limits. Returns `None` if there is no such rate.
 ///
 /// # Errors
 ///

@@ -72,7 +72,8 @@ pub struct LlmReport {
     pub preemptions: u64,
     /// Fraction of the window in which each engine runs a step.
     pub utilisation: Vec<f64>,
-    /// Arrival rate divided by the rate that engines complete when saturated; `None` if answers determine the arrivals.
+    /// Arrival rate divided by the rate that engines complete when saturated, or `None` if answers determine the
+    /// arrivals.
     pub rho: Option<f64>,
     /// Number of waiting requests over time.
     pub waiting: LevelSummary,
@@ -213,8 +214,8 @@ pub struct LlmThroughput {
     pub prompt_tokens_per_s: f64,
     /// Tokens of answers per second, from the first arrival to the last token.
     pub output_tokens_per_s: f64,
-    /// Tokens of answers per second, from a tenth of the time of arrivals to the last arrival; `None` if that period is
-    /// too short.
+    /// Tokens of answers per second, from a tenth of the time of arrivals to the last arrival, or `None` if that period
+    /// is too short.
     pub steady_output_tokens_per_s: Option<f64>,
     /// Requests per second, from the first arrival to the last token.
     pub requests_per_s: f64,
@@ -255,7 +256,7 @@ pub struct PartShare {
 /// Statistics of the prefix cache and of its blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheSummary {
-    /// Prompt tokens found in the cache, divided by all prompt tokens; `None` without the cache.
+    /// Prompt tokens found in the cache, divided by all prompt tokens, or `None` without the cache.
     pub hit_rate: Option<f64>,
     /// Tokens computed again after preemptions.
     pub recomputed_tokens: u64,

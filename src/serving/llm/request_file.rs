@@ -177,7 +177,7 @@ impl RequestFile {
         })
     }
 
-    /// Returns the next request; `None` at the end.
+    /// Returns the next request, or `None` at the end.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         let Some(row) = self.read_row()? else {
             return Ok(None);

@@ -114,7 +114,7 @@ pub struct EngineRules {
     pub max_num_seqs: u32,
     /// Number of tokens of a block.
     pub block_size: u32,
-    /// Maximum number of tokens of a request; `None` for no limit.
+    /// Maximum number of tokens of a request, or `None` for no limit.
     pub max_model_len: Option<u32>,
     /// Rule for the order of waiting requests.
     pub policy: SchedulingPolicy,
@@ -122,7 +122,7 @@ pub struct EngineRules {
     pub chunked_prefill: bool,
     /// True if blocks of known content are reused.
     pub prefix_caching: bool,
-    /// Maximum number of tokens of one request in a step; 0 for no limit.
+    /// Maximum number of tokens of one request in a step, or 0 for no limit.
     pub long_prefill_token_threshold: u32,
     /// True if all tokens of a request must fit on admission, not only those of its first step.
     pub full_sequence_must_fit: bool,

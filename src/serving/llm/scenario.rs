@@ -83,7 +83,7 @@ pub struct OwnRules {
 pub struct ServedLlm {
     /// A preset or a file.
     pub name: String,
-    /// Number of NPUs of an engine; `None` for the fewest that have enough memory.
+    /// Number of NPUs of an engine, or `None` for the fewest that have enough memory.
     pub tensor: Option<u32>,
     /// Format of weights and activations.
     pub weights: Dtype,
@@ -133,7 +133,7 @@ impl RouterKind {
             .map_or("", |(_, name)| name)
     }
 
-    /// Returns the router with this name, if any.
+    /// Returns the router with this name, or `None`.
     pub fn named(name: &str) -> Option<Self> {
         ROUTERS
             .iter()

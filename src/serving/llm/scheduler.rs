@@ -195,7 +195,7 @@ impl StepScheduler {
         (u64::from(prompt) + u64::from(output) - 1).div_ceil(self.rules.block_size.into())
     }
 
-    /// Returns the reason why a request can never be served; `None` if it can be served.
+    /// Returns the reason why a request can never be served, or `None` if it can be served.
     pub fn refuses(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
         if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
             return Some(RequestRefusal::Length);

@@ -127,7 +127,8 @@ impl<'s> LlmServer<'s> {
         Ok(server)
     }
 
-    /// Returns the next instant at which something happens other than the end of a step; `None` for never.
+    /// Returns the next instant at which something happens other than the end of a step, or `None` for
+    /// never.
     pub fn due(&self) -> Option<Time> {
         if self.failure.is_some() {
             return None;

@@ -48,8 +48,8 @@ impl<'w> RequestSource<'w> {
         })
     }
 
-    /// Returns the next request that is not caused by an answer; `None` if there are no more, or if
-    /// only answers cause requests.
+    /// Returns the next request that is not caused by an answer, or `None` if there are no more, or
+    /// if only answers cause requests.
     pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
         if self.workload.count.is_some_and(|most| self.came >= most) {
             return Ok(None);
@@ -97,8 +97,8 @@ impl<'w> RequestSource<'w> {
         Ok(Some(request))
     }
 
-    /// Returns the request that a user sends at `at`; `None` if the scenario's number of requests
-    /// is reached.
+    /// Returns the request that a user sends at `at`, or `None` if the scenario's number of
+    /// requests is reached.
     pub fn ask(&mut self, at: Time) -> Option<IncomingRequest> {
         let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
         (!over).then(|| self.draw_request(at))

@@ -137,8 +137,8 @@ impl AllReducePrices {
     }
 }
 
-/// Interpolates linearly between points and returns the first value before them; `None` after the last point or without
-/// points.
+/// Interpolates linearly between points and returns the first value before them. Returns `None` after the last point or
+/// without points.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let above = points.partition_point(|(at, _)| *at < x);
     let next = points.get(above)?;

@@ -11,8 +11,8 @@ use std::str::FromStr;
 pub struct LlmWorkload {
     /// Arrivals of requests.
     pub arrivals: LlmArrivals,
-    /// Number of requests that are not caused by answers, excluding later turns of conversations;
-    /// `None` for all requests of a file.
+    /// Number of requests that are not caused by answers, excluding later turns of conversations,
+    /// or `None` for all requests of a file.
     pub count: Option<u64>,
     /// Instant after which nothing arrives.
     pub duration: Option<Span>,
@@ -214,7 +214,8 @@ impl LlmWorkload {
             || self.classes.iter().any(|class| class.turns > 1)
     }
 
-    /// Requests per second in the long run; `None` if answers or a file determine the arrivals.
+    /// Requests per second in the long run. Returns `None` if answers or a file determine the
+    /// arrivals.
     pub fn rate(&self) -> Option<f64> {
         match self.arrivals {
             LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),
@@ -223,7 +224,7 @@ impl LlmWorkload {
         }
     }
 
-    /// Returns the workload at another rate; `None` if it has no rate.
+    /// Returns the workload at another rate, or `None` if it has no rate.
     pub fn at_rate(&self, rate: f64) -> Option<Self> {
         let arrivals = match self.arrivals {
             LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),

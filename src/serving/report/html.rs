@@ -204,7 +204,7 @@ fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
     parts.collect()
 }
 
-/// Draws bars of mean serve times by part; empty without bars.
+/// Draws bars of mean serve times by part (empty without bars).
 fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {

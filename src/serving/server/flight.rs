@@ -80,8 +80,8 @@ pub(super) struct RequestInFlight {
     pub core_ps: u128,
     /// Time without load of the incomplete jobs, if jobs form a chain.
     pub work_left: Span,
-    /// For each job, whether it is complete, if jobs do not form a chain; empty until the first job
-    /// is complete.
+    /// For each job, whether it is complete, if jobs do not form a chain (empty until the first job
+    /// is complete).
     pub ended: Vec<bool>,
     /// Lengths of the batch's jobs, if they are not vector products.
     pub lengths: [Span; 2],

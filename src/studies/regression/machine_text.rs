@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 pub struct ConstantChange {
     /// Section and key of the constant: `dimension 2 bandwidth`.
     pub key: String,
-    /// Value before, as written; `None` if added.
+    /// Value before, as written, or `None` if added.
     pub before: Option<String>,
-    /// Value after; `None` if removed.
+    /// Value after, or `None` if removed.
     pub after: Option<String>,
 }
 

@@ -65,7 +65,7 @@ pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     summarize_steps(steps).ok_or_else(|| "the measurement has no step time".to_owned())
 }
 
-/// Returns the distribution of `steps` in picoseconds; `None` for an empty list.
+/// Returns the distribution of `steps` in picoseconds, or `None` for an empty list.
 fn summarize_steps(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
     let median_ps = median(&mut steps)?;
     let mut deviations: Vec<u64> = steps.iter().map(|step| step.abs_diff(median_ps)).collect();

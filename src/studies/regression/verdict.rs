@@ -175,7 +175,7 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
-    /// Mean times; `None` for predictions that did not move.
+    /// Mean times, or `None` for predictions that did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanRow>,
     baselines: Vec<BaselineRow<'a>>,
@@ -203,7 +203,7 @@ struct MeasuredRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
-    /// Distance in standard deviations; `None` if all steps took the same time.
+    /// Distance in standard deviations, or `None` if all steps took the same time.
     deviations: Option<f64>,
     outside: bool,
 }

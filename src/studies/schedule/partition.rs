@@ -39,7 +39,7 @@ pub struct ProductSize {
     pub rows: u64,
     /// Number of columns of the output.
     pub columns: u64,
-    /// Words of the weights; 0 without weights.
+    /// Words of the weights, or 0 without weights.
     pub weights: u64,
     /// Words of input per micro-batch; the first product reads this input from memory.
     pub inputs: u64,
@@ -90,7 +90,8 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
-/// Returns the cuts of each product over `levels` levels; `None` if a product has too few rows and columns.
+/// Returns the cuts of each product over `levels` levels, or `None` if a product has too few rows and
+/// columns.
 pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<Vec<ProductCut>> {
     let mut cuts = vec![ProductCut::new(); products.len()];
     for _ in 0..levels {

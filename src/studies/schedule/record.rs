@@ -74,8 +74,8 @@ pub enum RecordError {
 }
 
 impl LayerRecord {
-    /// Creates a matrix product of `rows` x `inputs` by `inputs` x `outputs`, as a linear layer;
-    /// `None` if the product is too large to count.
+    /// Creates a matrix product of `rows` x `inputs` by `inputs` x `outputs`, as a linear layer.
+    /// Returns `None` if the product is too large to count.
     pub fn linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::product([rows, outputs, inputs])?,
@@ -336,7 +336,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Parses a record; `None` for an empty step. An error gives the found and the expected value.
+/// Parses a record. Returns `None` for an empty step. An error gives the found and the expected
+/// value.
 fn parse_placed(
     literal: &Literal,
     (chip, step): (usize, usize),

@@ -44,7 +44,7 @@ pub enum DataName {
 }
 
 impl DataName {
-    /// Returns the sub-layer that produces the data; `None` for weights and inputs.
+    /// Returns the sub-layer that produces the data, or `None` for weights and inputs.
     pub fn task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -67,13 +67,13 @@ pub enum DataPlace {
 /// Chips, links and memories, and the parameters of a step's cost.
 #[derive(Clone, Debug)]
 pub struct ChipMachine {
-    /// Links between chips; `None` if chips are connected only through interfaces.
+    /// Links between chips, or `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
     /// Rates of links and of interfaces.
     pub technology: LinkTechnology,
-    /// Memory capacity of a chip in bytes; `None` for unlimited.
+    /// Memory capacity of a chip in bytes, or `None` for unlimited.
     pub capacity: Option<u64>,
-    /// Bytes per second of a chip's memory; `None` for unlimited.
+    /// Bytes per second of a chip's memory, or `None` for unlimited.
     pub memory_bandwidth: Option<f64>,
     /// Power of a connection during a transfer, in watts.
     pub connection_power: f64,
@@ -90,7 +90,7 @@ pub struct ChipMachine {
 pub struct TaskCost {
     /// Duration in seconds.
     pub seconds: f64,
-    /// Joules; `None` if unknown.
+    /// Joules, or `None` if unknown.
     pub joules: Option<f64>,
     /// Cycles of the accelerator.
     pub cycles: u64,
@@ -107,7 +107,7 @@ pub struct StepCost {
     pub processing: f64,
     /// Cycles of the longest sub-layer.
     pub cycles: u64,
-    /// Joules of both stages; `None` if the energy of a sub-layer is unknown.
+    /// Joules of both stages, or `None` if the energy of a sub-layer is unknown.
     pub joules: Option<f64>,
     /// Bytes moved between chips.
     pub between_chips: u64,
@@ -126,7 +126,8 @@ pub struct StepLog {
     pub data: DataName,
     /// Size in bytes.
     pub bytes: u64,
-    /// Source; `None` if the data left the chip: moved to memory if `written`, otherwise dropped.
+    /// Source, or `None` if the data left the chip: moved to memory if `written`, otherwise
+    /// dropped.
     pub from: Option<DataPlace>,
     /// True if the data went to memory.
     pub written: bool,
@@ -152,7 +153,7 @@ impl StepTotals {
             .sum()
     }
 
-    /// Returns the energy of all steps in joules; `None` if the energy of any step is unknown.
+    /// Returns the energy of all steps in joules, or `None` if the energy of any step is unknown.
     pub fn joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }

@@ -37,7 +37,8 @@ pub struct StepCorrection {
     pub correction: PriceCorrection,
     /// Lines of the steps in the table.
     pub lines: Vec<u64>,
-    /// Errors of each step with the factor of the other steps of its group; empty for a group of one.
+    /// Errors of each step with the factor of the other steps of its group (empty for a group of
+    /// one).
     pub left_out: Vec<f64>,
 }
 
@@ -49,7 +50,7 @@ pub struct StepCalibration {
     /// Correction of all other models, if there are enough groups.
     pub shared: Option<PriceCorrection>,
     /// Mean error of the steps of a group with the shared factor of the other groups, and without a
-    /// correction; `None` if there are too few groups.
+    /// correction, or `None` if there are too few groups.
     pub left_out_groups: Option<[f64; 2]>,
 }
 

@@ -41,7 +41,7 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
-    /// For a bandwidth fraction, the classes of kernels to which it applies; otherwise `None`.
+    /// For a bandwidth fraction, the classes of kernels to which it applies, or `None` otherwise.
     fn affected_classes(self) -> Option<fn(MovingKernel) -> bool> {
         match self {
             Self::Memory => {
@@ -58,8 +58,8 @@ impl FittedConstant {
         self.affected_classes().is_some()
     }
 
-    /// Returns the value in `machine`, in microseconds or as a fraction; `None` if the machine has
-    /// no such value.
+    /// Returns the value in `machine`, in microseconds or as a fraction, or `None` if the machine
+    /// has no such value.
     pub fn of(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();

@@ -59,7 +59,8 @@ impl TimeSum {
         self.sum / self.count as f64
     }
 
-    /// Returns the variance of a kernel's time, times the number of kernels; zero for one kernel.
+    /// Returns the variance of a kernel's time, times the number of kernels, or zero for one
+    /// kernel.
     fn size_variance(&self) -> f64 {
         (self.squares - self.sum * self.mean_time()).max(0.0)
     }

@@ -103,7 +103,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
 }
 
 /// Returns the mean relative error of the sizes between the first and the last, each predicted from
-/// the others; `None` without such sizes.
+/// the others, or `None` without such sizes.
 pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {

@@ -90,10 +90,11 @@ pub struct PredictedPair {
     pub sample_ratio_percent: f64,
     /// Predicted change of the step, in percent.
     pub change_percent: f64,
-    /// Measured change, in percent; `None` without a measured step of the first side.
+    /// Measured change, in percent, or `None` without a measured step of the first side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// True if the sign of the change is right; `None` if the measured change is within the noise.
+    /// True if the sign of the change is right, and `None` if the measured change is within the
+    /// noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
     /// Effects of each edit.

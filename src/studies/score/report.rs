@@ -31,7 +31,7 @@ pub struct ScoredTable<'t> {
     pub intervals: Vec<Option<[f64; 2]>>,
     /// Fitted constants, by fold.
     pub fits: Vec<FoldFit>,
-    /// Fold of each run; empty if nothing was fitted.
+    /// Fold of each run (empty if nothing was fitted).
     pub fold_of: Vec<usize>,
     /// Predicted times of the null model with one rate, in seconds.
     pub null: Vec<f64>,
@@ -59,7 +59,7 @@ pub struct CorrectionSummary {
     pub chakram: ScoreSummary,
     /// FLOPs of the model at the mean rate of the steps.
     pub one_rate: ScoreSummary,
-    /// Coverage of the intervals that remain; `None` if a run has none.
+    /// Coverage of the intervals that remain, or `None` if a run has none.
     pub intervals: Option<IntervalSummary>,
     /// Mean absolute error minus that of the null model, run by run.
     pub difference: f64,
@@ -68,7 +68,7 @@ pub struct CorrectionSummary {
 }
 
 impl Correction {
-    /// Summarizes the runs for which the null model has a rate; `None` without such a run.
+    /// Summarizes the runs for which the null model has a rate. Returns `None` without such a run.
     fn summary(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);
         let known =
@@ -109,8 +109,8 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are
                       regret: extra time of the runs that are predicted to be the shortest";
 
 impl ScoredTable<'_> {
-    /// Returns the scores of this program and of the null model for the runs that `wanted` selects;
-    /// `None` without such a run.
+    /// Returns the scores of this program and of the null model for the runs that `wanted` selects,
+    /// or `None` without such a run.
     fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
@@ -122,7 +122,7 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects; `None`
+    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects, or `None`
     /// without such a run, or if any of these runs has no interval.
     fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();

@@ -311,8 +311,8 @@ impl StepResiduals {
     }
 }
 
-/// The part of corrections with the least mean error, for groups of pairs of a predicted and an own logarithm; zero if
-/// the groups gain less than one standard error.
+/// The part of corrections with the least mean error, for groups of pairs of a predicted and an own logarithm. Returns
+/// zero if the groups gain less than one standard error.
 fn best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;

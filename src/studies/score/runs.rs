@@ -365,8 +365,8 @@ fn step_seconds(
 /// Options that only plans with a tensor group may have.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
-/// Returns the reason why option `key` has no effect on a run with `options`; `None` if it has an
-/// effect. A table may give an option for all runs, but the option may have no effect on runs
+/// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
+/// an effect. A table may give an option for all runs, but the option may have no effect on runs
 /// without a tensor group, or with a single replica.
 fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");

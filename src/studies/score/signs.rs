@@ -53,7 +53,7 @@ pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns>
     found.into_values().collect()
 }
 
-/// Returns the option in which two runs differ; `None` if they differ in none or in several.
+/// Returns the option in which two runs differ, or `None` if they differ in none or in several.
 fn difference(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> Option<String> {
     let keys: BTreeSet<&str> = (one.iter())
         .filter(|(key, value)| other.get(*key) != Some(value))

@@ -14,9 +14,9 @@ pub struct ScoreSetting {
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// Runs without the setting; `None` if it is not a setting of runs.
+    /// Runs without the setting, or `None` if it is not a setting of runs.
     pub table: Option<RunTable>,
-    /// For a replay option, the option's key and the options without it; otherwise `None`.
+    /// For a replay option, the option's key and the options without it, or `None` otherwise.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 

@@ -25,7 +25,7 @@ pub struct PointCommand {
 }
 
 impl PointCommand {
-    /// Returns the replay of `point`; `None` if only the study can express it.
+    /// Returns the replay of `point`, or `None` if only the study can express it.
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
         let (mut work, mut options) = (None, Vec::new());

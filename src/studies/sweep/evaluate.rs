@@ -239,8 +239,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(work)
     }
 
-    /// Returns the reason why the machines of two points with equal results make no difference; `None` if another
-    /// replay would be too large.
+    /// Returns the reason why the machines of two points with equal results make no difference, or `None` if
+    /// another replay would be too large.
     pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve(one).ok()?.machine;
         self.with_facts(other, |run, machine| {
@@ -248,7 +248,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the reason why an option makes no difference to a point; `None` if another replay would be too large.
+    /// Returns the reason why an option makes no difference to a point, or `None` if another replay would be too
+    /// large.
     pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
         self.with_facts(point, |run, _| option_reason(key, false, run))
     }

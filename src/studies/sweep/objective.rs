@@ -20,8 +20,8 @@ pub struct PointMeasures {
     /// Maximum bytes in use on an NPU, if traces give allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy of the kernels whose times are from loop nests, over all NPUs, in picojoules; `None`
-    /// without such kernels.
+    /// Energy of the kernels whose times are from loop nests, over all NPUs, in picojoules, or
+    /// `None` without such kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
     /// Mean compute time of NPUs in other kernels, if loop nests give the times of some kernels.
@@ -163,7 +163,7 @@ impl SweepObjective {
     }
 
     /// Returns the value in seconds, tokens per second, bytes, joules, joule-seconds, dollars,
-    /// days, hours, or NPUs; `None` if unknown.
+    /// days, hours, or NPUs, or `None` if unknown.
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);

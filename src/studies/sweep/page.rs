@@ -192,7 +192,7 @@ struct PointsChart<'a> {
     bests: &'a [(SweepObjective, usize)],
     front: &'a [usize],
     first: SweepObjective,
-    /// Second objective; `None` for the row's index.
+    /// Second objective, or `None` for the row's index.
     second: Option<SweepObjective>,
 }
 
@@ -223,8 +223,8 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Returns the Pareto front of both quantities, from left to right; empty without a second
-    /// quantity.
+    /// Returns the Pareto front of both quantities, from left to right (empty without a second
+    /// quantity).
     fn front_of_two(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {

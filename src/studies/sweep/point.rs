@@ -140,7 +140,7 @@ impl ResolvedPoint {
         })
     }
 
-    /// Returns the memory of the smallest NPU in bytes, if known.
+    /// Returns the memory of the smallest NPU in bytes, or `None` if unknown.
     pub fn capacity(&self) -> Option<u64> {
         least_memory(&self.machine)
     }

@@ -61,7 +61,7 @@ pub struct StudyShard {
 pub struct SweepOptions {
     /// Number of threads.
     pub threads: NonZeroUsize,
-    /// The shard to compute; `None` for all points.
+    /// The shard to compute, or `None` for all points.
     pub shard: Option<StudyShard>,
     /// True if only known answers may be used.
     pub is_closed: bool,
@@ -358,7 +358,7 @@ impl<'s> StudyExplorer<'s> {
         score_of_answer(self.study, point, answer)
     }
 
-    /// Returns the score of a row, if it has one.
+    /// Returns the score of a row, or `None`.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
             RowOutcome::Answered(answer) => self.score_answer(&row.point, answer),

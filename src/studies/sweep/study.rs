@@ -88,8 +88,8 @@ pub struct Study {
     pub axes: Vec<StudyAxis>,
     /// Layers, at least one, outermost first or in the order of turns.
     pub layers: Vec<StudyLayer>,
-    /// Maximum number of rounds, in which layers take turns with all other axes fixed at the best point so far; `None`
-    /// if layers are nested.
+    /// Maximum number of rounds, in which layers take turns with all other axes fixed at the best point so far, or
+    /// `None` if layers are nested.
     pub rounds: Option<u32>,
     /// Limits on memory, NPUs and price.
     pub limits: PointLimits,
@@ -293,7 +293,7 @@ impl Study {
                 .any(|name| price(name).is_some())
     }
 
-    /// Returns the number of points; `None` if they cannot be listed.
+    /// Returns the number of points, or `None` if they cannot be listed.
     pub fn listed(&self) -> Option<u64> {
         if self.rounds.is_some() {
             return None;

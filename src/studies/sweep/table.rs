@@ -26,7 +26,7 @@ type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 /// printed.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Formats a number; empty if unknown.
+/// Formats a number (empty if unknown).
 fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
@@ -38,7 +38,7 @@ pub struct SweepTable<'s> {
     pub study: &'s Study,
     /// Rows of the study, by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the study's layers in a search in rounds; empty for other searches.
+    /// Turns of the study's layers in a search in rounds (empty for other searches).
     turns: Vec<LayerTurn>,
     /// Objective values of each row; `None` unless all values are known.
     values: Vec<Option<Vec<f64>>>,
@@ -49,7 +49,8 @@ pub struct SweepTable<'s> {
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`. `turns` are the layers' turns of a search in rounds; empty for other searches.
+    /// Creates the table of `rows`. `turns` are the layers' turns of a search in rounds (empty for other
+    /// searches).
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
@@ -92,7 +93,8 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Returns the ends of the 90 % interval of a row's objective, the smaller first, if known.
+    /// Returns the ends of the 90 % interval of a row's objective, the smaller first, or `None` if
+    /// unknown.
     pub fn interval(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
         let measures = measures_of(&self.rows[row])?;
         let settings = self.study.whole(&self.rows[row].point);
@@ -108,7 +110,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective; empty if unknown.
+    /// Formats the interval of a row's objective (empty if unknown).
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -132,8 +134,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of the best row by `objective` with the values of the other rows; `None` if the interval
-    /// is unknown.
+    /// Compares the interval of the best row by `objective` with the values of the other rows. Returns `None` if the
+    /// interval is unknown.
     pub fn lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval(best, objective)?;
         let place = self
@@ -336,7 +338,7 @@ impl<'s> SweepTable<'s> {
         others.filter(is_known).collect()
     }
 
-    /// Returns the value of a replayed row's objective, if known.
+    /// Returns the value of a replayed row's objective, or `None` if unknown.
     pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
         let row = &self.rows[index];
         objective.value(measures_of(row)?, &self.study.whole(&row.point))

@@ -54,7 +54,7 @@ impl OutputSet {
         self.unnumbered.push(path.to_owned());
     }
 
-    /// Returns the input that is the same file as `path`, if any.
+    /// Returns the input that is the same file as `path`, or `None`.
     fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
         let sought = identity(path)?;
         for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {

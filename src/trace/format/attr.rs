@@ -24,7 +24,7 @@ const LAST_VALUE: u32 = 32;
 pub struct AttrView<'a> {
     /// Name of the attribute, as bytes. All names that readers look up are ASCII.
     pub name: &'a [u8],
-    /// The field number inside the `oneof` and its raw value, if there is one.
+    /// The field number inside the `oneof` and its raw value, or `None`.
     value: Option<(u32, WireValue<'a>)>,
     /// The whole attribute message, because a list may be split over several fields.
     message: &'a [u8],

@@ -162,7 +162,7 @@ impl TraceError {
         self
     }
 
-    /// Returns the byte offset of the error, if known.
+    /// Returns the byte offset of the error, or `None` if unknown.
     pub fn offset(&self) -> Option<usize> {
         match &*self.0 {
             TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,

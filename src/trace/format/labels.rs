@@ -52,8 +52,9 @@ pub struct NodeLabels<'a> {
     pub micro_batch: Option<u32>,
     /// Layer, from 0 over the whole model.
     pub layer: Option<u32>,
-    /// Shapes of its inputs in PyTorch's notation, `[[4096, 12288], [12288, 36864]]`; empty if unknown.
+    /// Shapes of its inputs in PyTorch's notation, `[[4096, 12288], [12288, 36864]]` (empty if
+    /// unknown).
     pub inputs: &'a str,
-    /// Shapes of its outputs in the same notation; empty if unknown.
+    /// Shapes of its outputs in the same notation (empty if unknown).
     pub outputs: &'a str,
 }

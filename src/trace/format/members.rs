@@ -34,7 +34,7 @@ const NODE_ATTRIBUTES: u32 = 10;
 pub struct TraceMembers {
     /// The ranks; the trace is written for the first.
     pub ranks: Vec<u32>,
-    /// The members' cores on a machine of tiles; empty if the trace states none.
+    /// The members' cores on a machine of tiles (empty if the trace states none).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<[u32; 2]>,
     /// For each peer of the first member, the corresponding peers of all members.

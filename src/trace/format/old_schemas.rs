@@ -224,7 +224,7 @@ fn needs_upgrade(first: &[u8]) -> bool {
     !certain && (suits(&schema_layout::NODE) || suits(&schema_layout::EARLY_METADATA))
 }
 
-/// Detects the generation of `contents`; `None` if the generation is current or unknown.
+/// Detects the generation of `contents`. Returns `None` if the generation is current or unknown.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<SchemaGeneration>, TraceError> {
     Ok(detect::detect(contents)?.map(|(generation, _)| generation))
 }

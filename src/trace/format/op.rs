@@ -73,7 +73,7 @@ pub enum Op<'a> {
     },
     /// Communication whose operation or partners the trace does not state; takes its recorded duration.
     Communication {
-        /// Bytes moved; 0 if the trace does not state them.
+        /// Bytes moved, or 0 if the trace does not state them.
         bytes: u64,
     },
     /// A load or store.

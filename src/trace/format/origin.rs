@@ -23,7 +23,7 @@ pub struct NodeOrigin {
     pub caller: Option<u64>,
     /// Number of its step.
     pub step: Option<u64>,
-    /// Index of its innermost Python call plus 1; 0 for none.
+    /// Index of its innermost Python call plus 1, or 0 for none.
     pub stack: Option<u64>,
 }
 
@@ -84,7 +84,8 @@ impl CallStacks {
         &self.names[self.calls[call as usize].name as usize]
     }
 
-    /// Returns the name of the called module, without the prefix; `None` if the call is of a function.
+    /// Returns the name of the called module, without the prefix, or `None` if the call is of a
+    /// function.
     pub fn module(&self, call: u32) -> Option<&str> {
         self.name(call).strip_prefix(MODULE)
     }

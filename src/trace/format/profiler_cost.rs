@@ -57,7 +57,7 @@ pub struct UnprofiledSteps {
     pub captured: u64,
     /// Median time of a step without a profiler.
     pub step: Span,
-    /// Times of the shortest and the longest step without a profiler, if known.
+    /// Times of the shortest and the longest step without a profiler, or `None` if unknown.
     pub range: Option<[Span; 2]>,
 }
 

@@ -43,7 +43,7 @@ pub struct LostRange {
 /// Account of recovered and lost records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageReport {
-    /// Schema generation; `None` for a text file.
+    /// Schema generation, or `None` for a text file.
     pub generation: Option<SchemaGeneration>,
     /// Nodes that were kept.
     pub nodes: usize,
@@ -89,7 +89,7 @@ impl SalvageReport {
 /// Options of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SalvageOptions {
-    /// Schema generation, if known.
+    /// Schema generation, or `None` if unknown.
     pub generation: Option<SchemaGeneration>,
     /// True if to keep dependencies on missing nodes.
     pub keep_dangling: bool,

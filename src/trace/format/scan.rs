@@ -34,7 +34,7 @@ pub struct NodeView<'a> {
     pub kernel: Option<KernelShape>,
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
-    /// Recorded duration; zero if the trace does not state it. For a communication node with a
+    /// Recorded duration, or zero if the trace does not state it. For a communication node with a
     /// [`wait`](Self::wait), the transfer alone.
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds; `recorded` may be finer.
@@ -133,7 +133,7 @@ pub struct TraceMetadata {
     pub stacks: CallStacks,
 }
 
-/// Device, host and software of a capture; `None` if the capture does not state them.
+/// Device, host and software of a capture, or `None` if the capture does not state them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureContext {
     /// Name of the device: `Tesla V100-SXM2-32GB`.

@@ -80,7 +80,7 @@ impl<'s> RecordSource<'s> {
         self.form
     }
 
-    /// Returns the next record, the first being the metadata; `None` at the end.
+    /// Returns the next record, the first being the metadata, or `None` at the end.
     pub fn next_record(&mut self) -> Result<Option<super::wire::RawRecord<'_>>, TraceError> {
         let number = self.next;
         let offset = match &mut self.kind {

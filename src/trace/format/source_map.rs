@@ -25,7 +25,7 @@ impl SourceMap {
         Self(SourcePositions::Lines(lines))
     }
 
-    /// Returns the byte offset of a record in the original; 0 if the original is text.
+    /// Returns the byte offset of a record in the original, or 0 if the original is text.
     pub fn offset(&self, record: usize) -> usize {
         match &self.0 {
             SourcePositions::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),

@@ -7,7 +7,8 @@ pub const SEND_BYTES: &str = "send_bytes";
 /// Attribute with the bytes that the member receives from each member, in the group's order.
 pub const RECEIVE_BYTES: &str = "receive_bytes";
 
-/// Both lists in the text form of traces, such as `[512, 0, 1024]`; empty if the trace does not state them.
+/// Both lists in the text form of traces, such as `[512, 0, 1024]` (empty if the trace does not state
+/// them).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SplitSizes<'a> {
     /// Bytes to each member.

@@ -35,7 +35,8 @@ impl fmt::Display for TraceFormat {
     }
 }
 
-/// Detects the text format of `contents`, which may be the beginning of a file; `None` if they are not text.
+/// Detects the text format of `contents`, which may be the beginning of a file. Returns `None` if they are
+/// not text.
 ///
 /// Fails on text that is not a trace.
 pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {

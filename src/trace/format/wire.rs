@@ -234,8 +234,8 @@ impl<'a> WireCursor<'a> {
     }
 }
 
-/// Decodes the varint at the start of `bytes`. Returns value and length; `None` if the varint does
-/// not end or exceeds 64 bits.
+/// Decodes the varint at the start of `bytes`. Returns value and length, or `None` if the varint
+/// does not end or exceeds 64 bits.
 pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0_u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
@@ -311,7 +311,7 @@ impl<'a> FrameCursor<'a> {
         }
     }
 
-    /// Returns the next record; `None` at the end of the file.
+    /// Returns the next record, or `None` at the end of the file.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<RawRecord<'a>>, TraceError> {
         if self.cursor.is_empty() {

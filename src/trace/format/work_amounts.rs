@@ -38,11 +38,12 @@ pub struct WorkAmounts {
     pub steps: u64,
     /// Number of samples over all steps and replicas.
     pub samples: u64,
-    /// Number of tokens of these samples; `None` if samples are not sequences.
+    /// Number of tokens of these samples, or `None` if samples are not sequences.
     pub tokens: Option<u64>,
     /// FLOPs of the model for these samples: forward, and backward for training, without recomputation.
     pub model_flops: u128,
-    /// Token pairs counted in `model_flops`; `None` for models without attention, or if the producer does not state it.
+    /// Token pairs counted in `model_flops`, or `None` for models without attention, or if the producer does not state
+    /// it.
     pub attention: Option<CountedAttention>,
 }
 

@@ -55,7 +55,7 @@ pub enum AttributeValue<'a> {
 /// Attribute: its name and its value.
 pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
 
-/// Inputs or outputs of a node, each as the text of a Python literal; empty if unknown.
+/// Inputs or outputs of a node, each as the text of a Python literal (empty if unknown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeIo<'a> {
     /// The values: `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.

@@ -36,7 +36,7 @@ pub struct CapturedTimeline {
     /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
     /// For each node, the node whose end allowed it to start: its last predecessor, or the previous
-    /// node on its lane if that node ended later; [`NONE`] if it waited for nothing.
+    /// node on its lane if that node ended later, or [`NONE`] if it waited for nothing.
     pub cause: Vec<u32>,
     /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,
@@ -139,7 +139,7 @@ impl CapturedTimeline {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
-    /// The node that ends last (the first of several); `None` if no node runs.
+    /// The node that ends last (the first of several). Returns `None` if no node runs.
     pub fn last(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));

@@ -6,8 +6,8 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::visit::NodeFiltered;
 use std::collections::VecDeque;
 
-/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest node; empty if there is no
-/// cycle. `stuck` must be true for all nodes on cycles.
+/// Returns the nodes of a short cycle in `rows`, in edge order, starting with the smallest node (empty if there is no
+/// cycle). `stuck` must be true for all nodes on cycles.
 ///
 /// The result is the shortest cycle through the smallest node of the smallest strongly connected
 /// component, found in linear time. Finding the shortest of all cycles would take quadratic time.

@@ -50,7 +50,8 @@ impl NameTable {
         self.staged_ends.len() == BATCH || self.staged.len() > 1 << 20
     }
 
-    /// Appends the indices of the staged names to `numbers`, in order; `None` if the arena is full (4 GiB).
+    /// Appends the indices of the staged names to `numbers`, in order. Returns `None` if the arena is full
+    /// (4 GiB).
     pub fn settle(&mut self, numbers: &mut Vec<u32>) -> Option<()> {
         let staged = std::mem::take(&mut self.staged);
         let ends = std::mem::take(&mut self.staged_ends);
@@ -83,7 +84,8 @@ impl NameTable {
             .map(|&(_, found)| found)
     }
 
-    /// Returns the index of `name`, which is added if it is new; `None` if the arena is full (4 GiB).
+    /// Returns the index of `name`, which is added if it is new, or `None` if the arena is full (4
+    /// GiB).
     #[inline]
     pub fn intern(&mut self, name: &str) -> Option<u32> {
         self.number((HASHER.hash_one(name) >> 32) as u32, name)
@@ -215,7 +217,7 @@ impl<K: Hash + Eq> Interner<K> {
         self.last
     }
 
-    /// Returns the index of `key`, if known.
+    /// Returns the index of `key`, or `None` if unknown.
     pub fn find<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<u32>
     where
         K: Borrow<Q>,

@@ -77,7 +77,7 @@ impl Graph {
     }
 
     /// Returns the value of each node plus 1: the node's own value, or otherwise the value of the
-    /// nearest caller that has one; 0 for none.
+    /// nearest caller that has one, or 0 for none.
     fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
@@ -124,7 +124,7 @@ impl Graph {
         &self.steps
     }
 
-    /// Returns the step of a node as an index into [`Graph::steps`], if known.
+    /// Returns the step of a node as an index into [`Graph::steps`], or `None` if unknown.
     #[inline]
     pub fn step(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.step_of.get(node).checked_sub(1)
@@ -135,7 +135,8 @@ impl Graph {
         &self.stacks
     }
 
-    /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], if any.
+    /// Returns the innermost Python call around a node, as an index into [`Graph::stacks`], or
+    /// `None`.
     #[inline]
     pub fn stack(&self, node: NodeIndex) -> Option<u32> {
         self.sparse.stack_of.get(node).checked_sub(1)

@@ -32,7 +32,7 @@ impl RawDependency {
     /// Index of a missing node.
     pub const MISSING: u32 = u32::MAX;
 
-    /// Returns the index of the predecessor, if it exists.
+    /// Returns the index of the predecessor, or `None`.
     #[inline]
     pub fn target(&self) -> Option<u32> {
         (self.node != Self::MISSING).then_some(self.node)

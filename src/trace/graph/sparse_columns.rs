@@ -12,11 +12,11 @@ pub(super) struct SparseColumns {
     delays: SparseColumn<Span>,
     /// Recorded waiting times.
     waits: SparseColumn<Span>,
-    /// Index of the memory change plus 1; 0 for none.
+    /// Index of the memory change plus 1, or 0 for none.
     pub memory_of: SparseColumn<u32>,
-    /// Index of the kernel shape plus 1; 0 for none.
+    /// Index of the kernel shape plus 1, or 0 for none.
     pub kernel_of: SparseColumn<u32>,
-    /// Indices of the caller, the step and the innermost Python call, each plus 1; 0 for none.
+    /// Indices of the caller, the step and the innermost Python call, each plus 1, or 0 for none.
     pub caller_of: SparseColumn<u32>,
     pub step_of: SparseColumn<u32>,
     pub stack_of: SparseColumn<u32>,

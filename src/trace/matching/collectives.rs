@@ -39,7 +39,7 @@ pub struct MemberCalls<'a> {
 }
 
 impl MemberCalls<'_> {
-    /// Returns the `k`-th call, if there is one.
+    /// Returns the `k`-th call, or `None`.
     pub fn at(&self, k: usize) -> Option<CommRef> {
         self.calls.get(k).map(|&call| (self.rank, call))
     }
@@ -67,7 +67,7 @@ pub struct CollectiveDisagreement {
     pub difference: CollectiveDifference,
     /// Rank of the disagreeing member.
     pub other: u32,
-    /// Calls of the first and of the disagreeing member; `None` if the member has no such call.
+    /// Calls of the first and of the disagreeing member, or `None` if the member has no such call.
     pub calls: [Option<CommRef>; 2],
 }
 

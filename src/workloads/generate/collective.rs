@@ -137,7 +137,7 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct CollectiveMembers {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, if any.
+    /// The lowest rank outside the group, or `None`.
     outsider: Option<u32>,
 }
 

@@ -64,7 +64,7 @@ impl GeneratedJob {
         Ok(all)
     }
 
-    /// Returns the members of a trace that represents a run of ranks from `first`; `None` for a
+    /// Returns the members of a trace that represents a run of ranks from `first`, or `None` for a
     /// single rank.
     fn members_of(&self, first: u32, run: &[NamedPartners]) -> Option<TraceMembers> {
         if run.len() < 2 {

@@ -20,9 +20,9 @@ pub struct MemoryPattern {
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the remote memory; `None` for the unnamed memory.
+    /// Name of the remote memory, or `None` for the unnamed memory.
     pub memory: Option<String>,
-    /// Recorded duration of each kernel, in whole nanoseconds; zero for no kernels.
+    /// Recorded duration of each kernel, in whole nanoseconds, or zero for no kernels.
     pub kernel: Span,
     /// True if each round ends with a store.
     pub store: bool,

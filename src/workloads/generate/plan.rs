@@ -442,7 +442,7 @@ words! {
 }
 
 impl ScheduleName {
-    /// Returns the name of `schedule`; `None` for explicitly listed orders.
+    /// Returns the name of `schedule`, or `None` for explicitly listed orders.
     pub fn of(schedule: &PipelineSchedule) -> Option<Self> {
         Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,

@@ -259,7 +259,7 @@ impl PipelineSchedule {
     }
 
     /// Returns the number of micro-batches after which the steps of a stage repeat, and the
-    /// smallest total number of micro-batches for which the steps repeat; `None` if unknown.
+    /// smallest total number of micro-batches for which the steps repeat, or `None` if unknown.
     pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),

@@ -114,7 +114,7 @@ impl ShardingDegrees {
 /// Partial sums of a result: each device of a group has one, and they must be added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
-    /// Elements of the result on one device; 0 if there is no such result.
+    /// Elements of the result on one device, or 0 if there is no such result.
     pub elements: u64,
     /// Number of devices in the sum; 1 for no communication.
     pub size: u32,
@@ -231,7 +231,7 @@ impl OperatorSharding {
     }
 
     /// Returns the rows of the image on the device at `position`, and the rows that the device's
-    /// windows reach; `None` for an operator without windows.
+    /// windows reach, or `None` for an operator without windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.part(position, OperatorAxis::M))
     }

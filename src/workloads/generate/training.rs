@@ -144,11 +144,11 @@ pub(super) struct TrainingGenerator {
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelChunks,
-    /// Maximum number of messages between the same two members for a layer in a pass; 0 if all members of a tensor
-    /// group are identical.
+    /// Maximum number of messages between the same two members for a layer in a pass, or 0 if all members of a
+    /// tensor group are identical.
     slots: u32,
-    /// Groups whose adapters exchange activations with other stages; `None` if each member does its
-    /// own exchange.
+    /// Groups whose adapters exchange activations with other stages, or `None` if each member does
+    /// its own exchange.
     adapters: Option<AdapterGroups>,
     /// Nodes of a rank on each stage, and for each member of a tensor group if members differ.
     counts: Vec<NodeCounts>,

@@ -30,12 +30,12 @@ pub struct TransformerArchitecture {
     pub sinks: bool,
     /// Earlier tokens to which a token attends, in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of layers with full attention: the last layer of each period has it; 0 if no layer
+    /// Period of layers with full attention: the last layer of each period has it, or 0 if no layer
     /// has.
     pub full_every: u64,
     /// True if attention and perceptron each have a norm before and after them.
     pub sandwich_norm: bool,
-    /// Columns of the shared experts' perceptron; 0 without shared experts.
+    /// Columns of the shared experts' perceptron, or 0 without shared experts.
     pub shared_ffn: u64,
     /// Rule by which the router chooses experts.
     pub router: RouterForm,
@@ -53,7 +53,8 @@ pub struct TransformerArchitecture {
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttention {
-    /// Elements of the latent vector of queries; 0 if queries are computed from the hidden state.
+    /// Elements of the latent vector of queries, or 0 if queries are computed from the hidden
+    /// state.
     pub query_rank: u64,
     /// Elements of the latent vector of keys and values.
     pub kv_rank: u64,

@@ -9,7 +9,7 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl OperatorKind {
-    /// Number of weights; 0 if the weights are tied to another operator's.
+    /// Number of weights. Returns 0 if the weights are tied to another operator's.
     pub fn parameters(&self) -> u64 {
         saturate_to_u64(saturating_total(self.spec().gradients(false)))
     }
@@ -106,7 +106,7 @@ impl OperatorKind {
         saturate_to_u64(spec.volumes(&spec.outputs))
     }
 
-    /// Rows of an image's output; 0 for operators without windows.
+    /// Rows of an image's output. Returns 0 for operators without windows.
     pub fn window_rows(&self) -> u64 {
         self.spec().extent('h')
     }

@@ -29,7 +29,7 @@ pub enum ModelError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The preset with the most similar name, if any.
+        /// The preset with the most similar name, or `None`.
         closest: Option<&'static str>,
     },
     /// The name has the form of a hub's model names, but models are not read from hubs.
@@ -41,7 +41,7 @@ pub enum ModelError {
     OnHub {
         /// The requested name.
         name: String,
-        /// The preset of the same family and size, if any.
+        /// The preset of the same family and size, or `None`.
         closest: Option<&'static str>,
     },
     /// The file cannot be read.

@@ -161,7 +161,7 @@ impl ModelSource {
     }
 
     /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a transformer over tokens or
-    /// patches; `None` if the model does not have it.
+    /// patches, or `None` if the model does not have it.
     ///
     /// # Errors
     ///

@@ -90,7 +90,7 @@ pub struct ProductSpec {
     pub result: &'static str,
     /// Axes over which the products are summed.
     pub over: &'static str,
-    /// Axes of the multiplications that a causal kernel skips; empty if none.
+    /// Axes of the multiplications that a causal kernel skips (empty if none).
     pub skipped: &'static str,
     /// False for comparisons, which only PALM's Table III counts.
     pub multiplies: bool,
@@ -101,7 +101,7 @@ pub struct ProductSpec {
 pub struct KeptTensor {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// Bytes of an element; `None` for the bytes of the number format.
+    /// Bytes of an element, or `None` for the bytes of the number format.
     pub bytes: Option<u64>,
     /// Attention kernels that keep the tensor.
     pub with: KeptWith,
@@ -173,7 +173,7 @@ pub struct OperatorSpec {
     pub kept: Vec<KeptTensor>,
     /// Axes of rows and pixels, as opposed to columns and channels.
     pub rows: &'static str,
-    /// Sliding windows over an image, if any.
+    /// Sliding windows over an image, or `None`.
     pub windows: Option<WindowSpec>,
     /// Source of the operator's inputs in the chain of its layer.
     pub role: ChainRole,
@@ -189,7 +189,7 @@ impl OperatorSpec {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis called `letter`; 0 without such an axis.
+    /// Size of the axis called `letter`. Returns 0 without such an axis.
     pub fn extent(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
@@ -239,7 +239,7 @@ impl OperatorSpec {
         self.sums() && self.windows.is_none()
     }
 
-    /// Returns the number of experts with separate weights; 0 for operators without experts.
+    /// Returns the number of experts with separate weights, or 0 for operators without experts.
     pub fn expert_weights(&self) -> u64 {
         let own = self.weights.iter().any(|one| one.axes.starts_with('e'));
         if own { self.extent('e') } else { 0 }

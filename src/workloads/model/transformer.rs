@@ -15,7 +15,7 @@ pub struct TransformerModel {
     pub vocabulary: u64,
     /// Position encoding of tokens.
     pub positions: PositionEncoding,
-    /// Rows of the table of token types (BERT's sentences A and B); 0 without a table.
+    /// Rows of the table of token types (BERT's sentences A and B), or 0 without a table.
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
@@ -46,7 +46,8 @@ pub struct TransformerBlock {
     pub gated: bool,
     /// True if norms have a bias, as in LayerNorm but not in RMSNorm.
     pub norm_bias: bool,
-    /// True for post-norm, after the residual sums (BERT); false for pre-norm, before attention and perceptron (GPT-2).
+    /// True for post-norm, after the residual sums (BERT), and false for pre-norm, before attention and perceptron
+    /// (GPT-2).
     pub norm_after: bool,
     /// True if matrix products have biases.
     pub biases: bool,

@@ -130,7 +130,7 @@ pub enum Work {
     Collective {
         kind: Kind,
         bytes: u64,
-        /// Group id; 0 for all NPUs.
+        /// Group id, or 0 for all NPUs.
         group: u64,
         dims: Option<Vec<bool>>,
         priority: i64,

@@ -11,7 +11,7 @@ pub struct Event {
     pub tid: u64,
     pub start: i64,
     pub ns: u64,
-    /// Record function id of the event; 0 for no id.
+    /// Record function id of the event, or 0 for no id.
     pub id: u64,
     /// `true` if the event is also in the host's file.
     pub on_host: bool,

@@ -81,7 +81,7 @@ pub(super) struct Template {
     pub host: Text,
     /// The last part of the host node's attributes, from the schema to the end.
     pub attrs: Text,
-    /// Arguments of the Kineto event after the event's ids; may be empty.
+    /// Arguments of the Kineto event after the event's ids (possibly empty).
     pub kineto: Text,
 }
 

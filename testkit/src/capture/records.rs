@@ -325,7 +325,7 @@ impl Recorder for Records<'_> {
 
 impl Records<'_> {
     /// Returns the external id of the innermost open annotation if `role` is given, otherwise of the innermost open
-    /// operator that is not an annotation; 0 if there is no such record.
+    /// operator that is not an annotation, or 0 if there is no such record.
     fn within(&self, role: Option<Role>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

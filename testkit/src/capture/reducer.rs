@@ -21,7 +21,8 @@ pub(super) struct Reducer {
 struct Param {
     value: Tensor,
     grad: Option<Tensor>,
-    /// The bucket of the gradient, and the offset in the bucket; `None` if gradients are not shared.
+    /// The bucket of the gradient, and the offset in the bucket, or `None` if gradients are not
+    /// shared.
     bucket: Option<(usize, u64)>,
 }
 

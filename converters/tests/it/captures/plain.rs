@@ -4,7 +4,7 @@ use chakram_converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the elements of a list; empty if the value is not a list.
+/// Returns the elements of a list (empty if the value is not a list).
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

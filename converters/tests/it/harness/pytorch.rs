@@ -22,8 +22,8 @@ fn text(data: &[u8]) -> Option<Vec<u8>> {
     Some(String::from_utf16_lossy(&words.collect::<Vec<_>>()).into_bytes())
 }
 
-/// Returns the number of elements of the array `key`, or of the text itself if the text is an array; `None` if a
-/// plain parse rejects the text.
+/// Returns the number of elements of the array `key`, or of the text itself if the text is an array, or `None`
+/// if a plain parse rejects the text.
 fn elements(text: &[u8], key: &str) -> Option<usize> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let json: Value = serde_json::from_slice(text).ok()?;

@@ -56,7 +56,7 @@ pub(super) struct ColorRefinement<'x, 'o> {
 }
 
 impl<'x, 'o> ColorRefinement<'x, 'o> {
-    /// Pairs nodes with unique labels; `None` if no label is shared by several nodes.
+    /// Pairs nodes with unique labels. Returns `None` if no label is shared by several nodes.
     pub fn new(
         sides: &'x [ComparedTrace<'o>; 2],
         pairs: &'x mut NodeMatching,

@@ -14,7 +14,7 @@ pub(in crate::diff) fn aspect(aspect: DiffAspect) -> &'static str {
     }
 }
 
-/// Formats the increase as `+1.25 %`; `None` if the amount before is zero.
+/// Formats the increase as `+1.25 %`. Returns `None` if the amount before is zero.
 pub(in crate::diff) fn percent(shift: &AmountChange) -> Option<String> {
     shift.percent().map(percent_change)
 }

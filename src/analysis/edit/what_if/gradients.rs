@@ -1,4 +1,4 @@
-//! Reductions of gradients as DistributedDataParallel issues them: hooks of parameters, buckets, and the items that
+//! Reductions of gradients as DistributedDataParallel issues them: hooks of parameters, buckets, and the nodes that
 //! wait for buckets.
 //!
 //! Gradients are ready in the order of the parameters' hooks. A bucket collects gradients until its size reaches the
@@ -22,16 +22,16 @@ const HOOK: &str = "torch::autograd::AccumulateGrad";
 pub(super) struct GradientReductions {
     /// Collectives that reduce gradients, in program order.
     pub collectives: Vec<u32>,
-    /// For each collective, the host item that launches it, with the items inside that item.
+    /// For each collective, the host node that launches it, with the nodes inside that node.
     pub launches: Vec<Vec<u32>>,
-    /// Items that copy a gradient into its bucket.
+    /// Nodes that copy a gradient into its bucket.
     pub fills: BTreeSet<u32>,
-    /// For each parameter, in the order in which gradients are computed: the outermost item of its hook, and the
+    /// For each parameter, in the order in which gradients are computed: the outermost node of its hook, and the
     /// number of elements.
     pub hooks: Vec<(u32, u64)>,
     /// Bytes per element of each gradient, if the capture states the type.
     pub element_sizes: Vec<Option<u64>>,
-    /// Items that compute gradients, each with the index of its hook; used if no host item launches the reductions.
+    /// Nodes that compute gradients, each with the index of its hook; used if no host node launches the reductions.
     pub producers: Vec<(u32, usize)>,
 }
 
@@ -52,7 +52,7 @@ impl GradientReductions {
             .map(|&item| program.items[item as usize].caller);
         let operators: Vec<Option<u32>> = operators.collect();
         this.launches = vec![Vec::new(); operators.len()];
-        // A hook is represented by its outermost item.
+        // A hook is represented by its outermost node.
         for &item in &items {
             if program.facts_of(item).phase != StepPhase::Parameters {
                 continue;
@@ -104,7 +104,7 @@ impl GradientReductions {
         self
     }
 
-    /// Returns whether an item reduces gradients, launches such a reduction, or prepares one.
+    /// Returns whether a node reduces gradients, launches such a reduction, or prepares one.
     pub fn has(&self, item: u32) -> bool {
         self.collectives.contains(&item)
             || self.fills.contains(&item)
@@ -205,7 +205,7 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == StepPhase::Parameters
 }
 
-/// Returns whether an item reduces a bucket of gradients. In captures, an all-reduce of gradients does. In generated
+/// Returns whether a node reduces a bucket of gradients. In captures, an all-reduce of gradients does. In generated
 /// jobs, the reduction must belong to a layer, because others, such as the sum for an embedding that two stages
 /// share, are no buckets.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
@@ -269,8 +269,8 @@ impl TransferRates {
     }
 }
 
-/// Returns median delays in ns: of the items that directly follow an item of `after` in their thread, and of all
-/// other items by name.
+/// Returns median delays in ns: of the nodes that directly follow a node of `after` in their thread, and of all
+/// other nodes by name.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -381,7 +381,7 @@ pub(super) fn regroup_found(
     Ok(counts)
 }
 
-/// Removes the gathers of parameters for the backward pass, with the items that copy data into and out of them. The
+/// Removes the gathers of parameters for the backward pass, with the nodes that copy data into and out of them. The
 /// backward pass then uses the parameters that were gathered for the forward pass.
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
@@ -571,7 +571,7 @@ fn place_buckets(
         .collect();
     let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
     let (behind, calm) = delays_behind(program, &launchers);
-    // For each old bucket, the first item that waits for its reduction.
+    // For each old bucket, the first node that waits for its reduction.
     let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
     for &item in &program.order {
         if gone.contains(&item) {
@@ -740,7 +740,7 @@ fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usi
     ends.collect()
 }
 
-/// Sets the delay of an item; removes the attribute if `ns` is 0.
+/// Sets the delay of a node; removes the attribute if `ns` is 0.
 fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
         0 => AttributeChange::Removed,

@@ -21,7 +21,7 @@ impl ScaleFactor {
     /// Maximum numerator and denominator of a factor: products of two of them fit in 64 bits.
     const MAX: u64 = 1 << 20;
 
-    /// Creates `over / under`, in lowest terms; `None` if either is 0 or too large.
+    /// Creates `over / under`, in lowest terms. Returns `None` if either is 0 or too large.
     pub fn new(over: u64, under: u64) -> Option<Self> {
         let (mut a, mut b) = (over, under);
         while b > 0 {
@@ -34,7 +34,7 @@ impl ScaleFactor {
         (reduced.over <= Self::MAX && reduced.under <= Self::MAX).then_some(reduced)
     }
 
-    /// Returns the product; `None` if it is too large for a factor.
+    /// Returns the product, or `None` if it is too large for a factor.
     pub fn times(self, other: Self) -> Option<Self> {
         Self::new(self.over * other.over, self.under * other.under)
     }
@@ -152,7 +152,7 @@ pub enum JobEdit {
     Delay {
         /// Time to add in each step.
         span: Span,
-        /// Rank to delay; `None` for all ranks.
+        /// Rank to delay, or `None` for all ranks.
         rank: Option<u32>,
         /// Phase before which the time is added.
         at: StepPhase,

@@ -58,7 +58,7 @@ impl SizeScaling {
     }
 }
 
-/// Number of scaled items, by the source of their times.
+/// Number of scaled nodes, by the source of their times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScalingCounts {
     /// Number of kernels, messages and collectives to which the scaling applies.
@@ -303,7 +303,8 @@ impl KernelScaler {
             .collect()
     }
 
-    /// Returns the factor by which the number of a tensor's elements grows; `None` if the number does not grow.
+    /// Returns the factor by which the number of a tensor's elements grows, or `None` if the number does not
+    /// grow.
     fn growth(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens = self.growth_by_tokens(shape, is_parameter, by);
         let power = match tokens {
@@ -351,8 +352,8 @@ impl KernelScaler {
         tensors.map(is_parameter).collect()
     }
 
-    /// Returns the factor by which the number of a tensor's elements grows with samples and tokens; `None` for a
-    /// tensor of parameters.
+    /// Returns the factor by which the number of a tensor's elements grows with samples and tokens, or `None`
+    /// for a tensor of parameters.
     fn growth_by_tokens(&self, shape: &[u64], is_parameter: bool, by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
@@ -377,7 +378,7 @@ impl KernelScaler {
         Some(by.batch.ratio() * by.sequence.ratio().powi(sequences))
     }
 
-    /// Scales the items for which `which` returns true; the scaling starts from the values before all edits.
+    /// Scales the nodes for which `which` returns true; the scaling starts from the values before all edits.
     pub fn scale(
         &self,
         program: &mut RankProgram<'_>,

@@ -78,7 +78,7 @@ pub(super) enum AttributeChange {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFacts<'a> {
     pub phase: StepPhase,
-    /// Number of the step, from 0 in program order; `None` for nodes outside all steps.
+    /// Number of the step, from 0 in program order, or `None` for nodes outside all steps.
     pub step: Option<u32>,
     /// Node that encloses or launched this node.
     pub caller: Option<u32>,

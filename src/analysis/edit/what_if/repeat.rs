@@ -143,8 +143,8 @@ pub(super) fn accumulate(
     Ok(counts)
 }
 
-/// Makes a pass begin after the last kernel of the pass `before`. Items of the pass that wait for one of `starts`
-/// (marks before the step) wait for that kernel instead, and so does the first item if it has no dependency.
+/// Makes a pass begin after the last kernel of the pass `before`. Nodes of the pass that wait for one of `starts`
+/// (marks before the step) wait for that kernel instead, and so does the first node if it has no dependency.
 fn begin_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -183,7 +183,7 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 /// A pass of a micro-batch: the number of the micro-batch, and whether the pass is the backward pass.
 type Pass = (u32, bool);
 
-/// Returns the passes of micro-batches in a step, in program order, each with its items.
+/// Returns the passes of micro-batches in a step, in program order, each with its nodes.
 fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
     let mut found: Vec<(Pass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
@@ -281,7 +281,7 @@ pub(super) fn cut_micro_batches(
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
-        // The last part keeps the original items, because the reductions of gradients wait for these.
+        // The last part keeps the original nodes, because the reductions of gradients wait for these.
         parts.push(items.iter().map(|&item| (item, item)).collect());
         let of_pass: BTreeMap<Pass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
@@ -455,12 +455,12 @@ pub(super) fn reorder(
     Ok(counts)
 }
 
-/// Ends of passes: for each pass except the last, the item after which the next pass begins.
+/// Ends of passes: for each pass except the last, the node after which the next pass begins.
 #[derive(Debug, Default)]
 struct PassEnds {
-    /// End item of each pass.
+    /// End node of each pass.
     ends: BTreeMap<Pass, u32>,
-    /// For each pass, the end item of the previous pass.
+    /// For each pass, the end node of the previous pass.
     before: BTreeMap<Pass, u32>,
 }
 
@@ -483,10 +483,10 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds
     found
 }
 
-/// Returns the items of passes in a new order, and updates their dependencies. A dependency on the forward pass of
+/// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of
 /// the same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
 /// previous pass becomes a dependency on the end of the pass that is now before (which may run on another lane); any
-/// other becomes a dependency on the last item of its thread.
+/// other becomes a dependency on the last node of its thread.
 fn arrange(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<Pass, &Vec<u32>>,
@@ -523,7 +523,7 @@ fn arrange(
                 let of = pass_of.get(&dep.on).copied();
                 let own = of.is_none_or(|of| of == pass || of == (number, false));
                 if let Some(front) = front.filter(|_| was_front(dep.on)) {
-                    // Items of one thread run in order anyway, but an end on another thread needs an explicit
+                    // Nodes of one thread run in order anyway, but an end on another thread needs an explicit
                     // dependency.
                     let in_turn =
                         dep.in_turn && program.thread(program.items[front as usize].node) == thread;
@@ -562,8 +562,8 @@ fn arrange(
     ordered
 }
 
-/// Removes the items `old` from the program order, and inserts `ordered` at the position of the first of them. An
-/// item between old items, such as a reduction of gradients, stays after the old item that it followed.
+/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first of them. A
+/// node between old nodes, such as a reduction of gradients, stays after the old node that it followed.
 fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -602,8 +602,8 @@ fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
     passes
 }
 
-/// Returns the number of forward passes before the first backward pass; `None` if the order differs from
-/// [`schedule`].
+/// Returns the number of forward passes before the first backward pass, or `None` if the order differs
+/// from [`schedule`].
 fn warm_up_of(sequence: &[Pass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;

@@ -159,7 +159,8 @@ fn noted(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
     program.write()
 }
 
-/// Returns the ranks that reduce gradients with the first rank; empty if the first rank reduces no gradients.
+/// Returns the ranks that reduce gradients with the first rank (empty if the first rank reduces no
+/// gradients).
 fn replicas_of_first(
     program: &RankProgram<'_>,
     groups: &DeclaredGroups,

@@ -90,7 +90,7 @@ struct CapturedRank {
     /// Groups that the rank's trace declares.
     own: DeclaredGroups,
     place: StagePlace,
-    /// Peer in the next stage, if any.
+    /// Peer in the next stage, or `None`.
     next: Option<u32>,
     peers: BTreeSet<u32>,
     /// Groups in which the rank reduces gradients, as (distance of members, number of members).

@@ -2,7 +2,7 @@
 
 use super::program::AttributeChange;
 
-/// Returns the value of an attribute before edits; `None` if no edit replaced the value.
+/// Returns the value of an attribute before edits, or `None` if no edit replaced the value.
 pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
     UneditedValues::parse(unedited).count(name)
 }

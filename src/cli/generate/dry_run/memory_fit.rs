@@ -84,7 +84,7 @@ impl StageMemory {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// Describes in one line the stages that do not fit; `None` if all fit.
+    /// Describes in one line the stages that do not fit. Returns `None` if all fit.
     pub fn exceeded(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;

@@ -106,8 +106,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the ranks and nodes of `workload`; `None` otherwise, because otherwise
-    /// the results clearly differ.
+    /// Returns the job of `training` if it has the ranks and nodes of `workload`, or `None` otherwise, because
+    /// otherwise the results clearly differ.
     fn job_without(
         &self,
         training: TrainingPattern,

@@ -117,7 +117,8 @@ impl ScriptedAlgorithm {
 }
 
 impl MemberScript {
-    /// Returns the topological order with the smallest indices first; `None` if there is a cycle.
+    /// Returns the topological order with the smallest indices first, or `None` if there is a
+    /// cycle.
     fn program_order(&self) -> Option<Vec<u32>> {
         let mut waiting = self.in_degrees.clone();
         let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
@@ -137,7 +138,7 @@ impl MemberScript {
     }
 }
 
-/// Returns an operation on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
+/// Returns an operation on a dependency cycle of matched scripts, or `None`. A receive waits for its send.
 fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
     let sends: BTreeMap<ScriptOpId, ScriptOpId> = pairs.iter().copied().collect();
     let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();

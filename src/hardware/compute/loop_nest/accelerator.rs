@@ -23,8 +23,8 @@ pub struct MemoryLevel {
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,
-    /// Bytes that the level's port passes per cycle, both directions together; `None` if the port
-    /// is no limit.
+    /// Bytes that the level's port passes per cycle, both directions together, or `None` if the
+    /// port is no limit.
     pub bytes_per_cycle: Option<f64>,
     /// Energy of an access, in picojoules per byte.
     pub energy: f64,

@@ -51,8 +51,8 @@ struct TileLoads {
 }
 
 impl LoopNestAccelerator {
-    /// Returns the cost of `mapping` for `layer`; `None` if a tile does not fit, a loop does not cover its dimension,
-    /// or the mapping has more rows or columns than the array.
+    /// Returns the cost of `mapping` for `layer`, or `None` if a tile does not fit, a loop does not cover its
+    /// dimension, or the mapping has more rows or columns than the array.
     pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
         let tiles = self.tiles(mapping);
         let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);

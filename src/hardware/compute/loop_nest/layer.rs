@@ -65,7 +65,7 @@ impl LayerTensor {
 /// A convolution, or a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerShape {
-    /// Size of each loop, by [`LoopDimension`]; at least 1.
+    /// Size of each loop, by [`LoopDimension`], at least 1.
     pub sizes: [u64; 7],
     /// Step between windows along a row and along a column.
     pub stride: [u64; 2],
@@ -77,8 +77,8 @@ pub struct LayerShape {
 const MOST: u64 = 1 << 31;
 
 impl LayerShape {
-    /// Creates a layer with these loop sizes and stride 1; `None` if a size is zero or too large, or the number of
-    /// multiplications would overflow.
+    /// Creates a layer with these loop sizes and stride 1. Returns `None` if a size is zero or too large, or the
+    /// number of multiplications would overflow.
     pub fn new(sizes: [u64; 7]) -> Option<Self> {
         let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
         let mut all = sizes.iter();

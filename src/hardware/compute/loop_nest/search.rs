@@ -24,7 +24,7 @@ pub struct FoundMapping {
     pub valid: u32,
 }
 
-/// Draws `mappings` mappings of `layer` and returns the best; `None` if none is valid.
+/// Draws `mappings` mappings of `layer` and returns the best. Returns `None` if none is valid.
 pub fn search_mapping(
     accelerator: &LoopNestAccelerator,
     layer: &LayerShape,

@@ -23,7 +23,7 @@ const UNSTATED_ERROR: f64 = 0.4;
 /// Maximum number of launches by which a host may run ahead.
 const MAX_QUEUE: u32 = 1 << 24;
 
-/// Parses the host; `None` without the table.
+/// Parses the host. Returns `None` without the table.
 pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
     let Some(field) = root.get("host") else {
         return Ok(None);

@@ -11,7 +11,7 @@ pub(super) struct NpuRates {
 }
 
 impl NpuRates {
-    /// Returns the rates of a class, if known.
+    /// Returns the rates of a class, or `None` if unknown.
     pub fn of(class: &NpuClass) -> Option<Self> {
         Some(Self {
             peaks: class.peaks.clone(),

@@ -155,7 +155,7 @@ fn places<const N: usize>(
         .map_err(|_| field.refuse(format_args!("{count} numbers"), expected))
 }
 
-/// Returns the link between two cores, as (core at its lower end, dimension), if there is one.
+/// Returns the link between two cores, as (core at its lower end, dimension), or `None`.
 fn neighbours(
     grid: &TileGrid,
     shape: DimensionShape,

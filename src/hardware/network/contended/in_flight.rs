@@ -107,7 +107,7 @@ impl InFlightMessage {
     }
 
     /// Begins service at the next server. Returns the time at which the message is ready for the
-    /// server after it; `None` after the last server.
+    /// server after it, or `None` after the last server.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
@@ -142,7 +142,8 @@ impl InFlightMessage {
             // The far end of the link receives bytes as they arrive, without waiting for a segment.
             self.slowest_rest + self.segment
         };
-        // The message continues when it never has to wait for a later segment; see `network/contended.rs`.
+        // The message continues when it never has to wait for a later segment (see
+        // `network/contended.rs`).
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }

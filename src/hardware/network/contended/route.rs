@@ -30,8 +30,8 @@ pub(in crate::network) struct RouteHop {
     pub place: ServerId,
     /// Number of links between this server and the next, or zero at the far end of a link.
     pub links: u32,
-    /// True if the next link begins at a device that waits for a segment; false if the next server is the far end of
-    /// the same link.
+    /// True if the next link begins at a device that waits for a segment, and false if the next server is the far
+    /// end of the same link.
     pub last: bool,
 }
 
@@ -68,7 +68,7 @@ impl RouteCursor {
         (self.at, self.to)
     }
 
-    /// Returns the next server; `None` after the last.
+    /// Returns the next server, or `None` after the last.
     #[inline]
     pub fn next(&mut self, topology: &Topology) -> Option<RouteHop> {
         let count = topology.dimensions().len();

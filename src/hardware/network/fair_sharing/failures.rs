@@ -22,8 +22,8 @@ impl FairSharingNetwork<'_> {
         true
     }
 
-    /// Returns the bytes of a message that are on links `failed` at `now`; `None` if the message's
-    /// route uses no failed link. `left` is the time until which its bytes left.
+    /// Returns the bytes of a message that are on links `failed` at `now`, or `None` if the
+    /// message's route uses no failed link. `left` is the time until which its bytes left.
     fn find_lost_bytes(
         &self,
         stream: &MessageStream,
@@ -140,8 +140,8 @@ mod tests {
 
     const US: u64 = 1_000_000;
 
-    /// Returns the arrival of a message from NPU 0 to NPU 1 that begins at 0, if the link between them fails at `at`; 0
-    /// if it never arrives.
+    /// Returns the arrival of a message from NPU 0 to NPU 1 that begins at 0, if the link between them fails at `at`,
+    /// or 0 if it never arrives.
     fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.expect_failures();

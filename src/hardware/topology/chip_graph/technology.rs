@@ -87,8 +87,8 @@ impl LinkTechnology {
         Ok(this)
     }
 
-    /// Returns the rate of each link of a chip with `links` links; `None` if neither the table nor
-    /// the rule gives a rate.
+    /// Returns the rate of each link of a chip with `links` links, or `None` if neither the table
+    /// nor the rule gives a rate.
     pub fn rate(&self, links: u32) -> Option<f64> {
         if links == 0 {
             return Some(self.interface);

@@ -70,7 +70,7 @@ impl ClosFabric {
 }
 
 impl ClosLevels {
-    /// Returns the number of NPUs; `None` if there are too many.
+    /// Returns the number of NPUs, or `None` if there are too many.
     pub fn npus(&self) -> Option<u32> {
         let all = self.children.iter();
         let npus = all

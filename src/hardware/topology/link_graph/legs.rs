@@ -43,7 +43,7 @@ impl RouteLegs {
         }
     }
 
-    /// Returns the first leg from one NPU to another; `None` if both are the same NPU.
+    /// Returns the first leg from one NPU to another, or `None` if both are the same NPU.
     pub fn first(&self, from: u32, to: u32) -> Option<RouteLeg> {
         let place = |npu: u32, d: usize| npu / self.dimensions[d].stride % self.dimensions[d].size;
         let differs = |d: &usize| place(from, *d) != place(to, *d);

@@ -42,8 +42,8 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the route from `a` to `b` in a graph without failed links; empty if both are the
-    /// same NPU.
+    /// Returns the route from `a` to `b` in a graph without failed links (empty if both are the
+    /// same NPU).
     pub fn route(&self, a: Npu, b: Npu) -> LinkRoute {
         let route = self.find_route(a, b);
         route.expect("every NPU can be reached")
@@ -131,9 +131,9 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Returns latency and rate of a message from `a` to `b` that is alone; `None` if both are the
-    /// same NPU. If devices store and forward, the message passes one link after another, once for
-    /// each unit of length.
+    /// Returns latency and rate of a message from `a` to `b` that is alone, or `None` if both are
+    /// the same NPU. If devices store and forward, the message passes one link after another, once
+    /// for each unit of length.
     pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route(a, b);
         let rate = |&(link, part): &LinkPart| {

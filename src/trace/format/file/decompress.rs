@@ -18,7 +18,7 @@ pub(super) enum CompressionFormat {
 }
 
 impl CompressionFormat {
-    /// Detects the format from the first bytes; `None` if they are not compressed.
+    /// Detects the format from the first bytes. Returns `None` if they are not compressed.
     pub fn of(first: &[u8]) -> Option<Self> {
         match first {
             _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
@@ -94,14 +94,14 @@ impl<R: Read> Read for BoundedDecoder<R> {
     }
 }
 
-/// Decompresses `bytes`; `None` if they are not compressed.
+/// Decompresses `bytes`. Returns `None` if they are not compressed.
 pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
     let (bytes, wrong) = decompressed_partly(bytes)?;
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
 /// Like [`decompressed`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes
-/// and the error, if any.
+/// and the error, or `None`.
 pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));

@@ -59,7 +59,7 @@ pub struct TraceFinder {
     found: FoundTraces,
 }
 
-/// Finds the traces that `path` denotes; see [`TraceFinder::add`].
+/// Finds the traces that `path` denotes (see [`TraceFinder::add`]).
 pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     let mut finder = TraceFinder::default();
     finder.add(path)?;
@@ -161,7 +161,7 @@ impl TraceFinder {
         Ok(())
     }
 
-    /// Reads the job file `path`; `None` if it does not exist.
+    /// Reads the job file `path`. Returns `None` if it does not exist.
     fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());

@@ -106,7 +106,7 @@ pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     }
 }
 
-/// Classifies the beginning of a file; `None` if it cannot be read.
+/// Classifies the beginning of a file. Returns `None` if it cannot be read.
 fn sniffed(path: &Path) -> Option<SniffedText> {
     let mut first = Vec::new();
     let stream = DecompressedStream::open(path).ok()?;

@@ -11,7 +11,7 @@ use prost::Message;
 /// Detected generation, and whether the file begins with metadata.
 type DetectedGeneration = (SchemaGeneration, bool);
 
-/// Returns true if `first`, the first record of a file, is metadata of the current generation;
+/// Returns true if `first`, the first record of a file, is metadata of the current generation, or
 /// `None` if the record does not decide this.
 pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
     if first.is_empty() {
@@ -89,7 +89,7 @@ impl GenerationCandidate {
     }
 }
 
-/// Detects the generation of `contents`; `None` if the generation is current or unknown.
+/// Detects the generation of `contents`. Returns `None` if the generation is current or unknown.
 pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
     let mut frames = FrameCursor::new(contents);
     let Ok(Some(first)) = frames.next_record() else {

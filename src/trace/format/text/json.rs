@@ -89,7 +89,7 @@ impl<'a> JsonReader<'a> {
         self.error(format!("found {found}, expected {expected}"))
     }
 
-    /// Skips white space and returns the next byte without consuming it; `None` at the end.
+    /// Skips white space and returns the next byte without consuming it. Returns `None` at the end.
     pub fn peek(&mut self) -> Option<u8> {
         while let Some(byte) = self.text.get(self.at) {
             match byte {

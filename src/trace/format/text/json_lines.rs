@@ -63,8 +63,8 @@ impl<R: BufRead> JsonLineReader<R> {
     }
 
     /// Reads the next record into `record`, in the current schema; the first is the metadata.
-    /// Returns the record's line; `None` at the end, where `record` is empty. Lines without content
-    /// are skipped.
+    /// Returns the record's line, or `None` at the end, where `record` is empty. Lines without
+    /// content are skipped.
     ///
     /// Fails on lines that are not a valid record; the next call continues after the line.
     pub fn next_record(&mut self, record: &mut Vec<u8>) -> Result<Option<usize>, TraceError> {

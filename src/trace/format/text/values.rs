@@ -84,7 +84,7 @@ impl ValueKind {
         }
     }
 
-    /// Reads the next value of a packed list; `None` if a varint is not minimally encoded.
+    /// Reads the next value of a packed list. Returns `None` if a varint is not minimally encoded.
     pub fn packed<'a>(
         self,
         cursor: &mut WireCursor<'a>,
@@ -208,7 +208,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads a varint; `None` if it takes more bytes than necessary.
+/// Reads a varint. Returns `None` if it takes more bytes than necessary.
 pub(super) fn minimal(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
     let start = cursor.offset();
     let value = cursor.varint()?;

@@ -123,8 +123,8 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// Returns the rank at each position of `order`, so that axes are placed as `place` requires;
-    /// empty if rank r is at position r.
+    /// Returns the rank at each position of `order`, so that axes are placed as `place` requires
+    /// (empty if rank r is at position r).
     pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";

@@ -39,13 +39,13 @@ pub struct PlanOption {
     pub key: &'static str,
     /// Alternative name of the flag.
     pub alias: Option<&'static str>,
-    /// Placeholder for the flag's value in help; empty without a flag.
+    /// Placeholder for the flag's value in help (empty without a flag).
     pub value: &'static str,
     /// Help text, with keys of other options in braces: `with {zero} 3`.
     pub help: &'static str,
     /// Heading under which help lists the option.
     pub heading: &'static str,
-    /// Default value in the flag's syntax; empty if the default is computed or there is none.
+    /// Default value in the flag's syntax (empty if the default is computed or there is none).
     pub default: &'static str,
     /// True if short help leaves the option out.
     pub is_rare: bool,

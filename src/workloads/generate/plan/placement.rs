@@ -78,10 +78,10 @@ pub struct RankPlacement {
     /// True if each stage has the same parts and weights as the stage at the same distance from the other end.
     mirrored: bool,
     /// For each stage, the number of tensor-group members in all earlier stages, with the total
-    /// last; empty if all stages have the same number.
+    /// last (empty if all stages have the same number).
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
-    /// The rank at each position; empty if rank r is at position r.
+    /// The rank at each position (empty if rank r is at position r).
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
     /// True for each common kind that is used.

@@ -2,7 +2,7 @@
 
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
-/// The steps of a stage; see [`PipelineSchedule::steps`](super::PipelineSchedule::steps).
+/// The steps of a stage (see [`PipelineSchedule::steps`](super::PipelineSchedule::steps)).
 #[derive(Clone, Debug)]
 pub struct StepIter(StepSource);
 

@@ -51,7 +51,7 @@ pub(super) struct OperatorTotals {
     pub flops: u128,
     /// Elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n; 0 if n shards the input like the
+    /// Elements of the input's gradient that are summed over n, or 0 if n shards the input like the
     /// output, or if the input is not another layer's output.
     pub inputs: u128,
     /// Elements of weights, and whether n and k shard them.

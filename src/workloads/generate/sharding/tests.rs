@@ -9,7 +9,7 @@ mod linear;
 mod refusals;
 mod transformer;
 
-/// Index of an element in its tensor; 0 for missing axes.
+/// Index of an element in its tensor, or 0 for missing axes.
 type Element = [u64; 4];
 
 /// A tensor, or one device's part of it.

@@ -28,7 +28,7 @@ pub(super) struct AdapterGroups {
 pub(super) struct AdapterShares {
     /// Number of members of a share; the first is its adapter.
     pub size: u32,
-    /// Shares of a tensor group; `None` if each share has one member.
+    /// Shares of a tensor group, or `None` if each share has one member.
     pub shares: Option<ParallelGroupKind>,
     /// The adapters of a tensor group, if there are several and they sum received data.
     pub summing: Option<ParallelGroupKind>,
@@ -106,7 +106,7 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
-    /// Returns the adapters of `stage`; `None` if each member does its own exchange.
+    /// Returns the adapters of `stage`, or `None` if each member does its own exchange.
     pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
@@ -123,7 +123,7 @@ impl TrainingGenerator {
     }
 
     /// Returns the layer of part `at`, and the index in its program of `kind`, of the sum that
-    /// adapters compute instead of the group; `None` if there is none.
+    /// adapters compute instead of the group, or `None` if there is none.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);

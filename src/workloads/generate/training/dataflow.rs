@@ -67,7 +67,7 @@ pub(super) struct ShardedOperator<'l> {
     pub cutting: ShardSpec,
     /// Empty for operators that take samples or token ids.
     pub inputs: Vec<OperatorInput>,
-    /// The operators of the layer that produce the inputs; `None` for the input of the layer.
+    /// The operators of the layer that produce the inputs, or `None` for the input of the layer.
     pub sources: Vec<Option<usize>>,
     /// The branch: 0 is the chain, 1 is the skip path. With several tables, each table has a
     /// separate branch.
@@ -98,7 +98,7 @@ struct DataflowCursor {
 pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
-    /// Members that share each expert; `None` if all members do.
+    /// Members that share each expert, or `None` if all members do.
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,

@@ -30,7 +30,7 @@ pub(super) struct LoweringContext {
     pub sent_copies: f64,
     /// True if gradients of experts and of other weights are summed among different ranks.
     pub experts_apart: bool,
-    /// Exchange between ranks with different tokens of a sequence, if any.
+    /// Exchange between ranks with different tokens of a sequence, or `None`.
     pub context: Option<ContextExchange>,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
@@ -66,7 +66,8 @@ pub(super) struct LoweredLayer {
     pub keeps: u64,
     /// Number of shards of the layer's output among members.
     pub output_shards: u64,
-    /// For each operator, true if the gradient of its input is needed; `None` if the plan leaves the operator out.
+    /// For each operator, true if the gradient of its input is needed, or `None` if the plan leaves the operator
+    /// out.
     pub input_gradients: Vec<Option<bool>>,
 }
 

@@ -62,7 +62,7 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the kind of token pairs that model FLOPs count; `None` for a model without
+    /// Returns the kind of token pairs that model FLOPs count, or `None` for a model without
     /// attention.
     pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
         let operators = self.model.runs().flat_map(|run| &run[0].operators);

@@ -46,7 +46,7 @@ impl SramResidency {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,
-    /// Capacity in bytes; at least 1.
+    /// Capacity in bytes, at least 1.
     pub capacity: u64,
 }
 

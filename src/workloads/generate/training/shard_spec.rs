@@ -54,7 +54,7 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the digit over which members have partial sums of the output, if any.
+    /// Returns the digit over which members have partial sums of the output, or `None`.
     pub fn partial_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }

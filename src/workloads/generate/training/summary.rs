@@ -22,7 +22,7 @@ pub struct PlanSummary {
     pub parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
-    /// Pairs of tokens that both FLOP counts include; `None` for a model without attention.
+    /// Pairs of tokens that both FLOP counts include, or `None` for a model without attention.
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks execute in a step.
     pub flops: u128,
@@ -116,7 +116,7 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the kind of a group; `None` for the group of all ranks if no kind includes all
+    /// Returns the kind of a group, or `None` for the group of all ranks if no kind includes all
     /// ranks.
     fn group_kind(
         &self,

@@ -13,7 +13,7 @@ pub struct Custom {
     nodes: BTreeMap<u64, Node>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
-    /// NPUs by their numbers in the trace; empty if the numbers in the trace are NPUs.
+    /// NPUs by their numbers in the trace (empty if the numbers in the trace are NPUs).
     members: Vec<usize>,
 }
 

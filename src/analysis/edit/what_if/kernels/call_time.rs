@@ -8,8 +8,8 @@ pub(super) struct CallTime {
 }
 
 /// Fits a line through `points` of work and time, by least squares of relative errors, and returns its time at zero
-/// work. The result is at least 0 and at most nine tenths of the shortest time; `None` if the largest work is less
-/// than twice the smallest.
+/// work. The result is at least 0 and at most nine tenths of the shortest time. Returns `None` if the largest work
+/// is less than twice the smallest.
 pub(super) fn intercept(points: &[(f64, f64)]) -> Option<f64> {
     let works = points.iter().map(|point| point.0);
     let (least, most) = works.fold((f64::MAX, 0.0_f64), |(a, b), w| (a.min(w), b.max(w)));

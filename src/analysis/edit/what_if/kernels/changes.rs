@@ -56,7 +56,7 @@ pub(super) fn scale_transfer(
     change_values(program, item, new, by == SizeScaling::NONE);
 }
 
-/// Changes attributes of an item and stores the old values. If `restores` (all edits cancel one another), sets the
+/// Changes attributes of a node and stores the old values. If `restores` (all edits cancel one another), sets the
 /// old values again.
 pub(super) fn change_values(
     program: &mut RankProgram<'_>,

@@ -34,7 +34,7 @@ pub(super) struct LayerBuckets {
     sizes: BTreeMap<u32, u64>,
     /// Nodes that compute gradients.
     producers: BTreeSet<u32>,
-    /// For each backward pass with reductions: the reductions, and the items of the pass.
+    /// For each backward pass with reductions: the reductions, and the nodes of the pass.
     passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
     /// Bytes of all gradients.
     bytes: u64,
@@ -121,8 +121,8 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns the factor by which the parameters of a step grew, and the last hook (if there is one); `None` if
-    /// unknown.
+    /// Returns the factor by which the parameters of a step grew, and the last hook (if there is one), or `None`
+    /// if unknown.
     pub fn growth(&self, program: &RankProgram<'_>, step: u32) -> Option<(f64, Option<u32>)> {
         let now = GradientReductions::find(program, step).of_buckets(program);
         let hook = now.hooks.last().map(|hook| hook.0);

@@ -1,9 +1,9 @@
 //! Copies or removes layers in all passes of a step.
 //!
 //! A layer run is a pass with its layers in execution order. New layers are copies of one layer of the run, the
-//! template, and are inserted after it; removed layers are the ones after the template. If an item waits for an item
-//! `n` layers earlier in the same pass, it still waits for an item `n` layers earlier after the edit. A dependency on
-//! another pass follows the item's own layer. Therefore parameters that were gathered some layers ahead are gathered
+//! template, and are inserted after it; removed layers are the ones after the template. If a node waits for a node
+//! `n` layers earlier in the same pass, it still waits for a node `n` layers earlier after the edit. A dependency on
+//! another pass follows the node's own layer. Therefore parameters that were gathered some layers ahead are gathered
 //! as many layers ahead.
 
 use super::super::EditCounts;
@@ -14,20 +14,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Key that is equal for the same part of different layers: hash of the name without numbers, number of layers by
-/// which the item is ahead of the running layer, and index among the items with these two values.
+/// which the node is ahead of the running layer, and index among the nodes with these two values.
 type ItemKey = (u64, i64, u32);
 
 /// A pass with its layers.
 pub(super) struct LayerRun {
     /// Whether this is a backward pass, in which the last layer runs first.
     pub backward: bool,
-    /// Items of each layer, in execution order of the layers.
+    /// Nodes of each layer, in execution order of the layers.
     pub layers: Vec<Vec<u32>>,
     /// Position in `layers` of the template, which is copied.
     pub template: usize,
 }
 
-/// Place of an item in a layer: the run, the position of the layer in the run, and the part of the layer.
+/// Place of a node in a layer: the run, the position of the layer in the run, and the part of the layer.
 #[derive(Clone, Copy)]
 struct LayerPlace {
     run: usize,
@@ -35,7 +35,7 @@ struct LayerPlace {
     key: ItemKey,
 }
 
-/// Position of an item's layer in its run before and after the edit; a copy has the template's position before.
+/// Position of a node's layer in its run before and after the edit; a copy has the template's position before.
 #[derive(Clone, Copy)]
 pub(super) struct LayerMove {
     pub run: usize,
@@ -47,14 +47,14 @@ pub(super) struct LayerMove {
 pub(super) struct LayerEditor {
     runs: Vec<LayerRun>,
     by: i64,
-    /// Items by key, for each layer of each run.
+    /// Nodes by key, for each layer of each run.
     keyed: Vec<Vec<BTreeMap<ItemKey, u32>>>,
     places: BTreeMap<u32, LayerPlace>,
-    /// Items to copy, by run, if they are only a part of the template's items.
+    /// Nodes to copy, by run, if they are only a part of the template's nodes.
     template_items: BTreeMap<usize, Vec<u32>>,
-    /// For each run and each new layer, the copied items in the order of the template's items.
+    /// For each run and each new layer, the copied nodes in the order of the template's nodes.
     copies: Vec<Vec<Vec<u32>>>,
-    /// Layer positions of all items that are in a layer after the edit.
+    /// Layer positions of all nodes that are in a layer after the edit.
     pub moves: BTreeMap<u32, LayerMove>,
 }
 
@@ -106,7 +106,8 @@ impl LayerEditor {
         self.runs[run].template as i64
     }
 
-    /// Returns the new position of the layer at the old position `old`; `None` if the edit removes the layer.
+    /// Returns the new position of the layer at the old position `old`, or `None` if the edit removes the
+    /// layer.
     fn new_position(&self, run: usize, old: i64) -> Option<i64> {
         let template = self.template(run);
         if old <= template {
@@ -127,7 +128,7 @@ impl LayerEditor {
         }
     }
 
-    /// Returns the item with this key in the layer that is at `position` after the edit.
+    /// Returns the node with this key in the layer that is at `position` after the edit.
     fn item_at(&self, run: usize, position: i64, key: ItemKey) -> Option<u32> {
         let template = self.template(run);
         let old = match position {
@@ -145,8 +146,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// Returns the dependency of an item in the layer at the new position `new` of `run` that corresponds to the
-    /// dependency on `target` of an item at the old position `old`.
+    /// Returns the dependency of a node in the layer at the new position `new` of `run` that corresponds to the
+    /// dependency on `target` of a node at the old position `old`.
     fn moved(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -275,7 +276,7 @@ impl LayerEditor {
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template(run);
-            // The first layer waits for items outside layers. The second layer of a pass shows the dependencies of
+            // The first layer waits for nodes outside layers. The second layer of a pass shows the dependencies of
             // a layer on the previous one.
             let model = match self.count(run) {
                 0 | 1 => template,
@@ -337,8 +338,8 @@ impl LayerEditor {
         }
     }
 
-    /// Updates the dependencies of items outside layers: an item that waited for the last layer waits for the new
-    /// last layer, and an item that waited for every layer also waits for the new layers.
+    /// Updates the dependencies of nodes outside layers: a node that waited for the last layer waits for the new
+    /// last layer, and a node that waited for every layer also waits for the new layers.
     fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
@@ -435,8 +436,8 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
         })
 }
 
-/// Returns the items of each layer in program order: the items of its entry in `parts`, the transfers that these
-/// launch, and transfers without a launching host item that run between them.
+/// Returns the nodes of each layer in program order: the nodes of its entry in `parts`, the transfers that these
+/// launch, and transfers without a launching host node that run between them.
 pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {

@@ -7,7 +7,7 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Items of a pass with their signatures. Transfers, and items that only launch reductions, are left out.
+/// Nodes of a pass with their signatures. Transfers, and nodes that only launch reductions, are left out.
 #[derive(Default)]
 pub(super) struct PassItems {
     pub items: Vec<u32>,
@@ -116,7 +116,7 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
 }
 
 /// Layers of a backward pass that differ in single nodes, for example because parameters are gathered ahead for some:
-/// the items of each layer, in execution order.
+/// the nodes of each layer, in execution order.
 type LayerBlocks = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If this repetition repeats whole passes over the

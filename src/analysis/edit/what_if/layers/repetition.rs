@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// Maximum number of distances between equal nodes that are tried as the length of a layer.
 const MAX_PERIODS: usize = 64;
 
-/// A part of a list of items that repeats: its start, its length and the number of repetitions.
+/// A part of a list of nodes that repeats: its start, its length and the number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RepeatedPart {
     pub start: usize,

@@ -21,7 +21,7 @@ impl GridDimension {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RoleGrid {
     dimensions: Vec<GridDimension>,
-    /// Index of the dimension of stages, if there is one.
+    /// Index of the dimension of stages, or `None`.
     stages: Option<usize>,
     replicas: Option<usize>,
 }
@@ -167,8 +167,8 @@ impl RoleGrid {
         StagePlace::of(self.stage(rank), self.stage_count())
     }
 
-    /// Returns the grid with another number of stages; `None` if there are no stages, or if the number of ranks
-    /// overflows.
+    /// Returns the grid with another number of stages, or `None` if there are no stages, or if the number of
+    /// ranks overflows.
     pub(super) fn with_stages(&self, stages: u32) -> Option<Self> {
         let at = self.stages?;
         let mut dimensions = self.dimensions.clone();
@@ -228,8 +228,8 @@ impl RoleGrid {
         Some(moved)
     }
 
-    /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`;
-    /// `None` if there is none.
+    /// Returns the group of rank `to` in the grid `target` that corresponds to the group `members` of rank `from`,
+    /// or `None` if there is none.
     pub(super) fn moved_group(
         &self,
         members: &[u32],

@@ -70,7 +70,7 @@ fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
         let Some(partner) = found.pairs.of(0, node) else {
             continue;
         };
-        // Dependencies in terms of nodes of the first trace; `None` for a missing node.
+        // Dependencies in terms of nodes of the first trace, or `None` for a missing node.
         let mut before: Vec<(Option<u32>, bool)> = Vec::new();
         for dep in a.deps(node) {
             match dep.target() {

@@ -17,7 +17,7 @@ fn text(value: &Value) -> Option<Option<&str>> {
     }
 }
 
-/// Returns the text of a value; `None` for other types.
+/// Returns the text of a value, or `None` for other types.
 pub fn word(value: &Value) -> Option<&str> {
     text(value).flatten()
 }

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 pub(super) struct Played {
     /// Time at which the last stage ended.
     pub time: u64,
-    /// Maximum number of forward passes per stage without their backward pass; empty without backward passes.
+    /// Maximum number of forward passes per stage without their backward pass (empty without backward
+    /// passes).
     pub peaks: Vec<u64>,
 }
 

@@ -29,7 +29,7 @@ pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
     /// Kernels of the input's gradient, or of the weights' gradient if there is no input gradient.
     pub backward: Vec<LoweredKernel>,
-    /// The separate kernel for the gradient of the weights, if there is one.
+    /// The separate kernel for the gradient of the weights, or `None`.
     pub weights: Option<LoweredKernel>,
     /// Kernels after the separate weight-gradient kernel that also contribute to weight gradients.
     pub after_weights: Vec<LoweredKernel>,
