@@ -1,8 +1,10 @@
 //! Time and memory of serving requests, each line a run of the program: `cargo bench --bench serving`.
 //!
 //! If `CHAKRAM_CORPUS` names a folder with `validation/requests_azure2023_conv.csv.gz` and
-//! `validation/serving_splitwise.part.csv`, an hour of Azure's requests, repeated five times, is served too. The bench
-//! fails if a run takes more time or memory than its line allows, or if ten times the requests take more memory.
+//! `validation/serving_splitwise.part.csv`, an hour of Azure's requests, repeated five times, is served too. Then come engines
+//! of language models with stated step times, with their requests and steps per second: 16 users, and, from the same folder,
+//! Azure's hour on four engines and Mooncake's conversations (`validation/requests_mooncake_conversation.jsonl.gz`) on sixteen. The
+//! bench fails if a run takes more time or memory than its line allows, or if ten times the requests take more memory.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -73,6 +75,86 @@ fn main() {
             megabytes: 500.0,
         });
     }
+    serve_tokens(&folder);
+}
+
+/// Prints the speed of engines of language models.
+fn serve_tokens(folder: &Path) {
+    println!(
+        "\n{:34} {:>9} {:>8} {:>10} {:>11} {:>7}",
+        "", "requests", "cores s", "requests/s", "steps/s", "MB"
+    );
+    run_tokens(
+        "1,024/128 tokens, 16 users",
+        &folder.join("users.toml"),
+        10_000.0,
+    );
+    let Some(corpus) = std::env::var_os("CHAKRAM_CORPUS") else {
+        return;
+    };
+    let made = tempfile::tempdir().expect("a folder can be made");
+    for (name, file, engine, least) in [
+        (
+            "Azure's hour, 4 engines",
+            "requests_azure2023_conv.csv.gz",
+            "blocks = 16384\nreplicas = 4\nmax_num_batched_tokens = 8192",
+            3_700.0,
+        ),
+        (
+            "Mooncake's talks, 16 engines",
+            "requests_mooncake_conversation.jsonl.gz",
+            "blocks = 2048\nblock_size = 512\nreplicas = 16\nrouter = \"longest-prefix\"\nmax_num_batched_tokens = 8192",
+            1_150.0,
+        ),
+    ] {
+        let requests = Path::new(&corpus).join("validation").join(file);
+        if !requests.is_file() {
+            continue;
+        }
+        let text = format!(
+            "name = \"hour\"\n[engine]\n{engine}\n[step]\nbase = \"5 ms\"\ntoken = \"30 us\"\nrequest = \"10 us\"\n\
+             context = \"20 ns\"\n[requests]\narrivals = \"file\"\nfile = {requests:?}\n"
+        );
+        let scenario = made.path().join("hour.toml");
+        std::fs::write(&scenario, text).expect("it can be written");
+        run_tokens(name, &scenario, least);
+    }
+}
+
+/// Runs a scenario of a language model three times and prints the best; fails below `least` requests per second.
+fn run_tokens(name: &str, scenario: &Path, least: f64) {
+    let best = (0..3).map(|_| once_tokens(scenario));
+    let (taken, [requests, steps]) = best
+        .min_by(|a, b| a.0.cores.total_cmp(&b.0.cores))
+        .expect("there are three");
+    let rate = requests / taken.cores;
+    println!(
+        "{name:34} {requests:>9} {:>8.3} {rate:>10.0} {:>11.0} {:>7.1}",
+        taken.cores,
+        steps / taken.cores,
+        taken.megabytes
+    );
+    assert!(rate > least, "at least {least} requests per second");
+}
+
+/// Returns the time and memory of a run, with its numbers of requests and steps.
+fn once_tokens(scenario: &Path) -> (Taken, [f64; 2]) {
+    let report = tempfile::NamedTempFile::new().expect("a file can be made");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
+    command
+        .arg("serve")
+        .arg(scenario)
+        .args(["--format", "json"]);
+    command.stdout(report.reopen().expect("it can be opened"));
+    let taken = measure(&mut command);
+    let text = std::fs::read_to_string(report.path()).expect("it can be read");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    let number = |path: &str| report.pointer(path).and_then(|value| value.as_f64());
+    let numbers = ["/report/completed", "/report/steps/count"].map(number);
+    (
+        taken,
+        numbers.map(|number| number.expect("reports have it")),
+    )
 }
 
 /// Creates a folder with the scenario of Azure's hour, if its files exist.
@@ -112,7 +194,6 @@ fn run(line: &Line) -> Taken {
     best
 }
 
-#[expect(clippy::zombie_processes, reason = "`wait4` does, and learns more")]
 fn once(line: &Line) -> Taken {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     command.arg("serve").arg(&line.scenario);
@@ -120,8 +201,14 @@ fn once(line: &Line) -> Taken {
     if !line.name.contains("Azure") {
         command.args(["--requests", &line.requests.to_string()]);
     }
+    command.stdout(Stdio::null());
+    measure(&mut command)
+}
+
+#[expect(clippy::zombie_processes, reason = "`wait4` does, and learns more")]
+fn measure(command: &mut Command) -> Taken {
     let start = Instant::now();
-    let child = command.stdout(Stdio::null()).spawn().expect("it starts");
+    let child = command.spawn().expect("it starts");
     let mut status = 0;
     // SAFETY: the structure has only whole numbers, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

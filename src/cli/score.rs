@@ -13,6 +13,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
+use chakram_studies::score::serving::{self, ServingTable};
 use chakram_studies::score::{
     Correction, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
     RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, correct_by_others,
@@ -38,14 +39,19 @@ Examples:
   chakram score runs.csv --columns runs.toml --stack llm-foundry
   chakram score runs.csv --columns runs.toml --leave-out model
   chakram score runs.csv --columns runs.toml --format csv > predicted.csv
-  chakram score --pairs pairs.toml")]
+  chakram score --pairs pairs.toml
+  chakram score served.csv --scenarios served.toml --by model")]
 pub struct ScoreArgs {
     /// Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
     #[arg(value_name = "RUNS.csv", required_unless_present = "pairs")]
     runs: Vec<PathBuf>,
     /// File that maps columns to options of `chakram generate` and to measured values; one per table
-    #[arg(long, value_name = "FILE.toml", required_unless_present = "pairs")]
+    #[arg(long, value_name = "FILE.toml", required_unless_present_any = ["pairs", "scenarios"])]
     columns: Vec<PathBuf>,
+    /// Serve language models instead: this file makes a scenario of each row of RUNS.csv, and names the columns of
+    /// measured times
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["pairs", "columns", "set", "fit", "scatter", "machine", "stack"])]
+    scenarios: Option<PathBuf>,
     /// Score changes of captured jobs instead; each pair has traces, edits, and the measured step
     #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "scatter", "machine"])]
     pairs: Option<PathBuf>,
@@ -58,7 +64,7 @@ pub struct ScoreArgs {
     /// Set an option of all runs instead of its value in the file of columns; repeatable
     #[arg(long, value_name = "OPTION=VALUE", value_parser = parse_setting)]
     set: Vec<(String, String)>,
-    /// Also score the runs separately for each value of this option
+    /// Also score the runs separately for each value of this option, or, with --scenarios, of this column
     #[arg(long, value_name = "OPTION")]
     by: Option<String>,
     /// Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs that
@@ -254,6 +260,9 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             "--signs: CSV has a row for each run only\n  try: --format text or json".into(),
         );
     }
+    if let Some(path) = &args.scenarios {
+        return score_serving(args, path, out);
+    }
     let files = ScoreFiles::read_files(args)?;
     let mut table = files.parse_tables(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
@@ -445,6 +454,43 @@ fn score_pairs(
         }
         Ok(())
     })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Scores served language models.
+fn score_serving(
+    args: &ScoreArgs,
+    path: &Path,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some((key, _)) = args.compute.given().first() {
+        return Err(format!("--scenarios: {key} has no effect on steps of engines").into());
+    }
+    let [runs] = args.runs.as_slice() else {
+        return Err(format!(
+            "there are {} tables and one file of scenarios\n  try: one RUNS.csv",
+            args.runs.len()
+        )
+        .into());
+    };
+    let file = ScoreFile::read_file(path)?;
+    let table = ServingTable::read(runs, (path, &file.text), args.by.as_deref())?;
+    let mut outputs = OutputSet::default();
+    outputs.reads(path);
+    outputs.reads(runs);
+    let mut to = match &args.output {
+        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        None => ReportDestination::standard_output(out, outputs),
+    };
+    let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let scores = table.score(threads)?;
+    let style = to.style();
+    let rendered = match args.format {
+        ScoreFormat::Text => serving::text(&scores, style),
+        ScoreFormat::Csv => serving::metric_rows(&scores),
+        ScoreFormat::Json => VersionedDocument::new("chakram.score-serving.1", &scores).text(),
+    };
+    to.write(&rendered)?;
     Ok(ExitCode::SUCCESS)
 }
 

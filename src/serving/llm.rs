@@ -29,6 +29,7 @@ mod step_load;
 mod step_price;
 mod step_profile;
 mod token_content;
+mod token_work;
 mod workload;
 
 pub use deployment::{EnginePlace, LlmDeployment, MemoryPlan, TensorChoice};
@@ -36,7 +37,7 @@ pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
 pub use planner::{LimitVerdict, LlmPlan, PlanRow, find_rate, plan};
 pub use report::{
     CacheSummary, CountSummary, GapSummary, LimitValues, LlmReport, LlmRow, LlmThroughput,
-    PartShare, RefusedRequests, RuleValue, StepSummary, TimeSummary, html, rows, text,
+    PartShare, RefusedRequests, RequestLife, RuleValue, StepSummary, TimeSummary, html, rows, text,
 };
 pub use rules::{
     BatchingRule, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
@@ -49,6 +50,7 @@ pub use step_cost::{CostPart, StepCost};
 pub use step_load::{LinearStep, StepLoad};
 pub use step_price::StepPrice;
 pub use step_profile::{ProfileChoice, StepProfile};
+pub use token_work::TokenWork;
 pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
 
 use super::error::ServeError;
@@ -135,6 +137,7 @@ fn saturated_rate(
     let held = f64::from(deployment.blocks) * f64::from(deployment.rules.block_size);
     let together =
         (held / (tokens / weights).max(1.0)).min(f64::from(deployment.rules.max_num_seqs));
+    let together = together * f64::from(deployment.ranks);
     let count = (4.0 * together) as u64;
     scenario.workload.arrivals = LlmArrivals::AtOnce;
     scenario.workload.duration = None;

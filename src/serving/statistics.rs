@@ -271,6 +271,8 @@ pub struct LevelCurve {
     width: Span,
     /// Integral of the level, and highest level, of each interval.
     intervals: Vec<(u128, u64)>,
+    /// Index and end of the interval of the last change.
+    current: (usize, u64),
 }
 
 /// Maximum number of intervals of a curve.
@@ -285,6 +287,7 @@ impl Default for LevelCurve {
             most: 0,
             width: Span(1 << 20),
             intervals: Vec::new(),
+            current: (0, 0),
         }
     }
 }
@@ -327,9 +330,22 @@ impl LevelCurve {
     }
 
     fn advance_to(&mut self, now: Time) {
-        self.area = self.area_until(now);
+        let area = u128::from(self.level) * u128::from(now.since(self.since).0);
+        self.area += area;
+        // Most changes are in the same interval as the one before them: no division is needed.
+        if now.0 < self.current.1
+            && let Some((sum, most)) = self.intervals.get_mut(self.current.0)
+        {
+            if self.since < now {
+                *sum += area;
+                *most = (*most).max(self.level);
+            }
+            self.since = now;
+            return;
+        }
         while now.0 / self.width.0 >= MOST_INTERVALS {
             self.width = self.width.times(2);
+            self.current = (0, 0);
             let pairs = self.intervals.chunks(2);
             self.intervals = pairs
                 .map(|pair| {
@@ -342,8 +358,10 @@ impl LevelCurve {
         let mut at = self.since.0;
         while at < now.0 {
             let interval = at / self.width.0;
-            let until = ((interval + 1) * self.width.0).min(now.0);
+            let end = (interval + 1) * self.width.0;
+            let until = end.min(now.0);
             let interval = interval as usize;
+            self.current = (interval, end);
             if self.intervals.len() <= interval {
                 self.intervals.resize(interval + 1, (0, 0));
             }

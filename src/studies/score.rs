@@ -32,6 +32,7 @@ mod pairs;
 mod report;
 mod residuals;
 mod runs;
+pub mod serving;
 mod signs;
 mod statistics;
 mod without_effect;

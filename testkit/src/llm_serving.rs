@@ -36,6 +36,8 @@ pub struct PlainEngine {
     pub is_static: bool,
     /// Whether requests reserve blocks for all their tokens when they are admitted.
     pub reserves_whole: bool,
+    /// A step is composed when the one before it begins.
+    pub ahead: bool,
     /// Times of a step: a constant time, and times per computed token, per request and per read token.
     pub times: [u64; 4],
 }
@@ -122,6 +124,8 @@ impl Memory {
 struct Served {
     computed: usize,
     answered: usize,
+    /// Tokens of steps that have not ended.
+    coming: usize,
     target: usize,
     held: Vec<usize>,
     times: PlainLlmTimes,
@@ -153,6 +157,7 @@ pub fn serve_step_by_step(
             Served {
                 computed: 0,
                 answered: 0,
+                coming: 0,
                 target,
                 held: Vec::new(),
                 times: PlainLlmTimes {
@@ -171,13 +176,41 @@ pub fn serve_step_by_step(
     };
     let (mut waiting, mut running): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let (mut now, mut next) = (0_u64, 0_usize);
-    let mut steps = Vec::new();
+    let mut steps: Vec<PlainStep> = Vec::new();
+    // A composed step that has not begun, and the running one with its end.
+    let mut composed: Option<PlainComposition> = None;
+    let mut flying: Option<(u64, PlainComposition)> = None;
     loop {
         while next < requests.len() && requests[next].arrival <= now {
             if !all[next].times.is_refused {
                 waiting.push(next);
             }
             next += 1;
+        }
+        if composed.is_some() && flying.is_none() {
+            flying = Some(begin_step(
+                engine,
+                now,
+                composed.take().unwrap(),
+                &mut steps,
+            ));
+        }
+        if flying.is_some()
+            && composed.is_none()
+            && (!engine.ahead || waiting.is_empty() && running.is_empty())
+        {
+            let (end, step) = flying.take().unwrap();
+            now = end;
+            deliver(
+                end,
+                step,
+                engine,
+                requests,
+                &mut all,
+                &mut memory,
+                [&mut running, &mut waiting],
+            );
+            continue;
         }
         if waiting.is_empty() && running.is_empty() {
             if next == requests.len() {
@@ -203,8 +236,11 @@ pub fn serve_step_by_step(
             if !running.contains(&who) {
                 continue;
             }
+            if all[who].answered + all[who].coming == all[who].target {
+                continue;
+            }
             let known = text(&all, who);
-            let mut count = known.len() - all[who].computed;
+            let mut count = known.len() + all[who].coming - all[who].computed;
             if engine.threshold > 0 {
                 count = count.min(engine.threshold);
             }
@@ -237,7 +273,8 @@ pub fn serve_step_by_step(
                 all[who].held.push(cell);
             }
             if engine.caching {
-                let end = all[who].computed + count;
+                // The content of coming tokens is not known yet.
+                let end = (all[who].computed + count).min(known.len());
                 for block in 0..end / size {
                     memory.fill(all[who].held[block], &known[..(block + 1) * size]);
                 }
@@ -319,45 +356,112 @@ pub fn serve_step_by_step(
             parts.push((who, hit, count));
             budget -= count;
         }
-        if parts.is_empty() {
-            // The first running request preempted itself: this step computes no token, and the engine composes the
-            // next step at once.
-            assert!(!put_back.is_empty(), "a step with something to do");
-            continue;
-        }
-        let [base, token, request, read] = engine.times;
-        let mut time = base;
-        for &(_, past, count) in &parts {
-            time += token * count as u64 + request + read * (past + count) as u64;
-        }
-        let end = now + time;
-        steps.push(PlainStep {
-            begin: now,
-            end,
-            parts: parts.clone(),
+        let yields = |&(who, past, count): &(usize, usize, usize)| {
+            past + count == requests[who].prompt.len() + all[who].answered + all[who].coming
+        };
+        let step = PlainComposition {
+            yields: parts.iter().map(yields).collect(),
+            parts,
             put_back,
             free: memory.free.len(),
-        });
-        for (who, past, count) in parts {
-            let length = text(&all, who).len();
-            let of = &mut all[who];
-            of.computed = past + count;
-            if of.computed < length {
-                continue;
-            }
-            of.answered += 1;
-            if of.answered == 1 {
-                of.times.first = end;
-            }
-            if of.answered == of.target {
-                of.times.last = end;
-                of.times.tokens = of.answered;
-                memory.release(&mut of.held);
-                running.retain(|&other| other != who);
+        };
+        for (at, &(who, past, count)) in step.parts.iter().enumerate() {
+            all[who].computed = past + count;
+            all[who].coming += usize::from(step.yields[at]);
+        }
+        match (&flying, step.parts.is_empty()) {
+            // The first running request preempted itself: this step computes no token, and the engine composes the
+            // next step at once.
+            (None, true) => assert!(!step.put_back.is_empty(), "a step with something to do"),
+            (None, false) => composed = Some(step),
+            // A step was composed ahead; an empty one is composed again when the running one has ended.
+            (Some(_), is_empty) => {
+                let (end, running_step) = flying.take().unwrap();
+                // Requests that arrive meanwhile wait for the step after the next.
+                now = end;
+                deliver(
+                    end,
+                    running_step,
+                    engine,
+                    requests,
+                    &mut all,
+                    &mut memory,
+                    [&mut running, &mut waiting],
+                );
+                composed = (!is_empty).then_some(step);
             }
         }
-        now = end;
     }
     assert_eq!(memory.free.len(), engine.blocks);
     (steps, all.into_iter().map(|one| one.times).collect())
+}
+
+/// A composed step.
+struct PlainComposition {
+    parts: Vec<(usize, usize, usize)>,
+    /// Whether each part ends in a token of the answer.
+    yields: Vec<bool>,
+    put_back: Vec<usize>,
+    free: usize,
+}
+
+/// Logs the step and returns it with its end.
+fn begin_step(
+    engine: &PlainEngine,
+    now: u64,
+    step: PlainComposition,
+    steps: &mut Vec<PlainStep>,
+) -> (u64, PlainComposition) {
+    let [base, token, request, read] = engine.times;
+    let mut time = base;
+    for &(_, past, count) in &step.parts {
+        time += token * count as u64 + request + read * (past + count) as u64;
+    }
+    let end = now + time;
+    steps.push(PlainStep {
+        begin: now,
+        end,
+        parts: step.parts.clone(),
+        put_back: step.put_back.clone(),
+        free: step.free,
+    });
+    (end, step)
+}
+
+/// Hands out the tokens of a step that ended.
+fn deliver(
+    end: u64,
+    step: PlainComposition,
+    engine: &PlainEngine,
+    requests: &[PlainLlmRequest],
+    all: &mut [Served],
+    memory: &mut Memory,
+    [running, waiting]: [&mut Vec<usize>; 2],
+) {
+    for (at, (who, ..)) in step.parts.into_iter().enumerate() {
+        if !step.yields[at] {
+            continue;
+        }
+        let of = &mut all[who];
+        of.coming -= 1;
+        of.answered += 1;
+        if engine.ahead && engine.caching && running.contains(&who) {
+            let request = &requests[who];
+            let mut text = request.prompt.clone();
+            text.extend(&request.answer[..of.answered]);
+            for block in 0..(of.computed - of.coming) / engine.block_size {
+                memory.fill(of.held[block], &text[..(block + 1) * engine.block_size]);
+            }
+        }
+        if of.answered == 1 {
+            of.times.first = end;
+        }
+        if of.answered == of.target {
+            of.times.last = end;
+            of.times.tokens = of.answered;
+            memory.release(&mut of.held);
+            running.retain(|&other| other != who);
+            waiting.retain(|&other| other != who);
+        }
+    }
 }

@@ -53,7 +53,8 @@ const MEMBERS: &[Member] = &[
     member(
         "studies",
         "src/studies",
-        &["jobs", "workloads", "report", "analysis"],
+        // Scores of serving serve the scenario of each row.
+        &["jobs", "workloads", "report", "analysis", "serving"],
     ),
     member("converters", "converters", &["trace"]),
     member(

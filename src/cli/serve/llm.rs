@@ -46,7 +46,7 @@ pub struct LlmArgs {
     /// Number of engines
     #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     replicas: Option<u32>,
-    /// Number format of weights: bf16, fp16 or fp8
+    /// Number format of weights: bf16, fp16, fp8 or fp4
     #[arg(long, help_heading = MODEL, value_name = "FORMAT")]
     weights: Option<String>,
     /// Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
@@ -288,7 +288,7 @@ fn scenario_text(
             &mut text,
             format_args!("count = {}", count.unwrap_or(DEFAULT_REQUESTS)),
         );
-        let (Some(input), Some(answer)) = (own.input, answer) else {
+        let (Some(input), Some(answer)) = (own.input.clone(), answer) else {
             return Err(format!(
                 "{model} is a language model: the lengths of prompts and answers are not given\n  try: --input 1024 --output 256"
             ));

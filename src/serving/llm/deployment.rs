@@ -23,6 +23,8 @@ pub struct LlmDeployment {
     pub blocks: u32,
     /// Number of engines.
     pub replicas: u32,
+    /// Ranks of an engine that run in lockstep, each with its own requests and blocks.
+    pub ranks: u32,
     /// Source of step times.
     pub price: StepPrice,
     /// NPUs and memory of the engines, if step times follow from a machine.
@@ -46,6 +48,9 @@ pub struct EnginePlace {
     pub kv: String,
     /// NPUs of an engine.
     pub tensor: u32,
+    /// Ranks of an engine that run in lockstep; each has `tensor` NPUs, and all share the experts.
+    #[serde(default = "one_rank")]
+    pub data_parallel: u32,
     /// True if the scenario states the number of NPUs.
     pub is_stated: bool,
     /// Memory of each NPU of the engine.
@@ -90,6 +95,11 @@ pub struct TensorChoice {
     pub fits: bool,
 }
 
+/// The number of ranks of reports that state none.
+fn one_rank() -> u32 {
+    1
+}
+
 /// The device's context, the library's buffers and captured graphs. On an RTX 4090 with Llama 3.1
 /// 8B and a budget of 2,048 tokens, vLLM 0.19 has 2,588 blocks: 1.24 GB less than weights leave. Of
 /// this, activations and logits, computed as below, are 0.53 GB.
@@ -101,20 +111,17 @@ impl MemoryPlan {
         sizes: &LlmSizes,
         served: &ServedLlm,
         (rules, stated): (&EngineRules, Option<u32>),
-        (npus, memory): (u32, u64),
+        (npus, ranks, memory): (u32, u32, u64),
     ) -> Self {
-        let parts = u64::from(npus);
         let budget = u64::from(rules.max_num_batched_tokens);
         let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
         // Activations are in BF16: the stream of residuals and its copies before a norm and after a
         // product, queries with keys and values, and the products of an MLP with the result of its
         // gate. Logits exist in BF16, and in single precision together with their probabilities.
-        let qkv = (sizes.heads / parts + 2 * sizes.own_kv_heads(npus)) * sizes.head_width;
-        let wide = (sizes.widest + sizes.widest / 2) / parts;
-        let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + qkv + wide);
+        let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + sizes.working_columns(npus));
         let logits = 8 * rows * sizes.vocabulary;
         let usable = (memory as f64 * served.memory_utilization) as u64;
-        let weights = sizes.weight_bytes(npus, served.weights);
+        let weights = sizes.weight_bytes(npus, ranks, served.weights);
         let activations = of_tokens.saturating_add(logits);
         let taken = weights
             .saturating_add(activations)
@@ -187,7 +194,8 @@ impl<'a> PlacedModel<'a> {
 
     fn plan_memory(&self, npus: u32) -> MemoryPlan {
         let of = (&self.rules, self.scenario.blocks);
-        MemoryPlan::new(&self.sizes, self.served, of, (npus, self.memory))
+        let place = (npus, self.scenario.ranks, self.memory);
+        MemoryPlan::new(&self.sizes, self.served, of, place)
     }
 
     /// Returns the possible numbers of NPUs of an engine: powers of two along the first dimension of the machine.
@@ -206,7 +214,12 @@ impl<'a> PlacedModel<'a> {
         });
         let longest = longest.max().unwrap_or(1);
         let numbers = (0..10).map(|power| 1_u32 << power);
-        let numbers = numbers.filter(|npus| *npus <= most && self.sizes.divides(*npus));
+        let ranks = self.scenario.ranks;
+        let numbers = numbers.filter(|npus| {
+            npus * ranks <= most
+                && self.sizes.divides(*npus)
+                && (ranks == 1 || self.sizes.shares_experts(npus * ranks))
+        });
         numbers
             .map(|npus| {
                 let plan = self.plan_memory(npus);
@@ -223,14 +236,34 @@ impl<'a> PlacedModel<'a> {
 
     fn place_engines(self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
         let choices = self.tensor_choices();
+        let ranks = self.scenario.ranks;
         let (name, machine) = (&self.sizes.name, self.machine.name());
+        if ranks > 1 && !self.sizes.has_experts() {
+            return Err(ServeError::Unfit(format!(
+                "engine.data_parallel: found {ranks}, expected 1: ranks in lockstep share experts, and {name} has none\n  try: \
+                 replicas = {ranks}"
+            )));
+        }
+        if ranks > 1 && choices.is_empty() {
+            return Err(ServeError::Unfit(format!(
+                "engine.data_parallel: found {ranks}, expected a divisor of the experts of {name} whose ranks are on the first \
+                 dimension of {machine}\n  try: data_parallel = 2"
+            )));
+        }
         let npus = match tensor {
+            Some(npus) if ranks > 1 && !choices.iter().any(|choice| choice.npus == npus) => {
+                return Err(ServeError::Unfit(format!(
+                    "engine.tensor: found {npus} with {ranks} ranks, expected NPUs on the first dimension of {machine} that divide \
+                     the heads and experts of {name}\n  try: {}",
+                    list_choices(&choices)
+                )));
+            }
             Some(npus) if !self.sizes.divides(npus) => {
                 return Err(ServeError::Unfit(format!(
                     "engine.tensor: found {npus}, expected a number of NPUs among which {name} divides: {} \
                      heads, {} heads of keys and values\n  try: {}",
-                    self.sizes.heads,
-                    self.sizes.kv_heads,
+                    self.sizes.heads()[0],
+                    self.sizes.heads()[1],
                     list_choices(&choices)
                 )));
             }
@@ -277,11 +310,12 @@ impl<'a> PlacedModel<'a> {
                 list_choices(&choices)
             )));
         }
-        let needed = u64::from(npus) * u64::from(self.scenario.replicas);
+        let needed = u64::from(npus * ranks) * u64::from(self.scenario.replicas);
         if needed > u64::from(self.machine.topology().npus()) {
             return Err(ServeError::Unfit(format!(
-                "{} engines of {npus} NPUs need {needed}, and {machine} has {}\n  try: a larger machine, such as {machine}x{}",
+                "{} engines of {} NPUs need {needed}, and {machine} has {}\n  try: a larger machine, such as {machine}x{}",
                 self.scenario.replicas,
+                npus * ranks,
                 self.machine.topology().npus(),
                 needed.div_ceil(u64::from(self.machine.topology().npus()))
             )));
@@ -292,7 +326,7 @@ impl<'a> PlacedModel<'a> {
             None => StepPrice::Model(Box::new(StepCost::new(
                 self.sizes.clone(),
                 self.machine,
-                npus,
+                (npus, ranks),
                 formats,
                 &self.scenario.left_out,
             )?)),
@@ -300,6 +334,7 @@ impl<'a> PlacedModel<'a> {
         Ok(LlmDeployment {
             blocks: plan.blocks,
             replicas: self.scenario.replicas,
+            ranks,
             price: cost,
             place: Some(EnginePlace {
                 machine: machine.to_owned(),
@@ -309,6 +344,7 @@ impl<'a> PlacedModel<'a> {
                 weights: name_of(self.served.weights).to_owned(),
                 kv: name_of(self.served.kv).to_owned(),
                 tensor: npus,
+                data_parallel: ranks,
                 is_stated: tensor.is_some(),
                 memory: plan,
                 choices,
@@ -324,7 +360,7 @@ impl<'a> PlacedModel<'a> {
 fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
     if let Some(choice) = &scenario.profile {
         let besides = scenario.step.unwrap_or_default();
-        let profile = StepProfile::load(choice, besides)?;
+        let profile = StepProfile::load(choice, besides, scenario.ranks)?;
         return Ok(Some(StepPrice::Profile(Box::new(profile))));
     }
     Ok(scenario.step.map(StepPrice::Linear))
@@ -369,6 +405,7 @@ impl LlmDeployment {
                     rules: scenario.engine_rules(None)?,
                     blocks,
                     replicas: scenario.replicas,
+                    ranks: scenario.ranks,
                     price,
                     place: None,
                 })
@@ -380,7 +417,7 @@ impl LlmDeployment {
     pub fn npus(&self) -> Option<u32> {
         self.place
             .as_ref()
-            .map(|place| place.tensor * self.replicas)
+            .map(|place| place.tensor * self.ranks * self.replicas)
     }
 }
 
@@ -404,7 +441,7 @@ mod tests {
         };
         let served = ServedLlm::new("llama3-8b");
         assert_eq!(served.weights, Dtype::Bf16);
-        let memory = (1, 25_250_627_584);
+        let memory = (1, 1, 25_250_627_584);
         let plan = MemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
         assert_eq!((plan.usable - plan.weights) / (16 * 131_072), 3178);
         let off = f64::from(plan.blocks) / 2588.0 - 1.0;

@@ -100,6 +100,8 @@ impl GapSamples {
 pub(super) struct CountCurve {
     width: Span,
     pub counts: Vec<u64>,
+    /// Index, beginning and end of the interval that was counted in last.
+    current: (usize, u64, u64),
 }
 
 const MOST_INTERVALS: usize = 512;
@@ -109,12 +111,19 @@ impl Default for CountCurve {
         Self {
             width: Span::from_us(1),
             counts: Vec::new(),
+            current: (0, 0, 0),
         }
     }
 }
 
 impl CountCurve {
     fn add_count(&mut self, now: Time, count: u64) {
+        let (at, begin, end) = self.current;
+        // Most counts are in the same interval as the one before them: no division is needed.
+        if begin <= now.0 && now.0 < end {
+            self.counts[at] += count;
+            return;
+        }
         while now.0 / self.width.0 >= MOST_INTERVALS as u64 {
             self.width = self.width.times(2);
             self.counts = self
@@ -128,6 +137,8 @@ impl CountCurve {
             self.counts.resize(interval + 1, 0);
         }
         self.counts[interval] += count;
+        let begin = interval as u64 * self.width.0;
+        self.current = (interval, begin, begin + self.width.0);
     }
 
     /// Length of an interval.
@@ -148,7 +159,8 @@ impl CountCurve {
 
 /// Records of a run.
 pub(super) struct LlmRecorder {
-    limits: LlmLimits,
+    /// Limits of each class.
+    limits: Vec<LlmLimits>,
     warmup: u64,
     /// Rows of classes in order, then the row of all requests.
     pub rows: Vec<ClassRecorder>,
@@ -171,6 +183,8 @@ pub(super) struct LlmRecorder {
     /// Step time by part, if steps have parts.
     pub parts_ps: [u128; CostPart::COUNT],
     pub longest_step: Span,
+    /// The requests with the longest time to first token, and with the longest time to the last.
+    pub slowest: [Option<CompletedLlmRequest>; 2],
     pub put_back: u64,
     pub lost_tokens: u64,
     /// Tokens found in the cache, on the first and on later admissions of requests.
@@ -198,7 +212,12 @@ pub(super) struct LlmRecorder {
 impl LlmRecorder {
     pub fn new(scenario: &LlmScenario) -> Self {
         Self {
-            limits: scenario.limits,
+            limits: scenario
+                .workload
+                .classes
+                .iter()
+                .map(|class| scenario.limits_of(class))
+                .collect(),
             warmup: scenario.warmup,
             rows: vec![ClassRecorder::default(); scenario.workload.classes.len() + 1],
             gaps: GapSamples::default(),
@@ -216,6 +235,7 @@ impl LlmRecorder {
             step_ps: 0,
             parts_ps: [0; CostPart::COUNT],
             longest_step: Span::ZERO,
+            slowest: [None; 2],
             put_back: 0,
             lost_tokens: 0,
             hits: [0; 2],
@@ -355,11 +375,21 @@ impl LlmRecorder {
             self.thirds[third].1 += 1;
         }
         let (tpot, e2e) = (request.tpot(), request.e2e());
+        for (slowest, time) in self
+            .slowest
+            .iter_mut()
+            .zip([CompletedLlmRequest::ttft, CompletedLlmRequest::e2e])
+        {
+            if slowest.is_none_or(|known| time(request) > time(&known)) {
+                *slowest = Some(*request);
+            }
+        }
         let within = |limit: Option<Span>, span: Span| limit.is_none_or(|limit| span <= limit);
+        let limits = self.limits[request.class as usize];
         let met = [
-            within(self.limits.ttft, ttft),
-            tpot.is_none_or(|tpot| within(self.limits.tpot, tpot)),
-            within(self.limits.e2e, e2e),
+            within(limits.ttft, ttft),
+            tpot.is_none_or(|tpot| within(limits.tpot, tpot)),
+            within(limits.e2e, e2e),
         ];
         for row in self.rows_of(request.class) {
             row.ttft.add(ttft);

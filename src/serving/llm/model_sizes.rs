@@ -2,7 +2,21 @@
 
 use super::super::error::ServeError;
 use chakram_base::dtype::Dtype;
-use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, OperatorKind};
+use chakram_workloads::model::{
+    AttentionSpan, LayerOperator, LayerRole, ModelDefinition, ModelSource, OperatorKind,
+    TensorSplit,
+};
+
+/// How NPUs of an engine share a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProductSplit {
+    /// Each computes some of its outputs.
+    ByOutputs,
+    /// Each has some of its inputs.
+    ByInputs,
+    /// Each computes all of it.
+    Repeated,
+}
 
 /// A matrix product of a block, before it is divided among NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +25,8 @@ pub struct BlockProduct {
     pub inputs: u64,
     /// Columns of the output.
     pub outputs: u64,
-    /// True if NPUs divide the product's outputs, false if they divide its inputs.
-    pub by_outputs: bool,
+    /// How NPUs share it.
+    pub split: ProductSplit,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
     /// Number of experts that each have this product, and number of experts per token, or `None` if
@@ -20,7 +34,257 @@ pub struct BlockProduct {
     pub experts: Option<[u64; 2]>,
 }
 
-/// A decoder of identical blocks.
+/// Attention of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockAttention {
+    /// Query heads.
+    pub heads: u64,
+    /// Heads of keys and of values.
+    pub kv_heads: u64,
+    /// Columns of a head; with latent vectors, the mean of those of keys and of values.
+    pub width: u64,
+    /// True if heads of queries and keys are normalized.
+    pub qk_norm: bool,
+    /// Tokens that a token reads; `None` for all.
+    pub window: Option<u64>,
+    /// Elements of the latent vector, and of the rotated key that all heads share, which are kept instead of keys and
+    /// values.
+    pub latent: Option<[u64; 2]>,
+}
+
+impl BlockAttention {
+    /// Returns the attention that an operator describes; `None` if it is none, or an error if it cannot be served.
+    fn of(work: &OperatorKind) -> Result<Option<Self>, &'static str> {
+        let (attention, causal) = match *work {
+            OperatorKind::Attention {
+                heads,
+                kv_heads,
+                width,
+                causal,
+                qk_norm,
+                ..
+            } => {
+                let plain = Self {
+                    heads,
+                    kv_heads,
+                    width,
+                    qk_norm,
+                    window: None,
+                    latent: None,
+                };
+                (plain, causal)
+            }
+            OperatorKind::ShapedAttention {
+                heads,
+                kv_heads,
+                width,
+                value_width,
+                turned,
+                latent,
+                span,
+                causal,
+                qk_norm,
+                ..
+            } => {
+                let window = match span {
+                    AttentionSpan::All => None,
+                    // A chunk of the sequence counts as a window of its length, which is the most that its tokens read.
+                    AttentionSpan::Window(tokens) | AttentionSpan::Piece(tokens) => Some(tokens),
+                };
+                if latent == 0 && width != value_width {
+                    return Err("the heads of keys and values have different widths");
+                }
+                let shaped = Self {
+                    heads,
+                    kv_heads,
+                    width: (width + value_width) / 2,
+                    qk_norm,
+                    window,
+                    latent: (latent > 0).then_some([latent, turned]),
+                };
+                (shaped, causal)
+            }
+            _ => return Ok(None),
+        };
+        match causal {
+            true => Ok(Some(attention)),
+            false => Err("the attention is not causal"),
+        }
+    }
+
+    /// Returns the number of heads of keys and values on each of `npus` NPUs: at least one.
+    pub fn own_kv_heads(&self, npus: u32) -> u64 {
+        (self.kv_heads / u64::from(npus)).max(1)
+    }
+
+    /// Returns the elements that each of `npus` NPUs keeps of a token. Latent vectors are not divided.
+    pub fn kept_elements(&self, npus: u32) -> u64 {
+        match self.latent {
+            Some([latent, turned]) => latent + turned,
+            None => 2 * self.own_kv_heads(npus) * self.width,
+        }
+    }
+
+    /// Returns the keys that a token reads which has `keys` tokens up to and with itself.
+    pub fn visible(&self, keys: u64) -> u64 {
+        self.window.map_or(keys, |window| keys.min(window))
+    }
+}
+
+/// Equal blocks of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockKind {
+    /// Number of them.
+    pub count: u64,
+    /// Their attention.
+    pub attention: BlockAttention,
+    /// Products of a block.
+    pub products: Vec<BlockProduct>,
+    /// Number of experts, and number of experts per token.
+    pub experts: Option<[u64; 2]>,
+    /// Columns between the products of an MLP, including its gate.
+    pub widest: u64,
+}
+
+impl BlockKind {
+    /// Returns the kind of `block`, counted once.
+    fn of(operators: &[LayerOperator]) -> Result<Self, String> {
+        let mut attention = None;
+        for operator in operators {
+            if let Some(found) = BlockAttention::of(&operator.work)? {
+                if attention.is_some() {
+                    return Err("the blocks have two attention operators".to_owned());
+                }
+                attention = Some(found);
+            }
+        }
+        let attention = attention.ok_or("the blocks have no attention")?;
+        let qkv = (attention.heads + 2 * attention.kv_heads) * attention.width;
+        let (mut products, mut experts, mut widest) = (Vec::new(), None, 0);
+        let mut chosen = 1;
+        for operator in operators {
+            let split = match operator.cut {
+                TensorSplit::ColumnParallel => ProductSplit::ByOutputs,
+                TensorSplit::RowParallel => ProductSplit::ByInputs,
+                TensorSplit::Replicated | TensorSplit::InsideRegion => ProductSplit::Repeated,
+            };
+            let by_outputs = split == ProductSplit::ByOutputs;
+            let product = |inputs, outputs| BlockProduct {
+                inputs,
+                outputs,
+                split,
+                is_qkv: false,
+                experts: None,
+            };
+            match operator.work {
+                OperatorKind::Linear {
+                    inputs, outputs, ..
+                } => {
+                    // Only the first product can compute queries, keys and values; a later one may have the same width
+                    // by chance.
+                    let is_qkv = by_outputs
+                        && outputs == qkv
+                        && products.is_empty()
+                        && attention.latent.is_none();
+                    if by_outputs && !is_qkv {
+                        widest = widest.max(outputs);
+                    }
+                    products.push(BlockProduct {
+                        is_qkv,
+                        ..product(inputs, outputs)
+                    });
+                }
+                // Decoding absorbs the second product into queries and results: the same weights and products.
+                OperatorKind::LatentUp {
+                    query_rank,
+                    kv_rank,
+                    heads,
+                    query_width,
+                    kv_width,
+                    ..
+                } => {
+                    products.push(product(query_rank, heads * query_width));
+                    products.push(product(kv_rank, heads * kv_width));
+                }
+                OperatorKind::ExpertDispatch {
+                    experts: count,
+                    chosen: each,
+                    ..
+                } => {
+                    experts = Some([count, each]);
+                    chosen = each;
+                }
+                OperatorKind::ExpertLinear {
+                    experts: count,
+                    inputs,
+                    outputs,
+                    ..
+                } => {
+                    if by_outputs {
+                        // A token's activations exist once for each of its experts.
+                        widest = widest.max(outputs * chosen);
+                    }
+                    products.push(BlockProduct {
+                        experts: Some([count, chosen]),
+                        ..product(inputs, outputs)
+                    });
+                }
+                // These weights are gains of norms, including norms of heads, and sinks.
+                OperatorKind::Norm { .. }
+                | OperatorKind::Attention { .. }
+                | OperatorKind::ShapedAttention { .. } => {}
+                _ if operator.parameters() > 0 => {
+                    return Err(format!(
+                        "operator {} has weights, but its time in a step is unknown",
+                        operator.name
+                    ));
+                }
+                _ => {}
+            }
+        }
+        if attention.latent.is_none() && !products.first().is_some_and(|first| first.is_qkv) {
+            return Err(
+                "the blocks have no matrix multiplication for queries, keys and values".to_owned(),
+            );
+        }
+        Ok(Self {
+            count: 1,
+            attention,
+            products,
+            experts,
+            widest,
+        })
+    }
+
+    /// Returns the inputs and outputs of a product on each of `npus` NPUs.
+    pub fn own_product(&self, product: &BlockProduct, npus: u32) -> [u64; 2] {
+        let parts = u64::from(npus);
+        if product.is_qkv {
+            let columns = self.attention.heads / parts + 2 * self.attention.own_kv_heads(npus);
+            return [product.inputs, columns * self.attention.width];
+        }
+        match product.split {
+            ProductSplit::ByOutputs => [product.inputs, product.outputs / parts],
+            ProductSplit::ByInputs => [product.inputs / parts, product.outputs],
+            ProductSplit::Repeated => [product.inputs, product.outputs],
+        }
+    }
+
+    /// Returns the weights of the products of all these blocks on each of `npus` NPUs of each of `ranks` ranks, which
+    /// share the experts.
+    fn product_weights(&self, npus: u32, ranks: u32) -> u64 {
+        let of_products = self.products.iter().map(|product| {
+            let [inputs, outputs] = self.own_product(product, npus);
+            match product.experts {
+                None => inputs * outputs,
+                Some([count, _]) => (inputs * outputs * count).div_ceil(ranks.into()),
+            }
+        });
+        self.count * of_products.sum::<u64>()
+    }
+}
+
+/// A decoder whose blocks are of a few kinds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlmSizes {
     /// Name of the model.
@@ -29,22 +293,10 @@ pub struct LlmSizes {
     pub layers: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
-    /// Query heads.
-    pub heads: u64,
-    /// Heads of keys and of values.
-    pub kv_heads: u64,
-    /// Columns of a head.
-    pub head_width: u64,
-    /// True if heads of queries and keys are normalized.
-    pub qk_norm: bool,
+    /// Kinds of blocks, in the order of the first of each.
+    pub kinds: Vec<BlockKind>,
     /// Size of the vocabulary.
     pub vocabulary: u64,
-    /// Products of a block.
-    pub products: Vec<BlockProduct>,
-    /// Number of experts, and number of experts per token.
-    pub experts: Option<[u64; 2]>,
-    /// Columns between the products of an MLP, including its gate.
-    pub widest: u64,
     /// Number of weights of all norms and biases.
     pub small_weights: u64,
     /// Number of weights of the embedding table, and of the head if it has separate weights.
@@ -72,127 +324,51 @@ impl LlmSizes {
     ///
     /// # Errors
     ///
-    /// Fails if the model is not a decoder over tokens, or its blocks differ.
+    /// Fails if the model is not a decoder over tokens.
     pub fn of(definition: &ModelDefinition) -> Result<Self, ServeError> {
         let model = &definition.model;
         let unfit = |why: &str| {
             ServeError::Unfit(format!(
-                "model {}: {why}; only decoders with identical blocks are served token by token\n  try: llama3-8b",
+                "model {}: {why}; only decoders with causal attention are served token by token\n  try: \
+                 llama3-8b",
                 model.name
             ))
         };
-        let shaped = |work: &OperatorKind| matches!(work, OperatorKind::ShapedAttention { .. });
-        let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
-        if operators.any(|operator| shaped(&operator.work)) {
-            return Err(unfit(
-                "the attention has latent vectors, windows or sinks, whose memory per token is not simulated",
-            ));
-        }
-        let mut blocks = model
+        let blocks = model
             .layers
             .iter()
             .filter(|layer| layer.role == LayerRole::Block);
-        let block = blocks
-            .next()
-            .ok_or_else(|| unfit("the model has no blocks"))?;
-        if blocks.any(|other| other.operators != block.operators) {
-            return Err(unfit("the blocks differ"));
-        }
-        let layers = model
-            .layers
-            .iter()
-            .filter(|layer| layer.role == LayerRole::Block);
-        let attentions = block
-            .operators
-            .iter()
-            .filter_map(|operator| match operator.work {
-                OperatorKind::Attention {
-                    heads,
-                    kv_heads,
-                    width,
-                    causal,
-                    qk_norm,
-                    ..
-                } => Some((heads, kv_heads, width, causal, qk_norm)),
-                _ => None,
-            });
-        let mut attentions = attentions;
-        let (heads, kv_heads, head_width, causal, qk_norm) = attentions
-            .next()
-            .ok_or_else(|| unfit("the blocks have no attention"))?;
-        if attentions.next().is_some() {
-            return Err(unfit("the blocks have two attention operators"));
-        }
-        if !causal {
-            return Err(unfit("the attention is not causal"));
-        }
-        let qkv = (heads + 2 * kv_heads) * head_width;
-        let (mut products, mut experts, mut widest) = (Vec::new(), None, 0);
-        let mut chosen = 1;
-        for operator in &block.operators {
-            let by_outputs = operator.cut == chakram_workloads::model::TensorSplit::ColumnParallel;
-            match operator.work {
-                OperatorKind::Linear {
-                    inputs, outputs, ..
-                } => {
-                    // Only the first product can compute queries, keys and values; a later one may have the same width
-                    // by chance.
-                    let is_qkv = by_outputs && outputs == qkv && products.is_empty();
-                    if by_outputs && !is_qkv {
-                        widest = widest.max(outputs);
-                    }
-                    products.push(BlockProduct {
-                        inputs,
-                        outputs,
-                        by_outputs,
-                        is_qkv,
-                        experts: None,
-                    });
+        let mut known: Vec<(&[LayerOperator], BlockKind)> = Vec::new();
+        for block in blocks {
+            let same = known
+                .iter_mut()
+                .find(|(operators, _)| *operators == block.operators.as_slice());
+            match same {
+                Some((_, kind)) => kind.count += 1,
+                None => {
+                    let kind = BlockKind::of(&block.operators).map_err(|why| unfit(&why))?;
+                    known.push((&block.operators, kind));
                 }
-                OperatorKind::ExpertDispatch {
-                    experts: count,
-                    chosen: each,
-                    ..
-                } => {
-                    experts = Some([count, each]);
-                    chosen = each;
-                }
-                OperatorKind::ExpertLinear {
-                    experts: count,
-                    inputs,
-                    outputs,
-                    ..
-                } => {
-                    if by_outputs {
-                        // A token's activations exist once for each of its experts.
-                        widest = widest.max(outputs * chosen);
-                    }
-                    let of = Some([count, chosen]);
-                    products.push(BlockProduct {
-                        inputs,
-                        outputs,
-                        by_outputs,
-                        is_qkv: false,
-                        experts: of,
-                    });
-                }
-                // The remaining weights are gains of norms, including norms of heads.
-                OperatorKind::Norm { .. } | OperatorKind::Attention { .. } => {}
-                _ if operator.parameters() > 0 => {
-                    return Err(unfit(&format!(
-                        "operator {} has weights, but its time in a step is unknown",
-                        operator.name
-                    )));
-                }
-                _ => {}
             }
         }
-        if !products.first().is_some_and(|first| first.is_qkv) {
-            return Err(unfit(
-                "the blocks have no matrix multiplication for queries, keys and values",
-            ));
+        let mut kinds: Vec<BlockKind> = Vec::new();
+        for (_, kind) in known {
+            // Blocks whose operators differ only by names are of one kind.
+            let same = kinds.iter_mut().find(|other| {
+                BlockKind {
+                    count: other.count,
+                    ..kind.clone()
+                } == **other
+            });
+            match same {
+                Some(same) => same.count += kind.count,
+                None => kinds.push(kind),
+            }
         }
-        let hidden = products[0].inputs;
+        let first = kinds
+            .first()
+            .ok_or_else(|| unfit("the model has no blocks"))?;
+        let hidden = first.products[0].inputs;
         let head = model
             .layers
             .iter()
@@ -207,14 +383,8 @@ impl LlmSizes {
             })
             .next_back()
             .ok_or_else(|| unfit("the model has no logits"))?;
-        let count = layers.clone().count() as u64;
-        let of_products: u64 = products
-            .iter()
-            .map(|product| {
-                product.inputs * product.outputs * product.experts.map_or(1, |[count, _]| count)
-            })
-            .sum();
-        let is_table = |operator: &&chakram_workloads::model::LayerOperator| {
+        let of_products: u64 = kinds.iter().map(|kind| kind.product_weights(1, 1)).sum();
+        let is_table = |operator: &&LayerOperator| {
             matches!(operator.work, OperatorKind::Embedding { .. })
                 || matches!(operator.work, OperatorKind::Linear { outputs, .. } if outputs == vocabulary)
         };
@@ -227,17 +397,11 @@ impl LlmSizes {
         let parameters = model.parameters();
         Ok(Self {
             name: model.name.clone(),
-            layers: count,
+            layers: kinds.iter().map(|kind| kind.count).sum(),
             hidden,
-            heads,
-            kv_heads,
-            head_width,
-            qk_norm,
+            kinds,
             vocabulary,
-            products,
-            experts,
-            widest,
-            small_weights: parameters.saturating_sub(count * of_products + table_weights),
+            small_weights: parameters.saturating_sub(of_products + table_weights),
             table_weights,
             parameters,
             sequence: model.sequence,
@@ -247,55 +411,88 @@ impl LlmSizes {
     /// Returns true if `npus` NPUs can divide the model.
     pub fn divides(&self, npus: u32) -> bool {
         let npus = u64::from(npus);
-        self.heads.is_multiple_of(npus)
-            && (self.kv_heads.is_multiple_of(npus) || npus.is_multiple_of(self.kv_heads))
-            && self
-                .products
-                .iter()
-                .filter(|product| !product.is_qkv)
-                .all(|product| {
-                    let cut = if product.by_outputs {
-                        product.outputs
-                    } else {
-                        product.inputs
-                    };
-                    cut.is_multiple_of(npus)
+        self.kinds.iter().all(|kind| {
+            let BlockAttention {
+                heads, kv_heads, ..
+            } = kind.attention;
+            let divides_heads = heads.is_multiple_of(npus)
+                && (kind.attention.latent.is_some()
+                    || kv_heads.is_multiple_of(npus)
+                    || npus.is_multiple_of(kv_heads));
+            let mut products = kind.products.iter().filter(|product| !product.is_qkv);
+            divides_heads
+                && products.all(|product| match product.split {
+                    ProductSplit::ByOutputs => product.outputs.is_multiple_of(npus),
+                    ProductSplit::ByInputs => product.inputs.is_multiple_of(npus),
+                    ProductSplit::Repeated => true,
                 })
+        })
     }
 
-    /// Returns the number of heads of keys and values on each of `npus` NPUs: at least one.
-    pub fn own_kv_heads(&self, npus: u32) -> u64 {
-        (self.kv_heads / u64::from(npus)).max(1)
+    /// Returns the largest number of query heads of a block, and of heads of keys and values.
+    pub fn heads(&self) -> [u64; 2] {
+        let attentions = self.kinds.iter().map(|kind| kind.attention);
+        let largest = |of: fn(BlockAttention) -> u64| attentions.clone().map(of).max().unwrap_or(1);
+        [
+            largest(|attention| attention.heads),
+            largest(|attention| attention.kv_heads),
+        ]
     }
 
-    /// Returns the inputs and outputs of a product on each of `npus` NPUs.
-    pub fn own_product(&self, product: &BlockProduct, npus: u32) -> [u64; 2] {
-        let parts = u64::from(npus);
-        if product.is_qkv {
-            let columns = self.heads / parts + 2 * self.own_kv_heads(npus);
-            return [product.inputs, columns * self.head_width];
-        }
-        match product.by_outputs {
-            true => [product.inputs, product.outputs / parts],
-            false => [product.inputs / parts, product.outputs],
-        }
+    /// Returns true if blocks have experts.
+    pub fn has_experts(&self) -> bool {
+        self.kinds.iter().any(|kind| kind.experts.is_some())
     }
 
-    /// Returns the bytes of weights on each of `npus` NPUs: products in `format`, all other weights in BF16.
-    pub fn weight_bytes(&self, npus: u32, format: Dtype) -> u64 {
-        let of_products = self.products.iter().map(|product| {
-            let [inputs, outputs] = self.own_product(product, npus);
-            inputs * outputs * product.experts.map_or(1, |[count, _]| count)
-        });
-        let products = self.layers * of_products.sum::<u64>();
+    /// Returns true if `npus` NPUs can have equally many experts.
+    pub fn shares_experts(&self, npus: u32) -> bool {
+        let mut experts = self.kinds.iter().filter_map(|kind| kind.experts);
+        experts.all(|[experts, _]| experts.is_multiple_of(npus.into()))
+    }
+
+    /// Returns the bytes of weights on each of `npus` NPUs of each of `ranks` ranks: products in `format`, all other weights
+    /// in BF16.
+    pub fn weight_bytes(&self, npus: u32, ranks: u32, format: Dtype) -> u64 {
+        let products = self
+            .kinds
+            .iter()
+            .map(|kind| kind.product_weights(npus, ranks));
+        let products = products.sum::<u64>();
         let tables = self.table_weights.div_ceil(u64::from(npus));
         (products as f64 * format.element_bytes()) as u64 + 2 * (tables + self.small_weights)
     }
 
-    /// Returns the bytes of keys and values per token on each of `npus` NPUs.
+    /// Returns the bytes that each of `npus` NPUs keeps of a token: keys and values, or latent vectors. Blocks with windows
+    /// keep all tokens.
     pub fn kv_bytes(&self, npus: u32, format: Dtype) -> u64 {
-        let elements = 2 * self.own_kv_heads(npus) * self.head_width * self.layers;
-        (elements as f64 * format.element_bytes()) as u64
+        let elements = self
+            .kinds
+            .iter()
+            .map(|kind| kind.count * kind.attention.kept_elements(npus));
+        (elements.sum::<u64>() as f64 * format.element_bytes()) as u64
+    }
+
+    /// Returns true if some blocks read only a window.
+    pub fn has_windows(&self) -> bool {
+        self.kinds
+            .iter()
+            .any(|kind| kind.attention.window.is_some())
+    }
+
+    /// Returns the largest number of columns per token that a block keeps while it runs, on each of `npus` NPUs: queries with
+    /// keys and values, and the products of an MLP with the result of its gate.
+    pub fn working_columns(&self, npus: u32) -> u64 {
+        let parts = u64::from(npus);
+        let columns = self.kinds.iter().map(|kind| {
+            let attention = &kind.attention;
+            let kv_heads = match attention.latent {
+                Some(_) => attention.heads / parts,
+                None => attention.own_kv_heads(npus),
+            };
+            let qkv = (attention.heads / parts + 2 * kv_heads) * attention.width;
+            qkv + (kind.widest + kind.widest / 2) / parts
+        });
+        columns.max().unwrap_or(0)
     }
 }
 
@@ -319,6 +516,10 @@ mod tests {
             ("qwen3-32b", 256.0),
             ("qwen3-30b-a3b", 96.0),
             ("mixtral-8x7b", 128.0),
+            // (512 + 64) x 2 x 61 bytes.
+            ("deepseek-v3", 68.625),
+            // All 36 blocks, the windowed half too.
+            ("gpt-oss-120b", 72.0),
         ];
         for (name, expected) in known {
             assert_eq!(kib(name), expected, "{name}");
@@ -329,6 +530,12 @@ mod tests {
             320 * 1024 / 8
         );
         assert_eq!(sizes("llama3-70b").kv_bytes(8, Dtype::Fp8), 320 * 1024 / 16);
+        // Each NPU keeps whole latent vectors.
+        let latent = sizes("deepseek-v3");
+        assert_eq!(
+            latent.kv_bytes(8, Dtype::Bf16),
+            latent.kv_bytes(1, Dtype::Bf16)
+        );
     }
 
     #[test]
@@ -339,10 +546,13 @@ mod tests {
             "mixtral-8x7b",
             "qwen3-30b-a3b",
             "gpt3-1.3b",
+            "deepseek-v3",
+            "kimi-k2",
+            "gpt-oss-20b",
         ] {
             let sizes = sizes(name);
             assert_eq!(
-                sizes.weight_bytes(1, Dtype::Bf16),
+                sizes.weight_bytes(1, 1, Dtype::Bf16),
                 2 * sizes.parameters,
                 "{name}"
             );
@@ -353,21 +563,33 @@ mod tests {
         let tables = 2 * 128_256 * 8192;
         let norms = (2 * 80 + 1) * 8192;
         assert_eq!(
-            sizes("llama3-70b").weight_bytes(4, Dtype::Bf16),
+            sizes("llama3-70b").weight_bytes(4, 1, Dtype::Bf16),
             2 * ((80 * block + tables) / 4 + norms)
         );
     }
 
+    /// DeepSeek-V3: three dense blocks, then 58 with experts. GPT-OSS: half of the blocks have a window of 128 tokens.
+    #[test]
+    fn blocks_of_several_kinds_are_counted() {
+        let counts =
+            |name| -> Vec<u64> { sizes(name).kinds.iter().map(|kind| kind.count).collect() };
+        assert_eq!(counts("deepseek-v3"), [3, 58]);
+        assert_eq!(counts("gpt-oss-120b"), [18, 18]);
+        assert_eq!(counts("llama3-8b"), [32]);
+        let windows = sizes("gpt-oss-120b").kinds;
+        let windows: Vec<_> = windows.iter().map(|kind| kind.attention.window).collect();
+        assert!(
+            windows.contains(&Some(128)) && windows.contains(&None),
+            "{windows:?}"
+        );
+        let attention = sizes("deepseek-v3").kinds[0].attention;
+        assert_eq!(attention.latent, Some([512, 64]));
+        assert_eq!((attention.visible(5), attention.kept_elements(8)), (5, 576));
+    }
+
     #[test]
     fn what_does_not_answer_token_by_token_is_refused() {
-        for name in [
-            "bert-base",
-            "resnet-50",
-            "vit-b-16",
-            "dlrm",
-            "deepseek-v3",
-            "gpt-oss-20b",
-        ] {
+        for name in ["bert-base", "resnet-50", "vit-b-16", "dlrm"] {
             let definition = ModelSource::find(name).unwrap().definition(None).unwrap();
             let error = LlmSizes::of(&definition).unwrap_err().to_string();
             assert!(

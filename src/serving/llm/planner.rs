@@ -168,7 +168,7 @@ impl CapacityPlanner<'_> {
         PlanRow {
             tensor,
             replicas: deployment.replicas,
-            npus: tensor * deployment.replicas,
+            npus: tensor * deployment.ranks * deployment.replicas,
             rate_per_s: scenario.workload.rate().unwrap_or(0.0),
             requests,
             attained,
@@ -301,7 +301,7 @@ pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<Ll
         model: place.model.clone(),
         machine: place.machine.clone(),
         requests: super::report::describe_classes(&scenario.workload),
-        limits: scenario.limits.describe(),
+        limits: scenario.limits_of_all().describe(),
         attain,
         rows,
         chosen,
@@ -329,7 +329,7 @@ pub fn find_rate(
 }
 
 fn check_scenario(scenario: &LlmScenario) -> Result<(), ServeError> {
-    if scenario.limits == LlmLimits::default() {
+    if scenario.limits_of_all() == LlmLimits::default() {
         return Err(ServeError::Unfit(
             "the plan has no limits\n  try: limits such as ttft=500ms,tpot=30ms".to_owned(),
         ));

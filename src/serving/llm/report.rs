@@ -3,6 +3,7 @@
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EnginePlace, LlmDeployment};
 use super::metrics::{ClassRecorder, LlmRecorder};
+use super::observe::CompletedLlmRequest;
 use super::rules::EngineRules;
 use super::scenario::{LlmLimits, LlmScenario};
 use super::step_cost::CostPart;
@@ -83,8 +84,58 @@ pub struct LlmReport {
     pub held_blocks: LevelSummary,
     /// Tokens that steps compute, over time.
     pub tokens_over_time: CountSummary,
+    /// The slowest requests, to the first token and to the last.
+    #[serde(default)]
+    pub lives: Vec<RequestLife>,
     /// Caveats about the results.
     pub warnings: Vec<String>,
+}
+
+/// A request over time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestLife {
+    /// Reason why it is shown.
+    pub why: String,
+    /// Its number, in the order of arrival.
+    pub number: u64,
+    /// The engine that served it.
+    pub engine: u32,
+    /// Tokens of the prompt.
+    pub prompt: u32,
+    /// Tokens of the answer.
+    pub output: u32,
+    /// Tokens of the prompt that were cached.
+    pub hit: u32,
+    /// Number of its preemptions.
+    pub preemptions: u32,
+    /// Times from its sending: until its engine has it, its first step, its first token and its last token.
+    #[serde(rename = "until_ps")]
+    pub until: [Span; 4],
+    /// Time from its engine to the client.
+    #[serde(rename = "after_ps")]
+    pub after: Span,
+}
+
+impl RequestLife {
+    fn of(request: &CompletedLlmRequest, why: &str) -> Self {
+        let instants = [
+            request.queued,
+            request.scheduled,
+            request.first,
+            request.last,
+        ];
+        Self {
+            why: why.to_owned(),
+            number: request.number,
+            engine: request.engine,
+            prompt: request.prompt,
+            output: request.output,
+            hit: request.hit,
+            preemptions: request.put_back,
+            until: instants.map(|instant| instant.since(request.arrival)),
+            after: request.after,
+        }
+    }
 }
 
 /// A rule with its value.
@@ -108,6 +159,16 @@ pub struct LimitValues {
     /// Limit on the time to the last token.
     #[serde(rename = "e2e_ps")]
     pub e2e: Option<Span>,
+}
+
+impl From<LlmLimits> for LimitValues {
+    fn from(limits: LlmLimits) -> Self {
+        Self {
+            ttft: limits.ttft,
+            tpot: limits.tpot,
+            e2e: limits.e2e,
+        }
+    }
 }
 
 impl LimitValues {
@@ -181,6 +242,9 @@ pub struct LlmRow {
     pub queue: TimeSummary,
     /// Number of preemptions of completed requests.
     pub preemptions: u64,
+    /// Its limits.
+    #[serde(default)]
+    pub limits: LimitValues,
     /// Fraction of requests within all limits, if there are limits; requests that no engine can serve count as missed.
     pub attained: Option<f64>,
     /// Fractions within the limits to the first token, per token, and to the last token.
@@ -290,7 +354,7 @@ impl LlmReport {
             0 => 0.0,
             ps => count as f64 / Span(ps).seconds(),
         };
-        let limits = scenario.limits;
+        let limits = scenario.limits_of_all();
         let names = scenario
             .workload
             .classes
@@ -298,10 +362,11 @@ impl LlmReport {
             .map(|class| class.name.as_str());
         let names: Vec<&str> = names.chain(["all"]).collect();
         let several = names.len() > 2;
-        let recorded = recorder.rows.iter().zip(&names);
-        let rows = recorded;
-        let mut rows: Vec<LlmRow> = rows
-            .map(|(of, name)| class_row(of, name, limits, busy))
+        let each = scenario.workload.classes.iter();
+        let each = each.map(|class| scenario.limits_of(class)).chain([limits]);
+        let recorded = recorder.rows.iter().zip(&names).zip(each);
+        let mut rows: Vec<LlmRow> = recorded
+            .map(|((of, name), limits)| class_row(of, name, limits, busy))
             .collect();
         if !several {
             rows.drain(..rows.len() - 1);
@@ -325,7 +390,8 @@ impl LlmReport {
             .and_then(|place| place.price_per_npu_hour);
         let prompt_tokens = all.prompt_tokens;
         let steady_from = Span(recorder.last_arrival.0.saturating_sub(first.0)).scaled(0.1);
-        let blocks = u64::from(deployment.blocks) * u64::from(deployment.replicas);
+        let pools = u64::from(deployment.replicas) * u64::from(deployment.ranks);
+        let blocks = u64::from(deployment.blocks) * pools;
         let held = recorder.blocks.clone().summary(recorder.end);
         let steps = recorder.steps;
         let mut report = Self {
@@ -342,11 +408,7 @@ impl LlmReport {
             blocks: deployment.blocks,
             basis: deployment.price.basis(),
             warmup: scenario.warmup,
-            limits: LimitValues {
-                ttft: limits.ttft,
-                tpot: limits.tpot,
-                e2e: limits.e2e,
-            },
+            limits: limits.into(),
             window,
             arrived: recorder.arrived_in_all,
             completed: recorder.completed_in_all,
@@ -407,6 +469,12 @@ impl LlmReport {
                 counts: recorder.computed.counts.clone(),
             },
             rows,
+            lives: recorder
+                .slowest
+                .iter()
+                .zip(["longest to the first token", "longest to the last token"])
+                .filter_map(|(request, why)| Some(RequestLife::of(request.as_ref()?, why)))
+                .collect(),
             warnings: Vec::new(),
         };
         report.warnings = report_warnings(&report, &recorder);
@@ -427,6 +495,7 @@ fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> Ll
     let attained_each = [0, 1, 2].map(|at| each[at].and_then(|_| share(of.met_each[at])));
     LlmRow {
         name: name.to_owned(),
+        limits: limits.into(),
         arrived: of.arrived,
         refused: of.refused,
         completed,
@@ -477,6 +546,9 @@ pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
         }
         if class.priority != 0 {
             text += &format!(", priority {}", class.priority);
+        }
+        if class.limits.any() {
+            text += &format!(", within {}", class.limits.describe());
         }
         text
     });

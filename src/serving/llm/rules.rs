@@ -30,14 +30,11 @@ pub(super) const RULE_KEYS: &[&str] = &[
     "full_sequence_must_fit",
     "watermark",
     "reserve",
+    "async_scheduling",
 ];
 
 /// Keys that other programs have but chakram does not, with the explanation for the error.
 pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
-    (
-        "async_scheduling",
-        "steps that are composed before the previous step has ended",
-    ),
     ("speculative", "drafts of tokens that a step verifies"),
     (
         "num_speculative_tokens",
@@ -51,8 +48,10 @@ pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
     ("decode_pool", "separate engines for prefill and decode"),
     ("pipeline", "stages of a pipeline"),
     ("pipeline_parallel", "stages of a pipeline"),
-    ("data_parallel", "ranks of attention in lockstep"),
-    ("sliding_window", "layers with windowed attention"),
+    (
+        "sliding_window",
+        "windows that the model itself does not have",
+    ),
     (
         "max_num_partial_prefills",
         "a limit on the number of chunked prompts at once",
@@ -130,6 +129,8 @@ pub struct EngineRules {
     pub watermark: f64,
     /// Rule for the tokens for which a request allocates blocks.
     pub reserve: BlockReserve,
+    /// True if the next step is composed when a step begins, before its tokens are known.
+    pub async_scheduling: bool,
 }
 
 /// Properties of the machine that rules may depend on.
@@ -180,6 +181,7 @@ impl EngineRules {
                 .flag()?,
             watermark: 0.0,
             reserve: root.choice("reserve", RESERVES)?,
+            async_scheduling: false,
         };
         rules.apply_table(&root)?;
         let mut allowed = vec!["npu", "memory_below"];
@@ -221,6 +223,7 @@ impl EngineRules {
         self.chunked_prefill = flag("chunked_prefill", self.chunked_prefill)?;
         self.prefix_caching = flag("prefix_caching", self.prefix_caching)?;
         self.full_sequence_must_fit = flag("full_sequence_must_fit", self.full_sequence_must_fit)?;
+        self.async_scheduling = flag("async_scheduling", self.async_scheduling)?;
         let threshold = self.long_prefill_token_threshold;
         self.long_prefill_token_threshold =
             table.or("long_prefill_token_threshold", threshold, |field| {
@@ -267,6 +270,7 @@ impl EngineRules {
             ),
             ("watermark", self.watermark.to_string()),
             ("reserve", name_of(RESERVES, self.reserve)),
+            ("async_scheduling", self.async_scheduling.to_string()),
         ]
     }
 

@@ -5,18 +5,19 @@
 //! - `name`, and optionally `seed` (1);
 //! - `[engine]`: `rules` (`vllm-v1`) and any of its keys; `model`, a preset or a file, with `tensor`, the number of
 //!   NPUs of an engine, `weights` and `kv`, the formats of weights and of keys and values, and `memory_utilization`; or
-//!   `blocks`, the number of an engine's blocks of keys and values; `replicas` (1) and `router` (`round-robin`,
+//!   `blocks`, the number of an engine's blocks of keys and values; `data_parallel` (1), the number of ranks of an engine that
+//!   each attend to their own requests, in lockstep, and share the experts; `replicas` (1) and `router` (`round-robin`,
 //!   `least-outstanding`, `longest-prefix`);
 //! - `[step]`, if no model and machine determine step times: `base`, `token`, `request` and `context`, the time of each
 //!   step and the increments per token, request and token read; or `profile`, a table of measured operations, with the
-//!   `rows` to read from it and the model's `layers`; otherwise `leave_out`, parts that take no time;
+//!   `rows` to read from it, the model's `layers`, `experts` (their number and the number per token), and `skew`; otherwise `leave_out`, parts that take no time;
 //! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts`
 //!   (`burst` requests at intervals of `every`), `users` (`users` who send the next request after
 //!   `think`), `at-once`, or `file` (a `file`, at `speed` times its speed); `count` and `duration`
 //!   limit the requests;
 //! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens, `priority` (0; the
 //!   lowest number is the most urgent), `shared_prefix` tokens, the number of distinct `prefixes` (1), `turns` (1) and
-//!   `think` between them;
+//!   `think` between them, and its own limits `ttft`, `tpot` and `e2e`, which replace those of `[slo]`;
 //! - `[slo]`, optionally: the limits `ttft`, `tpot` and `e2e`;
 //! - `[client]`, optionally: the times `before` the queue and `after` the engine;
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
@@ -29,7 +30,7 @@ use super::step_cost::CostPart;
 use super::step_load::LinearStep;
 use super::step_profile::ProfileChoice;
 use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use std::path::Path;
@@ -51,6 +52,8 @@ pub struct LlmScenario {
     pub blocks: Option<u32>,
     /// Number of engines.
     pub replicas: u32,
+    /// Ranks of an engine that run in lockstep.
+    pub ranks: u32,
     /// Rule by which requests are assigned to engines.
     pub router: RouterKind,
     /// Stated times of steps.
@@ -154,6 +157,15 @@ pub struct LlmLimits {
 }
 
 impl LlmLimits {
+    /// Returns these limits, with those of `other` where there is none.
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            ttft: self.ttft.or(other.ttft),
+            tpot: self.tpot.or(other.tpot),
+            e2e: self.e2e.or(other.e2e),
+        }
+    }
+
     /// Returns true if there is a limit.
     pub fn any(&self) -> bool {
         self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
@@ -189,6 +201,7 @@ const ENGINE: &[&str] = &[
     "kv",
     "memory_utilization",
     "blocks",
+    "data_parallel",
     "replicas",
     "router",
 ];
@@ -200,6 +213,8 @@ const STEP: &[&str] = &[
     "profile",
     "rows",
     "layers",
+    "experts",
+    "skew",
     "leave_out",
 ];
 const REQUESTS: &[&str] = &[
@@ -215,6 +230,9 @@ const CLASS: &[&str] = &[
     "prefixes",
     "turns",
     "think",
+    "ttft",
+    "tpot",
+    "e2e",
 ];
 
 /// Maximum number of requests of a run.
@@ -222,12 +240,19 @@ const MOST_REQUESTS: u64 = 1_000_000_000;
 /// Maximum number of engines.
 pub(super) const MOST_REPLICAS: u32 = 4096;
 
+/// Maximum number of ranks of an engine.
+const MOST_RANKS: u32 = 256;
+
 /// Formats of weights.
 pub const FORMATS: &[(Dtype, &str)] = &[
     (Dtype::Bf16, "bf16"),
     (Dtype::Fp16, "fp16"),
     (Dtype::Fp8, "fp8"),
+    (Dtype::Fp4, "fp4"),
 ];
+
+/// Formats of keys and values.
+const KV_FORMATS: &[(Dtype, &str)] = FORMATS.split_at(3).0;
 
 /// Returns true if the text is a scenario of a language model, that is, if it has a table `engine`.
 pub fn is_llm_scenario(text: &str) -> bool {
@@ -304,6 +329,7 @@ impl LlmScenario {
             model,
             blocks,
             replicas: engine.or("replicas", 1, |field| field.count(MOST_REPLICAS))?,
+            ranks: engine.or("data_parallel", 1, |field| field.count(MOST_RANKS))?,
             router: engine.or("router", RouterKind::RoundRobin, |field| {
                 field.choice(ROUTERS)
             })?,
@@ -324,8 +350,27 @@ impl LlmScenario {
             },
         };
         // Rules are parsed again with the machine, but errors in them are reported now.
-        scenario.engine_rules(None)?;
+        let rules = scenario.engine_rules(None)?;
+        if scenario.ranks > 1 && rules.async_scheduling {
+            return Err(engine
+                .refuse(
+                    "async_scheduling with data_parallel",
+                    "one of them: ranks in lockstep that compose ahead are not simulated",
+                )
+                .into());
+        }
         Ok(scenario)
+    }
+
+    /// Returns the limits of a class.
+    pub fn limits_of(&self, class: &RequestClass) -> LlmLimits {
+        class.limits.or(&self.limits)
+    }
+
+    /// Returns the limits of each class where it has some, as far as all requests together are counted.
+    pub fn limits_of_all(&self) -> LlmLimits {
+        let classes = self.workload.classes.iter();
+        classes.fold(self.limits, |all, class| all.or(&class.limits))
     }
 
     /// Returns the rules on NPUs of `hardware`.
@@ -383,12 +428,11 @@ fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<Served
         false => name.to_owned(),
     };
     let own = ServedLlm::new(name);
-    let format = |field: &ConfigField<'_>| field.choice(FORMATS);
-    let weights = engine.or("weights", own.weights, format)?;
+    let weights = engine.or("weights", own.weights, |field| field.choice(FORMATS))?;
     Ok(Some(ServedLlm {
         tensor: engine.optional("tensor", |field| field.count(1024))?,
         weights,
-        kv: engine.or("kv", own.kv, format)?,
+        kv: engine.or("kv", own.kv, |field| field.choice(KV_FORMATS))?,
         memory_utilization: engine.or("memory_utilization", own.memory_utilization, |field| {
             field.positive(1.0)
         })?,
@@ -432,7 +476,7 @@ fn profile_of(
     folder: &Path,
 ) -> Result<Option<ProfileChoice>, ConfigError> {
     let Some(path) = table.get("profile") else {
-        for key in ["rows", "layers"] {
+        for key in ["rows", "layers", "experts", "skew"] {
             if let Some(field) = table.get(key) {
                 return Err(field.refuse(field.raw(), "no such key without `profile`"));
             }
@@ -450,6 +494,16 @@ fn profile_of(
         path: folder.join(path.line()?),
         rows: rows.unwrap_or_default(),
         layers: table.count("layers", 1 << 16)?,
+        experts: table.optional("experts", |field| {
+            let [all, each] = field.array("numbers", "experts of a block and experts per token")?;
+            let all = all.count(1 << 16)?;
+            let chosen = each.count(1 << 16)?;
+            match chosen <= all {
+                true => Ok([all, chosen]),
+                false => Err(each.refuse(chosen, "at most the number of experts")),
+            }
+        })?,
+        skew: table.or("skew", 0.0, |field| field.positive(1.0))?,
     }))
 }
 
@@ -512,8 +566,8 @@ fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestCla
     let Some(field) = root.get("class") else {
         return match is_file {
             true => {
-                let any = LengthDistribution::Fixed(1);
-                Ok(vec![RequestClass::new("requests", any, any)])
+                let any = || LengthDistribution::Fixed(1);
+                Ok(vec![RequestClass::new("requests", any(), any())])
             }
             false => Err(root.missing("class", "requests, under [[class]]")),
         };
@@ -552,6 +606,7 @@ fn parse_classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestCla
             prefixes: table.or("prefixes", 1, |field| field.count(1 << 20))?,
             turns: table.or("turns", 1, |field| field.count(1 << 16))?,
             think: table.or("think", Span::ZERO, |field| field.quantity("10 s"))?,
+            limits: limits_of(&table)?,
             ..RequestClass::new(name, length("input")?, length("output")?)
         };
         if class.shared_prefix == 0 && class.prefixes > 1 {
@@ -576,6 +631,11 @@ fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
     else {
         return Ok(LlmLimits::default());
     };
+    Ok(limits_of(&table)?)
+}
+
+/// Returns the limits that a table states.
+fn limits_of(table: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
     let limit = |key: &str| table.optional(key, |field| field.quantity("500 ms"));
     Ok(LlmLimits {
         ttft: limit("ttft")?,

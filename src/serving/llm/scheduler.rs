@@ -12,8 +12,12 @@
 //! 2. *Waiting*, only if no request was preempted: requests from the head of the queue, until a
 //!    request does not fit. Blocks at a request's beginning whose content is cached are shared; its
 //!    last token is always computed.
-//! 3. The step runs. A request whose tokens are all computed gets one more token; the request ends with its last
-//!    token, and frees its blocks.
+//! 3. The step runs. A request whose tokens are all computed gets one more token; the request ends with its last token, and
+//!    frees its blocks.
+//!
+//! With *asynchronous scheduling*, the next step is composed when a step begins. Tokens of the running step count as known in
+//! number, not in content: blocks that they fill are not shared yet. A request whose last token is coming takes no part, and
+//! keeps its place and its blocks until the running step ends.
 
 use super::block_pool::BlockPool;
 use super::decode_run::BlockVisits;
@@ -49,6 +53,11 @@ struct EngineSlot {
     computed: u32,
     /// Tokens in the step that is being composed.
     taking: u32,
+    /// Tokens of the answer that the running step is about to produce, if the next step is composed meanwhile.
+    coming: u32,
+    /// Computed tokens that it lost when it was last preempted; 0 while it runs.
+    lost: u32,
+    is_waiting: bool,
     blocks: Vec<u32>,
     /// Number of blocks whose content is registered.
     named: u32,
@@ -58,6 +67,11 @@ struct EngineSlot {
 
 impl EngineSlot {
     fn token_count(&self) -> u32 {
+        self.request.prompt + self.outputs + self.coming
+    }
+
+    /// Number of tokens whose content is known.
+    fn known_tokens(&self) -> u32 {
         self.request.prompt + self.outputs
     }
 
@@ -99,6 +113,8 @@ pub struct EngineStep {
     pub put_back: Vec<PutBack>,
     /// Total number of tokens.
     pub tokens: u32,
+    /// Free blocks after it was composed.
+    pub free_blocks: u32,
 }
 
 /// A preempted request.
@@ -123,6 +139,8 @@ pub struct StepToken {
     pub outputs: u32,
     /// True if the token is the last of the answer.
     pub is_last: bool,
+    /// Computed tokens that a preemption took from it, if it ends while it waits: they are not computed again.
+    pub ended_waiting: Option<u32>,
 }
 
 /// The queue of waiting requests.
@@ -138,6 +156,13 @@ impl WaitingRequests {
         match self {
             Self::InOrder(all) => all.front().copied(),
             Self::ByPriority(all) => all.first().map(|(_, _, slot)| *slot),
+        }
+    }
+
+    fn remove(&mut self, priority: i32, number: u64, slot: u32) {
+        match self {
+            Self::InOrder(all) => all.retain(|other| *other != slot),
+            Self::ByPriority(all) => drop(all.remove(&(priority, number, slot))),
         }
     }
 
@@ -167,6 +192,8 @@ pub struct StepScheduler {
     running: Vec<u32>,
     waiting: WaitingRequests,
     step: EngineStep,
+    /// With asynchronous scheduling, the step that runs; `step` is then the one after it.
+    launched: EngineStep,
     visits: BlockVisits,
 }
 
@@ -184,6 +211,7 @@ impl StepScheduler {
                 SchedulingPolicy::Priority => WaitingRequests::ByPriority(BTreeSet::new()),
             },
             step: EngineStep::default(),
+            launched: EngineStep::default(),
             visits: BlockVisits::default(),
             rules,
         }
@@ -234,6 +262,9 @@ impl StepScheduler {
                     outputs: 0,
                     computed: 0,
                     taking: 0,
+                    coming: 0,
+                    lost: 0,
+                    is_waiting: true,
                     named: 0,
                 };
                 slot
@@ -244,6 +275,9 @@ impl StepScheduler {
                     outputs: 0,
                     computed: 0,
                     taking: 0,
+                    coming: 0,
+                    lost: 0,
+                    is_waiting: true,
                     blocks: Vec::new(),
                     named: 0,
                     hashes: Vec::new(),
@@ -306,8 +340,31 @@ impl StepScheduler {
             let slot = &mut self.slots[share.slot as usize];
             slot.computed += share.tokens;
             slot.taking = 0;
+            if self.rules.async_scheduling && share.samples {
+                slot.coming += 1;
+            }
         }
+        self.step.free_blocks = self.pool.free();
         &self.step
+    }
+
+    /// Begins the step that was composed last, so that another can be composed before it ends. Only with asynchronous
+    /// scheduling.
+    pub fn launch(&mut self) {
+        std::mem::swap(&mut self.launched, &mut self.step);
+    }
+
+    /// Returns the step that runs.
+    pub fn launched(&self) -> &EngineStep {
+        match self.rules.async_scheduling {
+            true => &self.launched,
+            false => &self.step,
+        }
+    }
+
+    /// Whether the next step is composed while one runs.
+    pub fn composes_ahead(&self) -> bool {
+        self.rules.async_scheduling
     }
 
     /// Returns the step that was composed last.
@@ -315,21 +372,43 @@ impl StepScheduler {
         &self.step
     }
 
-    /// Ends the step that was composed last, and appends the produced tokens in the order of its requests.
+    /// Ends the running step, and appends the produced tokens in the order of its requests.
     pub fn end_step(&mut self, made: &mut Vec<StepToken>) {
         let mut any_ended = false;
-        for share in &self.step.shares {
+        let is_async = self.rules.async_scheduling;
+        let step = match is_async {
+            true => std::mem::take(&mut self.launched),
+            false => std::mem::take(&mut self.step),
+        };
+        for share in &step.shares {
             if !share.samples {
                 continue;
             }
             let slot = &mut self.slots[share.slot as usize];
             slot.outputs += 1;
             let is_last = slot.outputs == slot.request.output;
+            let mut ended_waiting = None;
+            if is_async {
+                slot.coming -= 1;
+                if slot.is_waiting {
+                    // It was preempted while its token was coming.
+                    if is_last {
+                        ended_waiting = Some(slot.lost);
+                        let (priority, number) = (slot.request.priority, slot.request.number);
+                        self.waiting.remove(priority, number, share.slot);
+                    }
+                } else {
+                    let known = slot.computed - slot.coming;
+                    self.name_blocks(share.slot, known);
+                }
+            }
+            let slot = &mut self.slots[share.slot as usize];
             made.push(StepToken {
                 slot: share.slot,
                 number: share.number,
                 outputs: slot.outputs,
                 is_last,
+                ended_waiting,
             });
             if is_last {
                 self.pool.give_back(&mut slot.blocks);
@@ -344,12 +423,21 @@ impl StepScheduler {
                 slot.outputs < slot.request.output
             });
         }
+        // The buffers are used again.
+        match is_async {
+            true => self.launched = step,
+            false => self.step = step,
+        }
     }
 
     /// Returns the number of further steps equal to the last composed step before a request ends,
     /// and prepares [`repeat_step`](Self::repeat_step). The number is 0 unless every running
     /// request generates one token per step and no waiting request can be admitted.
     pub fn begin_run(&mut self) -> u32 {
+        debug_assert!(
+            !self.rules.async_scheduling,
+            "the next step is composed already"
+        );
         let shares = &self.step.shares;
         let may_join = self.waiting.len() > 0
             && self.rules.batching == BatchingRule::Continuous
@@ -420,6 +508,11 @@ impl StepScheduler {
         while at < self.running.len() && *budget > 0 {
             let slot = self.running[at];
             let of = &self.slots[slot as usize];
+            if of.outputs + of.coming == of.request.output {
+                // Its last token is coming.
+                at += 1;
+                continue;
+            }
             let past = of.computed;
             let wanted = self.wanted_tokens(of.token_count(), past, *budget);
             let mut fits = true;
@@ -475,6 +568,8 @@ impl StepScheduler {
             }
             self.waiting.remove_first();
             self.running.push(slot);
+            let of = &mut self.slots[slot as usize];
+            (of.is_waiting, of.lost) = (false, 0);
             *budget -= wanted;
             self.take_into_step(slot, hit, wanted, Some(hit));
         }
@@ -501,6 +596,7 @@ impl StepScheduler {
         let taken = std::mem::take(&mut of.taking);
         let lost = std::mem::take(&mut of.computed);
         let number = of.request.number;
+        (of.is_waiting, of.lost) = (true, lost);
         self.step.put_back.push(PutBack { slot, number, lost });
         self.pool.give_back(&mut of.blocks);
         of.named = 0;
@@ -602,6 +698,10 @@ impl StepScheduler {
         }
         let size = self.rules.block_size;
         let of = &mut self.slots[slot as usize];
+        let tokens = match self.rules.async_scheduling {
+            true => tokens.min(of.known_tokens()),
+            false => tokens,
+        };
         let full = tokens / size;
         if full <= of.named {
             return;

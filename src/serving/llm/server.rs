@@ -100,7 +100,9 @@ impl<'s> LlmServer<'s> {
             used_blocks: 0,
         };
         let mut server = Self {
-            engines: (0..deployment.replicas).map(|_| engine()).collect(),
+            engines: (0..deployment.replicas * deployment.ranks)
+                .map(|_| engine())
+                .collect(),
             recorder: LlmRecorder::new(scenario),
             scenario,
             deployment,
@@ -154,9 +156,15 @@ impl<'s> LlmServer<'s> {
             return;
         }
         self.apply_block_changes(Time(now.0.saturating_add(1)));
-        for engine in 0..self.engines.len() {
-            if self.engines[engine].step.is_none() && self.begin_step(engine) {
-                begin(engine as u32);
+        let ranks = self.deployment.ranks as usize;
+        for first in (0..self.engines.len()).step_by(ranks) {
+            let begins = self.engines[first].step.is_none()
+                && match ranks {
+                    1 => self.begin_step(first),
+                    _ => self.begin_wave(first),
+                };
+            if begins {
+                begin(first as u32);
             }
         }
     }
@@ -303,21 +311,143 @@ impl<'s> LlmServer<'s> {
         if of.scheduler.running() + of.scheduler.waiting() == 0 {
             return false;
         }
+        let is_composed = of.scheduler.composes_ahead() && !of.scheduler.step().shares.is_empty();
         // If the first request of a step preempts itself, the step is empty and takes no time.
-        loop {
-            let step = of.scheduler.compose_step();
-            for put_back in &step.put_back {
-                if let Some(live) = &mut of.live[put_back.slot as usize] {
-                    live.put_back += 1;
-                    live.recomputed += u64::from(put_back.lost);
-                }
-                self.recorder.put_back(put_back.lost, now);
-            }
+        while !is_composed {
+            self.compose(engine);
+            let step = self.engines[engine].scheduler.step();
             if !step.shares.is_empty() || step.put_back.is_empty() {
                 break;
             }
         }
-        let step = of.scheduler.step();
+        let of = &mut self.engines[engine];
+        if of.scheduler.composes_ahead() {
+            of.scheduler.launch();
+        }
+        let step = of.scheduler.launched();
+        if step.shares.is_empty() {
+            self.failure = Some(ServeError::Unfit(format!(
+                "internal error: engine {engine} has {} requests but can serve none of them",
+                of.scheduler.running() + of.scheduler.waiting()
+            )));
+            return false;
+        }
+        self.load.set(&step.shares);
+        let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
+        let end = now + time;
+        of.steps += 1;
+        self.recorder.step(&self.load, time, parts.as_ref());
+        self.recorder.begun(now, self.load.tokens);
+        if self.observer.wants_steps() {
+            let step = of.scheduler.launched();
+            self.observer.step(&StepRecord {
+                engine: engine as u32,
+                number: of.steps - 1,
+                begin: now,
+                end,
+                step,
+                running: of.scheduler.running() as u64,
+                waiting: of.scheduler.waiting() as u64,
+                free_blocks: step.free_blocks,
+            });
+        }
+        let is_async = of.scheduler.composes_ahead();
+        if is_async {
+            self.compose(engine);
+        }
+        self.note_blocks(engine, now);
+        let end = match is_async || self.observer.wants_steps() {
+            true => end,
+            false => self.run_ahead(engine, end),
+        };
+        let of = &mut self.engines[engine];
+        of.busy_ps += u128::from(end.since(now).0);
+        of.step = Some((now, end));
+        true
+    }
+
+    /// Begins the next step of the ranks of an engine from rank `first` on, which lasts as long as that of the slowest rank.
+    /// Returns false if no rank has anything to do.
+    fn begin_wave(&mut self, first: usize) -> bool {
+        let now = self.now;
+        let wave = first..first + self.deployment.ranks as usize;
+        let has_requests = |of: &RunningEngine| of.scheduler.running() + of.scheduler.waiting() > 0;
+        if !self.engines[wave.clone()].iter().any(has_requests) {
+            return false;
+        }
+        let mut loads = Vec::new();
+        for rank in wave.clone() {
+            loop {
+                self.compose(rank);
+                let step = self.engines[rank].scheduler.step();
+                if !step.shares.is_empty() || step.put_back.is_empty() {
+                    break;
+                }
+            }
+            let mut load = StepLoad::default();
+            load.set(&self.engines[rank].scheduler.step().shares);
+            loads.push(load);
+        }
+        let widest = loads.iter().map(|load| load.tokens).max().unwrap_or(0);
+        let all: u64 = loads.iter().map(|load| load.tokens).sum();
+        if all == 0 {
+            self.failure = Some(ServeError::Unfit(format!(
+                "the ranks from {first} on have requests and can serve none of them: a fault of this program"
+            )));
+            return false;
+        }
+        // Ranks without requests compute a dummy step, which is never the longest.
+        let mut slowest = None;
+        for load in &mut loads {
+            (load.wave_tokens, load.all_tokens) = (widest, all);
+            if load.requests > 0 {
+                let (time, parts) = self.deployment.price.time(load, &mut self.memo);
+                if slowest.as_ref().is_none_or(|(longest, _)| time > *longest) {
+                    slowest = Some((time, parts));
+                }
+            }
+        }
+        let (time, parts) = slowest.unwrap_or_default();
+        let end = now + time;
+        for (rank, load) in wave.zip(&loads) {
+            let of = &mut self.engines[rank];
+            of.steps += 1;
+            of.busy_ps += u128::from(time.0);
+            of.step = Some((now, end));
+            if load.requests > 0 {
+                self.recorder.step(load, time, parts.as_ref());
+                self.recorder.begun(now, load.tokens);
+                if self.observer.wants_steps() {
+                    let step = of.scheduler.step();
+                    self.observer.step(&StepRecord {
+                        engine: rank as u32,
+                        number: of.steps - 1,
+                        begin: now,
+                        end,
+                        step,
+                        running: of.scheduler.running() as u64,
+                        waiting: of.scheduler.waiting() as u64,
+                        free_blocks: step.free_blocks,
+                    });
+                }
+            }
+            self.note_blocks(rank, now);
+        }
+        true
+    }
+
+    /// Composes the next step of an engine, and records which requests it preempts and admits.
+    fn compose(&mut self, engine: usize) {
+        let now = self.now;
+        let of = &mut self.engines[engine];
+        let step = of.scheduler.compose_step();
+        for put_back in &step.put_back {
+            if let Some(live) = &mut of.live[put_back.slot as usize] {
+                live.put_back += 1;
+                live.recomputed += u64::from(put_back.lost);
+            }
+            self.recorder.put_back(put_back.lost, now);
+        }
         let mut admitted = 0_i64;
         for share in step.shares.iter().filter(|share| share.admitted) {
             admitted += 1;
@@ -338,40 +468,6 @@ impl<'s> LlmServer<'s> {
             self.recorder.waiting.change(now, -admitted);
             self.recorder.running.change(now, admitted);
         }
-        if step.shares.is_empty() {
-            self.failure = Some(ServeError::Unfit(format!(
-                "internal error: engine {engine} has {} requests but can serve none of them",
-                of.scheduler.running() + of.scheduler.waiting()
-            )));
-            return false;
-        }
-        self.load.set(&step.shares);
-        let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
-        let end = now + time;
-        of.steps += 1;
-        self.recorder.step(&self.load, time, parts.as_ref());
-        self.recorder.begun(now, self.load.tokens);
-        if self.observer.wants_steps() {
-            self.observer.step(&StepRecord {
-                engine: engine as u32,
-                number: of.steps - 1,
-                begin: now,
-                end,
-                step: of.scheduler.step(),
-                running: of.scheduler.running() as u64,
-                waiting: of.scheduler.waiting() as u64,
-                free_blocks: of.scheduler.pool().free(),
-            });
-        }
-        self.note_blocks(engine, now);
-        let end = match self.observer.wants_steps() {
-            true => end,
-            false => self.run_ahead(engine, end),
-        };
-        let of = &mut self.engines[engine];
-        of.busy_ps += u128::from(end.since(now).0);
-        of.step = Some((now, end));
-        true
     }
 
     /// Simulates the steps after the step that ends at `end`, while the same requests generate one
@@ -472,8 +568,14 @@ impl<'s> LlmServer<'s> {
         }
     }
 
-    /// Ends the step of an engine.
-    pub fn end_step(&mut self, now: Time, engine: u32) {
+    /// Ends the step of an engine: of all its ranks, from rank `first` on.
+    pub fn end_step(&mut self, now: Time, first: u32) {
+        for rank in first..first + self.deployment.ranks {
+            self.end_rank_step(now, rank);
+        }
+    }
+
+    fn end_rank_step(&mut self, now: Time, engine: u32) {
         if self.failure.is_some() {
             return;
         }
@@ -499,8 +601,18 @@ impl<'s> LlmServer<'s> {
             if !token.is_last {
                 continue;
             }
-            ended += 1;
-            let Some(live) = place.take() else { continue };
+            let Some(mut live) = place.take() else {
+                continue;
+            };
+            match token.ended_waiting {
+                None => ended += 1,
+                Some(lost) => {
+                    // It was preempted while its last token was coming, so nothing is computed again.
+                    live.recomputed = live.recomputed.saturating_sub(lost.into());
+                    self.recorder.lost_tokens -= u64::from(lost);
+                    self.recorder.waiting.change(now, -1);
+                }
+            }
             self.complete_request(&live, token.outputs, engine);
         }
         self.recorder.flush_gaps();

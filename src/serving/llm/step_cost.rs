@@ -16,7 +16,7 @@
 //! - *host-step* and *host-request*: the host's work between steps.
 
 use super::super::error::ServeError;
-use super::model_sizes::LlmSizes;
+use super::model_sizes::{BlockAttention, BlockKind, BlockProduct, LlmSizes};
 use super::step_load::StepLoad;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::config::ConfigDocument;
@@ -91,6 +91,14 @@ const HOST_REQUEST: Span = Span::from_us(4);
 /// Fraction of the memory's bandwidth that attention of one query reaches if it was not measured:
 /// the value of H100, whose preset has the measured curve.
 const DECODE_MEMORY: f64 = 0.93;
+/// Decoding over latent vectors: its start, and the fractions of the memory's bandwidth and of the peak rate that it
+/// reaches. SGLang 0.5.10 on H100, one to 128 heads, batches above 200 MB (aiconfigurator, Apache-2.0): the median is 0.84 of
+/// the bandwidth up to 32 heads, and with 128 heads 0.56 of the peak, where products decide.
+const LATENT_START: Span = Span::from_us(12);
+const LATENT_MEMORY: f64 = 0.85;
+const LATENT_PEAK: f64 = 0.6;
+/// Fraction of the peak rate that products reach whose weights are converted from four bits: an assumption.
+const WEIGHT_ONLY_PEAK: f64 = 0.7;
 /// Maximum number of tokens up to which vLLM pads a step to the size of a captured graph, and the increment between
 /// large graph sizes.
 const LARGEST_GRAPH: u64 = 512;
@@ -110,6 +118,8 @@ pub struct StepCost {
     sizes: LlmSizes,
     class: NpuClass,
     npus: u32,
+    /// Ranks of attention that run in lockstep; their NPUs share the experts.
+    ranks: u32,
     weights: Dtype,
     kv: Dtype,
     left_out: Vec<CostPart>,
@@ -127,6 +137,17 @@ struct AllReducePrices {
 }
 
 impl AllReducePrices {
+    /// Seconds until each of `npus` NPUs has the tokens of all, `bytes` in total, and, with `ReduceScatter`, until each has
+    /// the sums for its own.
+    fn exchange_seconds(&self, kind: CollectiveKind, bytes: u64, npus: u32) -> f64 {
+        let Some(machine) = self.machine.as_deref() else {
+            return 0.0;
+        };
+        let measured = machine.measured_collective(kind, bytes, npus);
+        let ring = || measured_or_ring(machine, bytes, npus) / 2.0;
+        measured.map_or_else(ring, Span::seconds)
+    }
+
     fn seconds_for(&self, bytes: u64) -> f64 {
         let own = interpolate(&self.own, bytes as f64);
         if let Some(own) = own {
@@ -189,7 +210,7 @@ fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
 }
 
 impl StepCost {
-    /// Creates the costs for a model on `npus` NPUs of `machine`.
+    /// Creates the costs for a model on `npus` NPUs of `machine`, and on as many for each of `ranks` ranks in lockstep.
     ///
     /// # Errors
     ///
@@ -197,7 +218,7 @@ impl StepCost {
     pub fn new(
         sizes: LlmSizes,
         machine: &Machine,
-        npus: u32,
+        (npus, ranks): (u32, u32),
         (weights, kv): (Dtype, Dtype),
         left_out: &[CostPart],
     ) -> Result<Self, ServeError> {
@@ -208,20 +229,22 @@ impl StepCost {
                     1 => Vec::new(),
                     _ => own_all_reduce(&class.name, npus)?,
                 },
-                machine: (npus > 1).then(|| Box::new(machine.clone())),
+                machine: (npus * ranks > 1).then(|| Box::new(machine.clone())),
                 npus,
             },
             sizes,
             class,
             npus,
+            ranks,
             weights,
             kv,
             left_out: left_out.to_vec(),
         };
-        let product = cost.sizes.products[0];
-        let [k, n] = cost.sizes.own_product(&product, npus);
+        let kind = &cost.sizes.kinds[0];
+        let [k, n] = kind.own_product(&kind.products[0], npus);
+        let computes_in = cost.product_format();
         if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
-            cost.price_kernel(gemm_kernel([1, 1, n, k], weights))
+            cost.price_kernel(gemm_kernel([1, 1, n, k], computes_in))
         {
             return Err(ServeError::Unfit(format!(
                 "machine {}: NPUs of class {} have no peak rate for {}, the number format of the served \
@@ -243,6 +266,30 @@ impl StepCost {
         self.price_kernel(kernel).span().seconds() * self.class.slowdown
     }
 
+    /// Returns the format in which products are computed: that of the weights, but for weights of four bits on NPUs that do not
+    /// compute in it.
+    fn product_format(&self) -> Dtype {
+        match self.weights {
+            Dtype::Fp4 if self.class.peaks.get(Dtype::Fp4).is_none() => Dtype::Bf16,
+            weights => weights,
+        }
+    }
+
+    /// Seconds of a product of activations and weights.
+    fn product_seconds(&self, [batch, m, n, k]: [u64; 4]) -> f64 {
+        let format = self.product_format();
+        if format == self.weights {
+            return self.kernel_seconds(gemm_kernel([batch, m, n, k], format));
+        }
+        // Fewer bytes of weights are read (0.5625 instead of 2 each), and the products are as many as ever.
+        let narrow = self.kernel_seconds(gemm_kernel([batch, m, (n * 9).div_ceil(32), k], format));
+        let flops = 2.0 * batch as f64 * m as f64 * n as f64 * k as f64;
+        let peak = self.class.peaks.get(format);
+        peak.map_or(narrow, |peak| {
+            narrow.max(flops / (WEIGHT_ONLY_PEAK * peak.per_second()) * self.class.slowdown)
+        })
+    }
+
     fn is_left_out(&self, part: CostPart) -> bool {
         self.left_out.contains(&part)
     }
@@ -259,47 +306,88 @@ impl StepCost {
         }
     }
 
-    /// Returns the seconds of all work that depends only on the number of tokens, by part.
-    fn token_parts(&self, tokens: u64) -> [f64; CostPart::COUNT] {
+    /// Returns the rows, columns and number of products of the experts that an NPU has, for `tokens` tokens of which
+    /// each rank has at most `padded`.
+    fn expert_sizes(
+        &self,
+        kind: &BlockKind,
+        product: &BlockProduct,
+        [experts, chosen]: [u64; 2],
+        [tokens, padded]: [u64; 2],
+    ) -> [u64; 4] {
+        let touched = touched_experts(experts, chosen, tokens);
+        let gathered = padded * u64::from(self.ranks);
+        let rows = (gathered * chosen).div_ceil(touched);
+        if self.ranks == 1 {
+            let [k, n] = kind.own_product(product, self.npus);
+            return [touched, rows, n, k];
+        }
+        // Each NPU has whole experts.
+        let own = touched.div_ceil(u64::from(self.npus * self.ranks));
+        [own, rows, product.outputs, product.inputs]
+    }
+
+    /// Returns the seconds of all work that depends only on the number of tokens, by part: `tokens` on this rank, and
+    /// `all` on all ranks.
+    fn token_parts(&self, tokens: u64, all: u64) -> [f64; CostPart::COUNT] {
         let mut parts = [0.0; CostPart::COUNT];
         let padded = self.padded(tokens);
-        let layers = self.sizes.layers as f64;
-        let products = self.sizes.products.iter().map(|product| {
-            let [k, n] = self.sizes.own_product(product, self.npus);
-            let sizes = match product.experts {
-                None => [1, padded, n, k],
-                Some([experts, chosen]) => {
-                    let touched = touched_experts(experts, chosen, tokens);
-                    [touched, (padded * chosen).div_ceil(touched), n, k]
-                }
-            };
-            self.kernel_seconds(gemm_kernel(sizes, self.weights))
-        });
-        let router = self.sizes.experts.map_or(0.0, |[experts, _]| {
-            self.kernel_seconds(gemm_kernel(
-                [1, padded, experts, self.sizes.hidden],
-                Dtype::Bf16,
-            ))
-        });
-        parts[CostPart::Products as usize] = layers * (products.sum::<f64>() + router);
-        let moving = self.moving_work();
-        let each = moving.iter().map(|work| {
-            let bytes = 2 * work.elements * padded;
-            self.moving_seconds(work.kernel, bytes)
-        });
         let embedding =
             self.moving_seconds(MovingKernel::Embedding, 4 * self.sizes.hidden * padded);
-        parts[CostPart::Elementwise as usize] = layers * each.sum::<f64>() + embedding;
-        let mut kernels = moving.len() as u64 + self.sizes.products.len() as u64 + 1;
-        if self.npus > 1 {
-            let bytes = 2 * padded * self.sizes.hidden;
-            let each = self.all_reduce.seconds_for(bytes);
-            parts[CostPart::Collectives as usize] = (2.0 * layers + 1.0) * each;
-            kernels += 2;
+        parts[CostPart::Elementwise as usize] = embedding;
+        for kind in &self.sizes.kinds {
+            let count = kind.count as f64;
+            let products = kind.products.iter().map(|product| {
+                let [k, n] = kind.own_product(product, self.npus);
+                let sizes = match product.experts {
+                    None => [1, padded, n, k],
+                    Some(experts) => self.expert_sizes(kind, product, experts, [all, padded]),
+                };
+                self.product_seconds(sizes)
+            });
+            let router = kind.experts.map_or(0.0, |[experts, _]| {
+                self.kernel_seconds(gemm_kernel(
+                    [1, padded, experts, self.sizes.hidden],
+                    Dtype::Bf16,
+                ))
+            });
+            parts[CostPart::Products as usize] += count * (products.sum::<f64>() + router);
+            let moving = self.moving_work(kind);
+            let each = moving.iter().map(|work| {
+                let bytes = 2 * work.elements * padded;
+                self.moving_seconds(work.kernel, bytes)
+            });
+            parts[CostPart::Elementwise as usize] += count * each.sum::<f64>();
+            // Products were measured one after another, so their measured times include their gaps.
+            let kernels = moving.len() as u64 + 1 + if self.npus > 1 { 2 } else { 0 };
+            parts[CostPart::Gaps as usize] += count * kernels as f64 * GRAPH_GAP.seconds();
         }
-        // Products were measured one after another, so their measured times include their gaps.
-        kernels -= self.sizes.products.len() as u64;
-        parts[CostPart::Gaps as usize] = layers * kernels as f64 * GRAPH_GAP.seconds();
+        let bytes = 2 * padded * self.sizes.hidden;
+        let exchanging = self
+            .sizes
+            .kinds
+            .iter()
+            .filter(|kind| kind.experts.is_some());
+        let exchanging = match self.ranks {
+            1 => 0,
+            _ => exchanging.map(|kind| kind.count).sum(),
+        };
+        if self.npus > 1 {
+            let each = self.all_reduce.seconds_for(bytes);
+            // Where ranks exchange tokens, their sums replace the second all-reduce.
+            let reduces = 2 * self.sizes.layers - exchanging + 1;
+            parts[CostPart::Collectives as usize] = reduces as f64 * each;
+        }
+        if exchanging > 0 {
+            let (gathered, npus) = (bytes * u64::from(self.ranks), self.npus * self.ranks);
+            let there = self
+                .all_reduce
+                .exchange_seconds(CollectiveKind::AllGather, gathered, npus);
+            let back =
+                self.all_reduce
+                    .exchange_seconds(CollectiveKind::ReduceScatter, gathered, npus);
+            parts[CostPart::Collectives as usize] += exchanging as f64 * (there + back);
+        }
         parts
     }
 
@@ -320,11 +408,14 @@ impl StepCost {
         (self.kernel_seconds(profile) - gap).max(0.0)
     }
 
-    fn moving_work(&self) -> Vec<MovingWork> {
-        let sizes = &self.sizes;
+    fn moving_work(&self, kind: &BlockKind) -> Vec<MovingWork> {
+        let (sizes, attention) = (&self.sizes, &kind.attention);
         let parts = u64::from(self.npus);
-        let (heads, kv) = (sizes.heads / parts, sizes.own_kv_heads(self.npus));
-        let turned = (heads + kv) * sizes.head_width;
+        let heads = attention.heads / parts;
+        let turned = match attention.latent {
+            Some([_, turned]) => (heads + 1) * turned,
+            None => (heads + attention.own_kv_heads(self.npus)) * attention.width,
+        };
         let mut work = vec![
             // Two norms, each after a residual sum, make two reads and two writes.
             MovingWork {
@@ -341,20 +432,20 @@ impl StepCost {
             },
             MovingWork {
                 kernel: MovingKernel::Copy,
-                elements: 4 * kv * sizes.head_width,
+                elements: 2 * attention.kept_elements(self.npus),
             },
             MovingWork {
                 kernel: MovingKernel::ElementWise,
-                elements: (sizes.widest + sizes.widest / 2) / parts,
+                elements: (kind.widest + kind.widest / 2) / parts,
             },
         ];
-        if sizes.qk_norm {
+        if attention.qk_norm {
             work.push(MovingWork {
                 kernel: MovingKernel::Normalization,
                 elements: 2 * turned,
             });
         }
-        if let Some([experts, chosen]) = sizes.experts {
+        if let Some([experts, chosen]) = kind.experts {
             // The router's choice, and the sum of the experts' results.
             work.push(MovingWork {
                 kernel: MovingKernel::Softmax,
@@ -368,24 +459,37 @@ impl StepCost {
         work
     }
 
-    fn attention_seconds(&self, batch: u64, queries: u64, keys: u64) -> f64 {
+    /// Seconds of attention in a block for `batch` sequences of `queries` tokens that end at `keys` tokens.
+    fn attention_seconds(&self, of: &BlockAttention, batch: u64, queries: u64, keys: u64) -> f64 {
         let parts = u64::from(self.npus);
-        let (heads, kv_heads) = (self.sizes.heads / parts, self.sizes.own_kv_heads(self.npus));
-        let width = self.sizes.head_width;
+        let heads = of.heads / parts;
+        if let (Some(latent), 1) = (of.latent, queries) {
+            return self.latent_decode(heads, latent, batch, keys);
+        }
+        let kv_heads = match of.latent {
+            // Keys and values are computed from the latent vectors for each head.
+            Some(_) => heads,
+            None => of.own_kv_heads(self.npus),
+        };
+        let width = of.width;
+        // A window's first token is the last that its first query reads.
+        let keys = match of.window {
+            Some(window) => keys.min(window + queries - 1),
+            None => keys,
+        };
         // The BF16 curve reads twice the bytes of FP8.
         let keys = match (queries, self.kv) {
             (1, Dtype::Fp8) => keys.div_ceil(2),
             _ => keys,
         };
-        if let Some(seconds) = self.unmeasured_decode(batch, queries, keys) {
+        if let Some(seconds) = self.unmeasured_decode(of, batch, queries, keys) {
             return seconds;
         }
-        let pairs = queries * keys
-            - if queries > 1 {
-                queries * (queries - 1) / 2
-            } else {
-                0
-            };
+        // Queries read one key more each, up to the whole window.
+        let mut pairs = queries * keys - queries * (queries - 1) / 2;
+        if let Some(window) = of.window {
+            pairs = pairs.min(queries * window);
+        }
         self.kernel_seconds(KernelProfile {
             flops: 4 * batch * heads * width * pairs,
             bytes: 2 * batch * width * (2 * heads * queries + 2 * kv_heads * keys),
@@ -404,21 +508,40 @@ impl StepCost {
         })
     }
 
-    /// Returns the seconds of attention of one query per sequence on NPUs whose curves lack it: the
+    /// Returns the seconds of attention of one query per sequence over latent vectors: all heads read the same vector.
+    fn latent_decode(&self, heads: u64, [latent, turned]: [u64; 2], batch: u64, keys: u64) -> f64 {
+        let pairs = (batch * keys) as f64;
+        let bytes = pairs * (latent + turned) as f64 * self.kv.element_bytes();
+        let flops = pairs * (2 * heads * (2 * latent + turned)) as f64;
+        let memory = self.class.memory_bandwidth().map_or(0.0, |memory| {
+            bytes / (LATENT_MEMORY * memory.bytes_per_second())
+        });
+        let peak = self.class.peaks.get(Dtype::Bf16);
+        let products = peak.map_or(0.0, |peak| flops / (LATENT_PEAK * peak.per_second()));
+        (LATENT_START.seconds() + memory.max(products)) * self.class.slowdown
+    }
+
+    /// Attention of one query per sequence on NPUs whose curves lack it: the
     /// kernel reads keys and values at [`DECODE_MEMORY`] of the memory's bandwidth. `None` if there
     /// is a curve for it, or no curve of attention at all.
-    fn unmeasured_decode(&self, batch: u64, queries: u64, keys: u64) -> Option<f64> {
+    fn unmeasured_decode(
+        &self,
+        of: &BlockAttention,
+        batch: u64,
+        queries: u64,
+        keys: u64,
+    ) -> Option<f64> {
         let curve = self.class.curves.attention[Dtype::Bf16 as usize].as_ref()?;
         if queries > 1 || curve.decode.is_some() {
             return None;
         }
-        let kv_heads = self.sizes.own_kv_heads(self.npus);
-        let bytes = (4 * batch * kv_heads * keys * self.sizes.head_width) as f64;
+        let kv_heads = of.own_kv_heads(self.npus);
+        let bytes = (4 * batch * kv_heads * keys * of.width) as f64;
         let memory = self.class.memory_bandwidth()?.bytes_per_second();
         Some((curve.start + bytes / (DECODE_MEMORY * memory)) * self.class.slowdown)
     }
 
-    fn prefill_seconds(&self, chunks: &[(u32, u32)]) -> f64 {
+    fn prefill_seconds(&self, of: &BlockAttention, chunks: &[(u32, u32)]) -> f64 {
         // One kernel of attention handles all chunks, so the start counts once.
         let dtype = Dtype::Bf16 as usize;
         let start = self.class.curves.attention[dtype]
@@ -426,7 +549,7 @@ impl StepCost {
             .map_or(0.0, |curve| curve.start);
         let each = chunks.iter().map(|&(tokens, past)| {
             let (tokens, past) = (u64::from(tokens), u64::from(past));
-            self.attention_seconds(1, tokens.max(2), past + tokens) - start
+            self.attention_seconds(of, 1, tokens.max(2), past + tokens) - start
         });
         let all: f64 = each.map(|seconds| seconds.max(0.0)).sum();
         if chunks.is_empty() { 0.0 } else { start + all }
@@ -464,32 +587,31 @@ impl StepCost {
 
     /// Returns the time of a step by part; `memo` caches the costs that depend only on the number of tokens.
     pub fn parts(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
-        let mut seconds = match memo.of_tokens.get(&load.tokens) {
-            Some(known) => *known,
-            None => {
-                let found = self.token_parts(load.tokens);
-                memo.of_tokens.insert(load.tokens, found);
-                found
+        let key = (load.wave_tokens, load.all_tokens);
+        let mut parts = *memo.of_tokens.entry(key).or_insert_with(|| {
+            let mut seconds = self.token_parts(load.wave_tokens, load.all_tokens);
+            seconds[CostPart::HostStep as usize] = HOST_STEP.seconds();
+            seconds.map(Span::from_seconds)
+        });
+        let [mut prefill, mut decode] = [0.0; 2];
+        for kind in &self.sizes.kinds {
+            let (count, of) = (kind.count as f64, &kind.attention);
+            if !load.chunks.is_empty() {
+                prefill += count * self.prefill_seconds(of, &load.chunks);
             }
-        };
-        let layers = self.sizes.layers as f64;
-        seconds[CostPart::Prefill as usize] = layers * self.prefill_seconds(&load.chunks);
-        if load.decodes > 0 {
-            let keys = load.decode_context.div_ceil(load.decodes);
-            seconds[CostPart::Decode as usize] =
-                layers * self.attention_seconds(load.decodes, 1, keys);
+            if load.decodes > 0 {
+                let keys = load.decode_context.div_ceil(load.decodes);
+                let keys = of.visible(keys);
+                decode += count * self.attention_seconds(of, load.decodes, 1, keys);
+            }
         }
-        seconds[CostPart::Head as usize] = match memo.of_rows.get(&load.sampled) {
-            Some(known) => *known,
-            None => {
-                let found = self.head_seconds(load.sampled);
-                memo.of_rows.insert(load.sampled, found);
-                found
-            }
-        };
-        seconds[CostPart::HostStep as usize] = HOST_STEP.seconds();
-        seconds[CostPart::HostRequest as usize] = HOST_REQUEST.seconds() * load.requests as f64;
-        let mut parts = seconds.map(Span::from_seconds);
+        parts[CostPart::Prefill as usize] = Span::from_seconds(prefill);
+        parts[CostPart::Decode as usize] = Span::from_seconds(decode);
+        let head = memo.of_rows.entry(load.sampled);
+        parts[CostPart::Head as usize] =
+            *head.or_insert_with(|| Span::from_seconds(self.head_seconds(load.sampled)));
+        let requests = HOST_REQUEST.seconds() * load.requests as f64;
+        parts[CostPart::HostRequest as usize] = Span::from_seconds(requests);
         for part in &self.left_out {
             parts[*part as usize] = Span::ZERO;
         }
@@ -499,12 +621,21 @@ impl StepCost {
     /// Describes the sources of the times.
     pub fn basis(&self) -> Vec<String> {
         let curves = &self.class.curves;
-        let format = self.weights as usize;
         let mut all = Vec::new();
+        let computes_in = self.product_format();
+        if computes_in != self.weights {
+            all.push(format!(
+                "weights in {} are read as such, and products computed in {}, at most at {} of its peak rate (an assumption)",
+                name_of(self.weights),
+                name_of(computes_in),
+                percent(WEIGHT_ONLY_PEAK)
+            ));
+        }
+        let format = computes_in as usize;
         let known = curves.gemm[format].is_some();
         all.push(format!(
             "products in {}: {}",
-            name_of(self.weights),
+            name_of(computes_in),
             if known {
                 "fitted curve of the machine"
             } else {
@@ -520,11 +651,32 @@ impl StepCost {
                 "roofline at the peak rates, a lower bound"
             }
         ));
+        let of = self.sizes.kinds.iter().map(|kind| kind.attention);
+        if of.clone().any(|attention| attention.latent.is_some()) {
+            all.push(format!(
+                "attention of one token over latent vectors: {} of the memory's bandwidth or {} of the peak rate, as on H100",
+                percent(LATENT_MEMORY),
+                percent(LATENT_PEAK)
+            ));
+        }
+        if of.clone().any(|attention| attention.window.is_some()) {
+            all.push(
+                "windows: steps read only the window; blocks keep all tokens, as in vLLM without its hybrid manager"
+                    .to_owned(),
+            );
+        }
         let curve = curves.attention[Dtype::Bf16 as usize].as_ref();
         if curve.is_some_and(|curve| curve.decode.is_none()) {
             all.push(format!(
                 "attention of one token: {} of the memory's bandwidth, as on H100; it was not measured on this machine",
                 percent(DECODE_MEMORY)
+            ));
+        }
+        if self.ranks > 1 {
+            all.push(format!(
+                "{} ranks in lockstep: each step lasts as long as the slowest rank; they gather all tokens for the experts and \
+                 scatter the sums",
+                self.ranks
             ));
         }
         if self.npus > 1 {
@@ -558,8 +710,9 @@ impl StepCost {
 /// Cached parts of step times.
 #[derive(Clone, Debug, Default)]
 pub struct PriceMemo {
-    of_tokens: BTreeMap<u64, [f64; CostPart::COUNT]>,
-    of_rows: BTreeMap<u64, f64>,
+    /// By the largest number of tokens of a rank, and the tokens of all ranks.
+    of_tokens: BTreeMap<(u64, u64), PartTimes>,
+    of_rows: BTreeMap<u64, Span>,
 }
 
 /// Returns the name of a format in files.
@@ -604,7 +757,8 @@ mod tests {
         let definition = ModelSource::find(model).unwrap().definition(None).unwrap();
         let sizes = LlmSizes::of(&definition).unwrap();
         let machine = Machine::load(machine).unwrap();
-        StepCost::new(sizes, &machine, npus, (Dtype::Bf16, Dtype::Bf16), left_out).unwrap()
+        let formats = (Dtype::Bf16, Dtype::Bf16);
+        StepCost::new(sizes, &machine, (npus, 1), formats, left_out).unwrap()
     }
 
     fn decode(requests: u64, context: u64) -> StepLoad {
@@ -617,6 +771,8 @@ mod tests {
             longest_context: context,
             chunks: Vec::new(),
             context: requests * context,
+            wave_tokens: requests,
+            all_tokens: requests,
         }
     }
 
@@ -649,6 +805,8 @@ mod tests {
         let load = StepLoad {
             chunks: vec![(512, 0), (100, 2000)],
             tokens: 612 + 8,
+            wave_tokens: 612 + 8,
+            all_tokens: 612 + 8,
             requests: 10,
             ..decode(8, 700)
         };

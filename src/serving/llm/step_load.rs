@@ -22,6 +22,10 @@ pub struct StepLoad {
     pub chunks: Vec<(u32, u32)>,
     /// Tokens whose keys and values all requests read.
     pub context: u64,
+    /// Largest number of tokens of a rank, if ranks run in lockstep: all are padded to it.
+    pub wave_tokens: u64,
+    /// Tokens of all ranks that run in lockstep.
+    pub all_tokens: u64,
 }
 
 impl StepLoad {
@@ -47,6 +51,7 @@ impl StepLoad {
                 self.chunks.push((share.tokens, share.past));
             }
         }
+        (self.wave_tokens, self.all_tokens) = (self.tokens, self.tokens);
     }
 }
 

@@ -5,10 +5,12 @@
 //! measured for a part of a prompt of `a` tokens after `b` earlier tokens, together with one token
 //! of each of `c` requests that read `d` tokens each. Operations outside blocks are `embedding`,
 //! `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, every other
-//! operation once. Between sizes times are interpolated linearly along each of them.
+//! operation once. `moe` is all experts of a block on one NPU, measured for `a` tokens of which `b` experts have at
+//! least one. Between sizes times are interpolated linearly along each of them.
 
 use super::super::error::ServeError;
 use super::super::tables::{LatencyCurve, TableReader};
+use super::step_cost::touched_experts;
 use super::step_load::{LinearStep, StepLoad};
 use chakram_base::units::Span;
 use std::collections::BTreeMap;
@@ -23,6 +25,11 @@ pub struct ProfileChoice {
     pub rows: Vec<(String, String)>,
     /// Number of blocks of the model.
     pub layers: u32,
+    /// Experts of each block, and experts per token; needed if the table has operations `moe`.
+    pub experts: Option<[u32; 2]>,
+    /// Fraction of the way from attention at the mean context to attention at the longest context of a step: kernels
+    /// with contexts of different lengths wait for the longest ones.
+    pub skew: f64,
 }
 
 /// Times of steps from measured operations.
@@ -35,12 +42,17 @@ pub struct StepProfile {
     /// Operations by the number of requests that produce a token.
     of_rows: Vec<LatencyCurve>,
     attention: AttentionGrid,
+    /// All experts of a block, by tokens and experts that have tokens.
+    experts: AttentionGrid,
+    ranks: u32,
     layers: u64,
     /// Stated times that are added to each step.
     besides: LinearStep,
 }
 
 /// Times of attention at all measured combinations of sizes.
+///
+/// Combinations may be missing: those that are known count with their weights.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct AttentionGrid {
     times: BTreeMap<[u32; 4], f64>,
@@ -127,12 +139,16 @@ fn neighbours_of(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
 }
 
 impl StepProfile {
-    /// Loads the table that `choice` names.
+    /// Loads the table that `choice` names, for `ranks` ranks in lockstep.
     ///
     /// # Errors
     ///
     /// Fails if the table cannot be read, or has no operations of either kind.
-    pub fn load(choice: &ProfileChoice, besides: LinearStep) -> Result<Self, ServeError> {
+    pub fn load(
+        choice: &ProfileChoice,
+        besides: LinearStep,
+        ranks: u32,
+    ) -> Result<Self, ServeError> {
         let mut reader = TableReader::open(&choice.path)?;
         for (column, value) in &choice.rows {
             reader.filter(column, value)?;
@@ -145,6 +161,7 @@ impl StepProfile {
         let mut of_tokens: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
         let mut of_rows: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
         let mut attention = AttentionGrid::default();
+        let mut experts = AttentionGrid::default();
         while reader.advance()? {
             let op = reader.text(at[0]).to_owned();
             let seconds = reader.number(at[5])? * 1e-6;
@@ -157,9 +174,15 @@ impl StepProfile {
                 continue;
             }
             if op == "moe" {
-                return Err(
-                    reader.refuse("an operation moe", "operations of models without experts")
-                );
+                if choice.experts.is_none() {
+                    return Err(reader.refuse(
+                        "an operation moe",
+                        "operations of models without experts, or `experts` in [step]",
+                    ));
+                }
+                let [tokens, touched] = [reader.number(at[1])?, reader.number(at[2])?];
+                experts.add_point([tokens as u32, touched as u32, 0, 0], seconds);
+                continue;
             }
             let size = reader.number(at[1])?;
             if let Some(name) = op.strip_suffix("@seq") {
@@ -199,11 +222,19 @@ impl StepProfile {
                 }
             )));
         }
+        if choice.experts.is_some() && experts.times.is_empty() {
+            return Err(ServeError::Unfit(format!(
+                "{}: found no operation moe, expected one, as [step] has `experts`",
+                choice.path.display()
+            )));
+        }
         Ok(Self {
             choice: choice.clone(),
             of_tokens,
             of_rows,
             attention,
+            experts,
+            ranks,
             layers: choice.layers.into(),
             besides,
         })
@@ -221,14 +252,26 @@ impl StepProfile {
         let (chunk, past) = join_chunks(&load.chunks);
         let decodes = load.decodes as f64;
         let context = load.decode_context as f64 / decodes.max(1.0);
-        let attention = self.attention.interpolate_seconds([
-            chunk,
-            past,
-            decodes,
-            if decodes > 0.0 { context } else { 0.0 },
-        ]);
-        let blocks = Span::from_seconds(attention * self.layers as f64);
-        of(&self.of_tokens, load.tokens) + rows + blocks + self.besides.time(load)
+        let attention_at = |context: f64| {
+            let context = if decodes > 0.0 { context } else { 0.0 };
+            self.attention
+                .interpolate_seconds([chunk, past, decodes, context])
+        };
+        let mut attention = attention_at(context);
+        if self.choice.skew > 0.0 && load.decodes > 1 {
+            let longest = attention_at(load.longest_context as f64);
+            attention += self.choice.skew * (longest - attention).max(0.0);
+        }
+        let experts = self.choice.experts.map_or(0.0, |[experts, chosen]| {
+            // Ranks in lockstep have equal shares of the experts, and compute the tokens of all ranks.
+            let touched = touched_experts(experts.into(), chosen.into(), load.all_tokens);
+            let share = f64::from(self.ranks);
+            let place = [load.all_tokens as f64 / share, touched as f64 / share];
+            self.experts
+                .interpolate_seconds([place[0], place[1], 0.0, 0.0])
+        });
+        let blocks = Span::from_seconds((attention + experts) * self.layers as f64);
+        of(&self.of_tokens, load.wave_tokens) + rows + blocks + self.besides.time(load)
     }
 
     /// Describes the profile.
@@ -245,6 +288,17 @@ impl StepProfile {
             rows.join(", "),
             self.layers
         )];
+        if let Some([experts, chosen]) = self.choice.experts {
+            all.push(format!(
+                "{experts} experts a block, {chosen} of them for each token, equally likely"
+            ));
+        }
+        if self.choice.skew > 0.0 {
+            all.push(format!(
+                "attention of different contexts: {} of the way from their mean to the longest",
+                chakram_base::units::percent(self.choice.skew)
+            ));
+        }
         if self.besides != LinearStep::default() {
             all.push(format!(
                 "besides, as the scenario states: {} a step, {} a token, {} a request, {} a token that is read",

@@ -2,19 +2,30 @@
 //! blocks.
 
 use chakram_base::random::{GAMMA, mix_bits};
+use std::num::NonZeroU64;
 
 /// Hash of the content of a block and of all earlier blocks of the request.
 ///
 /// Among ten million blocks, two different ones have the same hash with a probability of 3 in a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockHash(pub u64);
+pub struct BlockHash(NonZeroU64);
 
 impl BlockHash {
     /// The hash before the first block.
-    pub const START: Self = Self(0);
+    pub const START: Self = Self(NonZeroU64::MIN);
+
+    /// Returns the hash with these bits; 0 counts as 1, so that an optional hash takes no more memory.
+    pub fn of(bits: u64) -> Self {
+        Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// Returns its bits.
+    pub fn bits(self) -> u64 {
+        self.0.get()
+    }
 
     fn chain_hash(self, next: u64) -> Self {
-        Self(mix_bits((self.0 ^ next).wrapping_add(GAMMA)))
+        Self::of(mix_bits((self.bits() ^ next).wrapping_add(GAMMA)))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Requests for language models: their arrivals, and the lengths of prompts and answers.
 
 use super::super::random::{RandomStream, log_normal_at};
+use super::scenario::LlmLimits;
 use chakram_base::units::Span;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Requests over time.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +76,8 @@ pub struct RequestClass {
     pub turns: u32,
     /// Time from an answer to the next turn.
     pub think: Span,
+    /// Its own limits, where they differ from the scenario's.
+    pub limits: LlmLimits,
 }
 
 impl RequestClass {
@@ -93,12 +97,14 @@ impl RequestClass {
             prefixes: 1,
             turns: 1,
             think: Span::ZERO,
+            limits: LlmLimits::default(),
         }
     }
 }
 
-/// Distribution of numbers of tokens: `1024`, `512..1024`, or `lognormal MEAN DEVIATION` (deviation of the logarithm).
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Distribution of numbers of tokens: `1024`, `512..1024`, `lognormal MEAN DEVIATION` (deviation of the logarithm), or
+/// `empirical 128 512 4096`, measured lengths.
+#[derive(Clone, Debug, PartialEq)]
 pub enum LengthDistribution {
     /// All lengths are equal to this number.
     Fixed(u32),
@@ -111,6 +117,8 @@ pub enum LengthDistribution {
         /// Standard deviation of the logarithm.
         deviation: f64,
     },
+    /// Each of these lengths, at least one, with equal probability.
+    Empirical(Arc<[u32]>),
 }
 
 /// Maximum length of a prompt or answer.
@@ -129,6 +137,10 @@ impl LengthDistribution {
                 let length = random.next_log_normal(mean, deviation).round();
                 (length as u32).clamp(1, MOST_LENGTH)
             }
+            Self::Empirical(ref lengths) => {
+                let place = (random.unit() * lengths.len() as f64) as usize;
+                lengths[place.min(lengths.len() - 1)]
+            }
         }
     }
 
@@ -138,6 +150,10 @@ impl LengthDistribution {
             Self::Fixed(length) => f64::from(length),
             Self::Uniform(least, most) => (f64::from(least) + f64::from(most)) / 2.0,
             Self::LogNormal { mean, .. } => mean,
+            Self::Empirical(ref lengths) => {
+                let sum: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+                sum as f64 / lengths.len() as f64
+            }
         }
     }
 
@@ -149,6 +165,7 @@ impl LengthDistribution {
                 // 99 of 100 lengths are shorter than this length.
                 (log_normal_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
             }
+            Self::Empirical(ref lengths) => lengths.iter().copied().max().unwrap_or(1),
         }
     }
 }
@@ -162,8 +179,8 @@ impl FromStr for LengthDistribution {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "expected a number of tokens from 1 to {MOST_LENGTH} such as 1024, a range such as 512..1024, or lognormal MEAN \
-                 DEVIATION such as \"lognormal 1024 0.6\""
+                "expected a number of tokens from 1 to {MOST_LENGTH} such as 1024, a range such as 512..1024, lognormal MEAN \
+                 DEVIATION such as \"lognormal 1024 0.6\", or measured lengths such as \"empirical 128 512 4096\""
             )
         };
         let length = |text: &str| {
@@ -176,6 +193,13 @@ impl FromStr for LengthDistribution {
             let ordered = both.filter(|(least, most)| least <= most);
             return ordered
                 .map(|(least, most)| Self::Uniform(least, most))
+                .ok_or_else(expected);
+        }
+        if let Some(numbers) = text.strip_prefix("empirical ") {
+            let lengths: Option<Vec<u32>> = numbers.split_ascii_whitespace().map(length).collect();
+            let lengths = lengths.filter(|lengths| !lengths.is_empty());
+            return lengths
+                .map(|lengths| Self::Empirical(lengths.into()))
                 .ok_or_else(expected);
         }
         if let Some(numbers) = text.strip_prefix("lognormal") {
@@ -203,6 +227,10 @@ impl fmt::Display for LengthDistribution {
             Self::Fixed(length) => write!(f, "{length}"),
             Self::Uniform(least, most) => write!(f, "{least}..{most}"),
             Self::LogNormal { mean, deviation } => write!(f, "lognormal {mean} {deviation}"),
+            Self::Empirical(lengths) => {
+                write!(f, "empirical")?;
+                lengths.iter().try_for_each(|length| write!(f, " {length}"))
+            }
         }
     }
 }
@@ -285,6 +313,7 @@ mod tests {
             ("1024", 1e-9),
             ("500..1500", 0.01),
             ("lognormal 800 0.7", 0.02),
+            ("empirical 100 200 900", 0.02),
         ] {
             let lengths: LengthDistribution = text.parse().unwrap();
             assert_eq!(lengths.to_string(), text);
@@ -306,6 +335,8 @@ mod tests {
             "1..",
             "lognormal",
             "lognormal 5",
+            "empirical",
+            "empirical 0 1",
             "lognormal 5 -1",
             "1e3",
             "x",

@@ -29,7 +29,7 @@ pub struct ScoreSummary {
 
 /// Returns the interpolated value below which a fraction `part` of the ascending, non-empty
 /// `values` falls.
-fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
+pub(super) fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
     values[low] + (values[high] - values[low]) * (place - low as f64)
@@ -38,24 +38,42 @@ fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
 impl ScoreSummary {
     /// Compares `predicted` seconds with `runs`, which have the same length, at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64]) -> Self {
-        let errors = runs
-            .iter()
-            .zip(predicted)
-            .map(|(run, p)| p / run.measured - 1.0);
-        let errors: Vec<f64> = errors.collect();
+        let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
+        Self::of_groups(&measured, predicted, &plans_by_group(runs, predicted))
+    }
+
+    /// Compares `predicted` with measured values, which come with the index of their group; both have the same length, which is
+    /// at least one.
+    pub(super) fn of_times(
+        runs: impl Iterator<Item = (usize, f64)> + Clone,
+        predicted: &[f64],
+    ) -> Self {
+        let measured: Vec<f64> = runs.clone().map(|(_, measured)| measured).collect();
+        let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
+        for ((group, measured), &predicted) in runs.zip(predicted) {
+            groups.entry(group).or_default().push((measured, predicted));
+        }
+        let groups = groups.into_values().filter(|group| group.len() > 1);
+        Self::of_groups(&measured, predicted, &groups.collect::<Vec<_>>())
+    }
+
+    fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
+        let errors = measured.iter().zip(predicted);
+        let errors: Vec<f64> = errors
+            .map(|(measured, predicted)| predicted / measured - 1.0)
+            .collect();
         let mut sizes: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
         sizes.sort_by(f64::total_cmp);
         let count = errors.len() as f64;
-        let groups = plans_by_group(runs, predicted);
         Self {
-            runs: runs.len(),
+            runs: errors.len(),
             mean: sizes.iter().sum::<f64>() / count,
             median: interpolate_percentile(&sizes, 0.5),
             p90: interpolate_percentile(&sizes, 0.9),
             max: sizes[sizes.len() - 1],
             bias: errors.iter().sum::<f64>() / count,
-            tau: kendall_tau(&groups),
-            regret: selection_regret(&groups),
+            tau: kendall_tau(groups),
+            regret: selection_regret(groups),
         }
     }
 }
@@ -94,15 +112,20 @@ impl IntervalSummary {
     /// Compares `predicted` seconds and `intervals` with the measured times of `runs`. The three
     /// have the same length, at least one.
     pub fn new(runs: &[&MeasuredRun], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
-        let count = runs.len() as f64;
-        let inside = |(run, [low, high]): &(&&MeasuredRun, &[f64; 2])| {
-            (*low..=*high).contains(&run.measured)
-        };
-        let covered = runs.iter().zip(intervals).filter(inside).count();
+        let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
+        Self::of_times(&measured, predicted, intervals)
+    }
+
+    /// Compares `predicted` and `intervals` with `measured` values; all have the same length, at least one.
+    pub(super) fn of_times(measured: &[f64], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
+        let count = measured.len() as f64;
+        let inside =
+            |(measured, [low, high]): &(&f64, &[f64; 2])| (*low..=*high).contains(*measured);
+        let covered = measured.iter().zip(intervals).filter(inside).count();
         let half = intervals.iter().map(|[low, high]| (high / low).ln() / 2.0);
-        let errors = runs.iter().zip(predicted);
+        let errors = measured.iter().zip(predicted);
         let mut errors: Vec<f64> = errors
-            .map(|(run, predicted)| (predicted / run.measured).ln().abs())
+            .map(|(measured, predicted)| (predicted / measured).ln().abs())
             .collect();
         errors.sort_by(f64::total_cmp);
         Self {
@@ -155,8 +178,8 @@ mod tests {
     #[test]
     fn order_and_choice_are_judged_within_groups() {
         // The times 1, 2, 3 are predicted as 2, 1, 3: two of three pairs are in order and one is
-        // not, so tau = (2 - 1) / 3. A choice by the predictions takes the second run, which takes
-        // twice the time of the first run.
+        // not, so tau = (2 - 1) / 3. The second run is chosen, which takes twice the time of the
+        // first.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));

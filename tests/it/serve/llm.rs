@@ -9,7 +9,9 @@ use std::path::Path;
 use testkit::llm_serving::{PlainEngine, PlainLlmRequest, PlainStep, serve_step_by_step};
 
 mod formulas;
+mod lockstep;
 mod measured;
+mod scores;
 
 /// Keeps steps and requests.
 #[derive(Default)]
@@ -171,6 +173,7 @@ fn random_engine(numbers: &mut Numbers, length: u64) -> PlainEngine {
         watermark: 0,
         is_static: numbers.one_in(6),
         reserves_whole: numbers.one_in(6),
+        ahead: false,
         times: [
             10 * numbers.below(5) + 10,
             numbers.below(3),
@@ -185,7 +188,7 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
     let mut text = format!(
         "name = \"case\"\n[engine]\nblocks = {}\nblock_size = {}\nmax_num_batched_tokens = {}\nmax_num_seqs = {}\n\
          long_prefill_token_threshold = {}\nchunked_prefill = {}\nprefix_caching = {}\npolicy = \"{}\"\n\
-         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\n",
+         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\nasync_scheduling = {}\n",
         engine.blocks,
         engine.block_size,
         engine.budget,
@@ -209,6 +212,7 @@ fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
         } else {
             "as-computed"
         },
+        engine.ahead,
     );
     if let Some(most) = engine.most_length {
         writeln!(text, "max_model_len = {most}").unwrap();
@@ -230,6 +234,8 @@ fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
     let length = [6, 20, 60][numbers.below(3) as usize];
     let (rows, requests) = random_requests(&mut numbers, length);
     let mut engine = random_engine(&mut numbers, length);
+    // Drawn apart, so that the other cases stay as they were.
+    engine.ahead = Numbers(case ^ 0x5a5a).below(8) % 2 == 1;
     let watermark = if numbers.one_in(3) {
         numbers.below(40) as f64 / 100.0
     } else {

@@ -239,7 +239,7 @@ fn machines_and_models_of_other_tools_are_named() {
     let error = refused(&["serve", "dlrm"]);
     assert!(
         error.contains(
-            "model dlrm: the blocks differ; only decoders with identical blocks are served"
+            "model dlrm: the blocks have no attention; only decoders with causal attention are served"
         ),
         "{error}"
     );

@@ -25,6 +25,7 @@ pub fn render(report: &LlmReport) -> String {
     }
     body += &section("Answer", "answer", &render_answer(report));
     body += &section("Times of requests", "times", &render_times(report));
+    body += &section("Requests", "requests", &lives(report));
     body += &section("Over time", "over-time", &over_time(report));
     body += &section("Steps", "steps", &render_steps(report));
     body += &section("Engines", "engines", &render_engines(report));
@@ -148,6 +149,77 @@ fn render_times(report: &LlmReport) -> String {
     body
 }
 
+/// Draws the slowest requests, each from its sending to its last token.
+fn lives(report: &LlmReport) -> String {
+    let phases = [
+        "to the engine",
+        "in the queue",
+        "prompt",
+        "answer",
+        "to the client",
+    ];
+    let bars: Vec<BarRow> = report
+        .lives
+        .iter()
+        .map(|life| {
+            let mut before = Span::ZERO;
+            let mut spans = life.until.map(|until| {
+                let span = Span(until.0 - before.0);
+                before = until;
+                span
+            });
+            // Preempted requests wait again; their prompt and what they had answered is computed again.
+            let parts = phases
+                .iter()
+                .zip(spans.iter_mut().map(|span| *span).chain([life.after]));
+            BarRow {
+                label: format!("request {}, {}", life.number, life.why),
+                parts: parts
+                    .enumerate()
+                    .map(|(series, (phase, span))| BarPart {
+                        series,
+                        key: *phase,
+                        value: span.0,
+                        title: format!("{phase}: {span}"),
+                    })
+                    .collect(),
+            }
+        })
+        .collect();
+    let ends = report
+        .lives
+        .iter()
+        .map(|life| life.until[3].0 + life.after.0);
+    let Some(most) = ends.max() else {
+        return String::new();
+    };
+    let legend: Vec<(usize, &str)> = phases.into_iter().enumerate().collect();
+    let name = "The slowest requests";
+    let chart = bars::chart(name, &bars, most, &|ps| Span(ps as u64).to_string());
+    let rows: Vec<Vec<String>> = report
+        .lives
+        .iter()
+        .enumerate()
+        .map(|(i, life)| {
+            let path = |key: &str| format!("/lives/{i}/{key}");
+            vec![
+                text(&format!("request {}, {}", life.number, life.why)),
+                number(&path("engine"), life.engine, &life.engine.to_string()),
+                number(&path("prompt"), life.prompt, &thousands(life.prompt.into())),
+                number(&path("hit"), life.hit, &thousands(life.hit.into())),
+                number(&path("output"), life.output, &thousands(life.output.into())),
+                number(
+                    &path("preemptions"),
+                    life.preemptions,
+                    &life.preemptions.to_string(),
+                ),
+            ]
+        })
+        .collect();
+    let headings = ["", "engine", "prompt", "of it cached", "answer", "put back"];
+    figure(&chart, &legend, "From sending to the last token.") + &table(&headings, &rows)
+}
+
 /// Draws percentiles as bars.
 fn draw_percentiles(name: &str, times: &TimeSummary) -> String {
     let all = super::PERCENTS.iter().zip(&times.percentiles);
@@ -199,7 +271,8 @@ fn over_time(report: &LlmReport) -> String {
     );
     let mut body = figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
     let blocks = [level_series("held", &report.held_blocks)];
-    let all = u64::from(report.blocks) * u64::from(report.replicas);
+    // Each rank of each engine has a utilisation.
+    let all = u64::from(report.blocks) * report.utilisation.len() as u64;
     let chart = lines::chart(
         "Blocks of keys and values over time",
         &blocks,

@@ -34,9 +34,18 @@ fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
         let lead = format!("  {key:<10}");
         paragraph(out, text, &lead, 12, plain)
     };
+    let pools = report.utilisation.len() as u64;
+    let ranks = pools / u64::from(report.replicas.max(1));
     let engines = match report.replicas {
         1 => "one engine".to_owned(),
         many => format!("{many} engines, {}", report.router),
+    };
+    let engines = match ranks {
+        0 | 1 => engines,
+        ranks => format!(
+            "{engines}, {ranks} ranks in lockstep, {}, each",
+            report.router
+        ),
     };
     let head = match &report.place {
         Some(place) => format!(
@@ -173,7 +182,7 @@ fn describe_tensor(report: &LlmReport) -> String {
         true => "as stated",
         false => "the fewest that fit",
     };
-    let used = place.tensor * report.replicas;
+    let used = place.tensor * place.data_parallel * report.replicas;
     let idle = place.npus.saturating_sub(used);
     let idle = match idle {
         0 => String::new(),
@@ -292,7 +301,7 @@ fn write_limits(
         1 => String::new(),
         _ => format!("{}: ", of.name),
     };
-    let stated = report.limits.limits().describe();
+    let stated = of.limits.limits().describe();
     row(&format!("{name}within {stated}"), percent(attained))?;
     let each = [("TTFT", 0), ("TPOT", 1), ("E2E", 2)];
     let shares: Vec<_> = each

@@ -1,0 +1,63 @@
+//! The work of a token on one of the NPUs of an engine, without kernels: what formulas and bounds need.
+
+use super::super::error::ServeError;
+use super::deployment::EnginePlace;
+use super::model_sizes::LlmSizes;
+use super::scenario::FORMATS;
+use super::step_cost::touched_experts;
+use chakram_base::dtype::Dtype;
+use chakram_hardware::machine::NpuClass;
+
+/// Weights and products per step and token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenWork {
+    /// Bytes of weights that a step of a batch reads on each NPU; of experts, those of the ones that get tokens.
+    pub weight_bytes: f64,
+    /// Weights of the whole model that one token uses.
+    pub active: f64,
+    /// Number of blocks.
+    pub layers: f64,
+    format: Dtype,
+}
+
+impl TokenWork {
+    /// Returns the work of a model at `place` in steps of `batch` tokens.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such model, or it cannot be served.
+    pub fn new(model: &str, place: &EnginePlace, batch: f64) -> Result<Self, ServeError> {
+        let sizes = LlmSizes::find(model)?;
+        let known = FORMATS.iter().find(|(_, name)| *name == place.weights);
+        let format = known.map_or(Dtype::Bf16, |(format, _)| *format);
+        let (mut unread, mut unused) = (0.0, 0.0);
+        for kind in &sizes.kinds {
+            for product in &kind.products {
+                let Some([experts, chosen]) = product.experts else {
+                    continue;
+                };
+                let [inputs, outputs] = kind.own_product(product, place.tensor);
+                let touched = touched_experts(experts, chosen, batch.max(1.0).round() as u64);
+                let each = (inputs * outputs * kind.count) as f64;
+                let unread_bytes = (experts - touched) as f64 * each * format.element_bytes();
+                unread += unread_bytes / f64::from(place.data_parallel);
+                let whole = (product.inputs * product.outputs * kind.count) as f64;
+                unused += (experts - chosen) as f64 * whole;
+            }
+        }
+        Ok(Self {
+            weight_bytes: place.memory.weights as f64 - unread,
+            active: sizes.parameters as f64 - unused,
+            layers: sizes.layers as f64,
+            format,
+        })
+    }
+
+    /// Returns the peak FLOPs per second of an NPU in the weights' format, or in BF16 if it does not compute in it; `None`
+    /// if it computes in neither.
+    pub fn peak_flops(&self, class: &NpuClass) -> Option<f64> {
+        let own = class.peaks.get(self.format);
+        own.or(class.peaks.get(Dtype::Bf16))
+            .map(|rate| rate.per_second())
+    }
+}

@@ -1,0 +1,443 @@
+//! Predicted against measured serving of language models, metric by metric.
+//!
+//! A file (TOML) makes a scenario of each row of a table:
+//!
+//! ```toml
+//! machine = "{machine}"                # the machine of a row
+//! groups = ["model", "gpu"]            # rows are ranked among those that agree in these
+//! folds = ["model"]                    # 90 % intervals come from the errors of rows that differ in these
+//! scenario = '''
+//! name = "{model}"
+//! [engine]
+//! model = "{model}"
+//! …
+//! '''
+//! [measured]                           # columns of the measured values; their units are in their names
+//! tpot_mean = "tpot_ms"
+//! [only]                               # rows that count: those with one of these values in a column
+//! mode = ["agg"]
+//! [names.model]                        # replacements for values of a column
+//! "meta-llama/Llama-3.1-8B" = "llama3-8b"
+//! [when.gpu]                           # names for a scenario's text, by the value of a column
+//! h100 = { machine = "dgx-h100" }
+//! ```
+//!
+//! Several columns, separated by spaces, give one value together. In the scenario, `{name}` stands for a column or a name,
+//! `{folder}` for the folder of the table, `{name * 0.8}` for a product or a quotient, and `{… | whole}`
+//! for its nearest whole number.
+
+mod null_model;
+mod report;
+mod row_scenario;
+
+pub use report::{metric_rows, text};
+
+use super::ScoreError;
+use super::statistics::{IntervalSummary, ScoreSummary, interpolate_percentile};
+use chakram_base::interrupt::inherited;
+use chakram_hardware::machine::Machine;
+use chakram_serving::llm::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve};
+use row_scenario::RowScenarios;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A time of a run that was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServingTime {
+    /// Time to the first token.
+    Ttft,
+    /// Time per token after the first.
+    Tpot,
+    /// Gap between tokens.
+    Itl,
+    /// Time to the last token.
+    E2e,
+    /// (mean E2E - mean TTFT) / (mean tokens - 1), where a table has only these means.
+    TpotOfMeans,
+}
+
+/// A statistic of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ServingMetric {
+    name: &'static str,
+    time: ServingTime,
+    /// Index into the percentiles of a report; `None` for the mean.
+    percentile: Option<usize>,
+}
+
+const fn metric(name: &'static str, time: ServingTime, percentile: Option<usize>) -> ServingMetric {
+    ServingMetric {
+        name,
+        time,
+        percentile,
+    }
+}
+
+/// All metrics; percentiles are in the order of [`chakram_serving::llm::LlmReport`].
+const METRICS: &[ServingMetric] = &[
+    metric("ttft_mean", ServingTime::Ttft, None),
+    metric("ttft_p50", ServingTime::Ttft, Some(0)),
+    metric("ttft_p90", ServingTime::Ttft, Some(1)),
+    metric("ttft_p95", ServingTime::Ttft, Some(2)),
+    metric("ttft_p99", ServingTime::Ttft, Some(3)),
+    metric("tpot_mean", ServingTime::Tpot, None),
+    metric("tpot_p50", ServingTime::Tpot, Some(0)),
+    metric("tpot_p90", ServingTime::Tpot, Some(1)),
+    metric("tpot_p95", ServingTime::Tpot, Some(2)),
+    metric("tpot_p99", ServingTime::Tpot, Some(3)),
+    metric("tpot_of_means", ServingTime::TpotOfMeans, None),
+    metric("itl_mean", ServingTime::Itl, None),
+    metric("itl_p50", ServingTime::Itl, Some(0)),
+    metric("itl_p90", ServingTime::Itl, Some(1)),
+    metric("itl_p95", ServingTime::Itl, Some(2)),
+    metric("itl_p99", ServingTime::Itl, Some(3)),
+    metric("e2e_mean", ServingTime::E2e, None),
+    metric("e2e_p50", ServingTime::E2e, Some(0)),
+    metric("e2e_p90", ServingTime::E2e, Some(1)),
+    metric("e2e_p95", ServingTime::E2e, Some(2)),
+    metric("e2e_p99", ServingTime::E2e, Some(3)),
+];
+
+impl ServingMetric {
+    /// Returns its value in seconds; `None` if no request has it.
+    fn of(self, report: &LlmReport) -> Option<f64> {
+        let all = report.all()?;
+        let of = |times: &TimeSummary| {
+            let value = match self.percentile {
+                None => times.mean.as_ref(),
+                Some(index) => times.percentiles.get(index),
+            };
+            value.map(|estimate| estimate.value.seconds())
+        };
+        match self.time {
+            ServingTime::Ttft => of(&all.ttft),
+            ServingTime::Tpot => of(&all.tpot),
+            ServingTime::E2e => of(&all.e2e),
+            ServingTime::Itl => match self.percentile {
+                None => report.itl.mean.map(|mean| mean.seconds()),
+                Some(index) => report.itl.percentiles.get(index).map(|span| span.seconds()),
+            },
+            ServingTime::TpotOfMeans => {
+                let mean = |times: &TimeSummary| Some(times.mean.as_ref()?.value.seconds());
+                let gaps = all.output_tokens as f64 / all.completed as f64 - 1.0;
+                (gaps > 0.0).then_some((mean(&all.e2e)? - mean(&all.ttft)?) / gaps)
+            }
+        }
+    }
+
+    /// Whether the null model answers it.
+    fn has_null(self) -> bool {
+        let of_tokens = [
+            ServingTime::Tpot,
+            ServingTime::TpotOfMeans,
+            ServingTime::Itl,
+        ];
+        self.percentile.is_none() && of_tokens.contains(&self.time)
+    }
+}
+
+/// A row of a table with the scenario that it describes.
+#[derive(Clone, Debug)]
+struct MeasuredServing {
+    line: u64,
+    /// Text of the scenario, and its machine.
+    scenario: String,
+    machine: Option<String>,
+    /// Seconds, in the order of the table's metrics; `None` where the row has no value.
+    measured: Vec<Option<f64>>,
+    group: usize,
+    fold: usize,
+    /// Value in the column of `--by`.
+    part: String,
+}
+
+/// Measured runs of serving.
+#[derive(Clone, Debug)]
+pub struct ServingTable {
+    file: String,
+    folder: std::path::PathBuf,
+    metrics: Vec<ServingMetric>,
+    rows: Vec<MeasuredServing>,
+    refused: Vec<RefusedServing>,
+    by: Option<String>,
+}
+
+/// A row that cannot be predicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusedServing {
+    /// Line in the table.
+    pub line: u64,
+    /// Reason.
+    pub why: String,
+}
+
+impl ServingTable {
+    /// Reads the table at `runs`, whose rows `file` turns into scenarios; `text` is the content of `file`. `by` is a column
+    /// by whose values rows are also scored.
+    ///
+    /// # Errors
+    ///
+    /// If the file is invalid, or names columns that the table lacks.
+    pub fn read(
+        runs: &Path,
+        (file, text): (&Path, &str),
+        by: Option<&str>,
+    ) -> Result<Self, ScoreError> {
+        let scenarios = RowScenarios::parse(text, &file.display().to_string())?;
+        let (rows, refused) = scenarios.rows(runs, by)?;
+        Ok(Self {
+            file: runs.display().to_string(),
+            folder: file.parent().unwrap_or(Path::new("")).to_owned(),
+            metrics: scenarios.metrics(),
+            rows,
+            refused,
+            by: by.map(str::to_owned),
+        })
+    }
+
+    /// Serves the scenario of each row on `threads` threads; the result does not depend on their number.
+    ///
+    /// # Errors
+    ///
+    /// If no row can be predicted.
+    pub fn score(&self, threads: NonZeroUsize) -> Result<ServingScores, ScoreError> {
+        let next = AtomicUsize::new(0);
+        let answers = self.rows.iter().map(|_| Mutex::new(None));
+        let answers: Vec<Mutex<Option<Result<PredictedServing, String>>>> = answers.collect();
+        std::thread::scope(|scope| {
+            for _ in 0..threads.get() {
+                scope.spawn(inherited(|| {
+                    loop {
+                        let i = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(row) = self.rows.get(i) else { return };
+                        let answer = self.predict(row);
+                        if let Ok(mut place) = answers[i].lock() {
+                            *place = Some(answer);
+                        }
+                    }
+                }));
+            }
+        });
+        let mut scores = ServingScores {
+            table: self.file.clone(),
+            by: self.by.clone(),
+            rows: Vec::new(),
+            refused: self.refused.clone(),
+            metrics: self.metrics.iter().map(|metric| metric.name).collect(),
+        };
+        for (row, answer) in self.rows.iter().zip(answers) {
+            match answer.into_inner().ok().flatten() {
+                Some(Ok(predicted)) => scores.rows.push(ScoredServing {
+                    line: row.line,
+                    part: row.part.clone(),
+                    group: row.group,
+                    fold: row.fold,
+                    times: self.times(row, &predicted),
+                    rho: predicted.rho,
+                    warnings: predicted.warnings,
+                }),
+                Some(Err(why)) => scores.refused.push(RefusedServing {
+                    line: row.line,
+                    why,
+                }),
+                None => {}
+            }
+        }
+        if scores.rows.is_empty() {
+            return Err(ScoreError::Table {
+                file: self.file.clone(),
+                why: format!(
+                    "none of the {} rows can be predicted; the first: {}",
+                    scores.refused.len(),
+                    scores.refused.first().map_or("", |row| row.why.as_str())
+                ),
+            });
+        }
+        scores.add_intervals();
+        Ok(scores)
+    }
+
+    fn times(&self, row: &MeasuredServing, predicted: &PredictedServing) -> Vec<ScoredTime> {
+        let times = self
+            .metrics
+            .iter()
+            .enumerate()
+            .map(|(i, metric)| ScoredTime {
+                metric: metric.name,
+                measured_s: row.measured[i],
+                predicted_s: predicted.times[i],
+                null_s: predicted.null_tpot.filter(|_| metric.has_null()),
+                interval_s: None,
+            });
+        times.collect()
+    }
+
+    fn predict(&self, row: &MeasuredServing) -> Result<PredictedServing, String> {
+        let scenario = LlmScenario::parse(&row.scenario, "the row's scenario", &self.folder)
+            .map_err(|error| error.to_string())?;
+        let machine = row.machine.as_deref().map(Machine::load).transpose();
+        let machine = machine.map_err(|error| error.to_string())?;
+        let report = serve(&scenario, machine.as_ref(), &mut NoLlmObserver)
+            .map_err(|error| error.to_string())?;
+        let times = self.metrics.iter().map(|metric| metric.of(&report));
+        Ok(PredictedServing {
+            times: times.collect(),
+            null_tpot: machine
+                .as_ref()
+                .zip(scenario.model.as_ref())
+                .and_then(|(machine, model)| null_model::tpot(&model.name, &report, machine)),
+            rho: report.rho,
+            warnings: report.warnings,
+        })
+    }
+}
+
+/// Prediction of a row.
+#[derive(Clone, Debug)]
+struct PredictedServing {
+    times: Vec<Option<f64>>,
+    null_tpot: Option<f64>,
+    rho: Option<f64>,
+    warnings: Vec<String>,
+}
+
+/// A time of a row, predicted and measured, in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScoredTime {
+    /// Name of the metric.
+    pub metric: &'static str,
+    /// Measured; `None` if the row does not have it.
+    pub measured_s: Option<f64>,
+    /// Predicted; `None` if no request has it.
+    pub predicted_s: Option<f64>,
+    /// Prediction of the null model.
+    pub null_s: Option<f64>,
+    /// 90 % interval, from the errors of rows in other folds.
+    pub interval_s: Option<[f64; 2]>,
+}
+
+/// A row with its predictions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScoredServing {
+    /// Line in the table.
+    pub line: u64,
+    /// Value in the column of `by`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub part: String,
+    /// Rows with the same number are ranked.
+    pub group: usize,
+    /// Rows with the same number do not make each other's intervals.
+    pub fold: usize,
+    /// Times in the order of the file's metrics.
+    pub times: Vec<ScoredTime>,
+    /// Load of its run.
+    pub rho: Option<f64>,
+    /// Warnings of its run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Predictions of a table.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServingScores {
+    /// Name of the table.
+    pub table: String,
+    /// Column by whose values rows are scored too.
+    pub by: Option<String>,
+    /// Metrics in the order of the file.
+    pub metrics: Vec<&'static str>,
+    /// Rows that were predicted.
+    pub rows: Vec<ScoredServing>,
+    /// Rows that were not.
+    pub refused: Vec<RefusedServing>,
+}
+
+/// Scores of a metric.
+#[derive(Clone, Debug, Serialize)]
+pub struct MetricScores {
+    /// Errors of the predictions.
+    pub chakram: ScoreSummary,
+    /// Errors of the null model, if it answers the metric.
+    pub null: Option<ScoreSummary>,
+    /// Coverage of the intervals; `None` if there are rows of one fold only.
+    pub intervals: Option<IntervalSummary>,
+}
+
+impl ServingScores {
+    /// Gives each time the interval that 90 % of the errors of the rows in other folds would have.
+    fn add_intervals(&mut self) {
+        for index in 0..self.metrics.len() {
+            let mut errors: Vec<(usize, f64)> = Vec::new();
+            for row in &self.rows {
+                if let (Some(measured), Some(predicted)) =
+                    (row.times[index].measured_s, row.times[index].predicted_s)
+                {
+                    errors.push((row.fold, (measured / predicted).ln()));
+                }
+            }
+            let mut by_fold: BTreeMap<usize, Option<[f64; 2]>> = BTreeMap::new();
+            for row in &mut self.rows {
+                let factors = by_fold.entry(row.fold).or_insert_with(|| {
+                    let others = errors.iter().filter(|(fold, _)| *fold != row.fold);
+                    let mut others: Vec<f64> = others.map(|(_, error)| *error).collect();
+                    others.sort_by(f64::total_cmp);
+                    // With fewer rows, the ends are the extremes and say little.
+                    (others.len() >= 10)
+                        .then(|| [0.05, 0.95].map(|part| interpolate_percentile(&others, part)))
+                });
+                let time = &mut row.times[index];
+                time.interval_s = factors.zip(time.predicted_s).map(|(factors, predicted)| {
+                    factors.map(|logarithm| predicted * logarithm.exp())
+                });
+            }
+        }
+    }
+
+    /// Returns the scores of the metric with this index over rows that `wanted` selects; `None` without any.
+    pub fn summary(
+        &self,
+        index: usize,
+        wanted: impl Fn(&ScoredServing) -> bool,
+    ) -> Option<MetricScores> {
+        let rows = self.rows.iter().filter(|row| wanted(row));
+        let known = rows.filter_map(|row| {
+            let time = &row.times[index];
+            Some((row.group, time.measured_s?, time.predicted_s?, time))
+        });
+        let known: Vec<(usize, f64, f64, &ScoredTime)> = known.collect();
+        if known.is_empty() {
+            return None;
+        }
+        let measured = || {
+            known
+                .iter()
+                .map(|(group, measured, ..)| (*group, *measured))
+        };
+        let predicted: Vec<f64> = known
+            .iter()
+            .map(|(_, _, predicted, _)| *predicted)
+            .collect();
+        let null: Option<Vec<f64>> = known.iter().map(|(.., time)| time.null_s).collect();
+        let intervals: Option<Vec<[f64; 2]>> =
+            known.iter().map(|(.., time)| time.interval_s).collect();
+        let all: Vec<f64> = measured().map(|(_, seconds)| seconds).collect();
+        Some(MetricScores {
+            chakram: ScoreSummary::of_times(measured(), &predicted),
+            null: null.map(|null| ScoreSummary::of_times(measured(), &null)),
+            intervals: intervals
+                .map(|intervals| IntervalSummary::of_times(&all, &predicted, &intervals)),
+        })
+    }
+
+    /// Values in the column of `by`, in order.
+    pub fn parts(&self) -> Vec<&str> {
+        let parts = self.rows.iter().map(|row| row.part.as_str());
+        let parts: std::collections::BTreeSet<&str> = parts.collect();
+        parts.into_iter().filter(|_| self.by.is_some()).collect()
+    }
+}

@@ -1,0 +1,40 @@
+//! The null model of serving: a formula of five constants for the time per token, without queues, steps or kernels.
+
+use chakram_hardware::machine::Machine;
+use chakram_serving::llm::{LlmReport, TokenWork};
+
+/// Multiples of the time to read weights, and keys and values, at the memory's bandwidth.
+const READS: [f64; 2] = [0.95, 0.90];
+/// Multiple of the time of the prompts' products at the peak rate.
+const PRODUCTS: f64 = 1.5;
+/// Seconds of a block, of a block's all-reduces, and of a step.
+const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
+
+/// Returns the time per token in seconds of `model`, a preset or a file; `None` without rates.
+///
+/// The constants were fitted to half of the rows that InferenceX publishes for Llama 3.1 8B and 70B, Qwen3 32B and 235B,
+/// and GPT-OSS 120B. The number of requests of a step is that of `report`.
+pub fn tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
+    let place = report.place.as_ref()?;
+    let all = report.all()?;
+    let completed = all.completed as f64;
+    let ranks = f64::from(place.data_parallel);
+    let all_ranks = report.running.mean / f64::from(report.replicas);
+    let batch = all_ranks / ranks;
+    let [prompt, output] = [all.prompt_tokens, all.output_tokens].map(|sum| sum as f64 / completed);
+    let work = TokenWork::new(model, place, all_ranks).ok()?;
+    let class = machine.classes().first()?;
+    let memory = class.memory_bandwidth()?.bytes_per_second();
+    let peak = work.peak_flops(class)?;
+    let npus = f64::from(place.tensor) * ranks;
+    let kv = batch * (prompt + output / 2.0) * place.memory.kv_of_token as f64;
+    let prefill = 2.0 * work.active * all_ranks * prompt / output / npus;
+    let of_blocks = STEPS[0] + if place.tensor > 1 { STEPS[1] } else { 0.0 };
+    Some(
+        READS[0] * work.weight_bytes / memory
+            + READS[1] * kv / memory
+            + PRODUCTS * prefill / peak
+            + of_blocks * work.layers
+            + STEPS[2],
+    )
+}

@@ -1,0 +1,115 @@
+//! Scores of serving as text and CSV.
+
+use super::{MetricScores, ServingScores};
+use crate::score::ScoreSummary;
+use chakram_base::units::{percent, thousands};
+use chakram_report::csv::harmless;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, paragraph};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+/// Explanation of the columns.
+const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are off by less; bias: mean of the errors with their \
+                      signs; tau: Kendall's, 1 where all pairs of comparable rows are in the right order; 90 %: share of rows \
+                      inside intervals that hold 90 % of the errors of rows of other folds";
+
+fn signed(value: f64) -> String {
+    format!("{:+.1} %", value * 100.0)
+}
+
+fn cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
+    [
+        name.to_owned(),
+        thousands(scores.runs as u64),
+        percent(scores.mean),
+        percent(scores.median),
+        percent(scores.p90),
+        signed(scores.bias),
+        scores.tau.map_or("-".to_owned(), |tau| format!("{tau:.2}")),
+        covered.map_or("-".to_owned(), percent),
+    ]
+}
+
+/// Renders the scores.
+pub fn text(scores: &ServingScores, style: TextStyle) -> String {
+    let table = TextTable::new([
+        left("PREDICTED AGAINST MEASURED", 32),
+        right("rows", 6),
+        right("MAPE", 9),
+        right("median", 9),
+        right("p90", 9),
+        right("bias", 9),
+        right("tau", 7),
+        right("90 %", 9),
+    ]);
+    let mut text = format!(
+        "{}: {} rows served, {} refused\n",
+        scores.table,
+        thousands(scores.rows.len() as u64),
+        thousands(scores.refused.len() as u64)
+    );
+    let mut reasons: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for row in &scores.refused {
+        reasons.entry(&row.why).or_default().push(row.line);
+    }
+    for (why, lines) in reasons {
+        let first = lines.iter().take(4).map(u64::to_string);
+        let first = first.collect::<Vec<_>>().join(", ");
+        let more = if lines.len() > 4 { ", …" } else { "" };
+        let why = why.replace("\n  ", "; ");
+        let words = format!("{} rows (lines {first}{more}): {why}", lines.len());
+        paragraph(&mut text, &words, "  ! ", 4, style.warning).expect("a string grows as needed");
+    }
+    text += &table.headings(style);
+    let mut put = |cells: &[String; 8]| {
+        let row = cells.each_ref().map(|cell| cell as &dyn Display);
+        text += &table.line(&row, anstyle::Style::new());
+    };
+    for (index, metric) in scores.metrics.iter().enumerate() {
+        let covered = |scores: &MetricScores| scores.intervals.map(|intervals| intervals.coverage);
+        let Some(all) = scores.summary(index, |_| true) else {
+            continue;
+        };
+        put(&cells(metric, &all.chakram, covered(&all)));
+        if let Some(null) = &all.null {
+            put(&cells("  null model", null, None));
+        }
+        for part in scores.parts() {
+            if let Some(one) = scores.summary(index, |row| row.part == part) {
+                let name = if part.is_empty() { "none" } else { part };
+                put(&cells(&format!("  {name}"), &one.chakram, covered(&one)));
+            }
+        }
+    }
+    paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new()).expect("a string grows as needed");
+    text
+}
+
+/// Renders a CSV row for each row and metric.
+pub fn metric_rows(scores: &ServingScores) -> String {
+    let mut text =
+        "line,part,metric,measured_s,predicted_s,error_percent,null_s,low_s,high_s,rho\n"
+            .to_owned();
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.9}"));
+    for row in &scores.rows {
+        for time in &row.times {
+            let error = time.predicted_s.zip(time.measured_s);
+            let error = error.map(|(predicted, measured)| 100.0 * (predicted / measured - 1.0));
+            text += &format!(
+                "{},{},{},{},{},{},{},{},{},{}\n",
+                row.line,
+                harmless(&row.part),
+                time.metric,
+                number(time.measured_s),
+                number(time.predicted_s),
+                error.map_or(String::new(), |error| format!("{error:.3}")),
+                number(time.null_s),
+                number(time.interval_s.map(|[low, _]| low)),
+                number(time.interval_s.map(|[_, high]| high)),
+                row.rho.map_or(String::new(), |rho| format!("{rho:.4}")),
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,362 @@
+//! Scenarios of the rows of a table: a text in which names in braces stand for values.
+
+use super::{METRICS, MeasuredServing, RefusedServing, ServingMetric};
+use crate::score::ScoreError;
+use chakram_base::config::{
+    ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest, quoted,
+};
+use chakram_trace::format::file::DecompressedStream;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const ROOT: &[&str] = &[
+    "machine", "groups", "folds", "scenario", "measured", "only", "names", "when",
+];
+
+/// Values of a column, each with a text.
+type ValueTexts = BTreeMap<String, String>;
+
+/// The file that makes scenarios of rows.
+#[derive(Clone, Debug)]
+pub(super) struct RowScenarios {
+    machine: Option<String>,
+    groups: Vec<String>,
+    folds: Vec<String>,
+    scenario: String,
+    /// Metrics, each with its column and the seconds of the column's unit.
+    measured: Vec<(ServingMetric, String, f64)>,
+    only: Vec<(String, Vec<String>)>,
+    names: BTreeMap<String, ValueTexts>,
+    /// Columns with names for each of their values; of several columns, values are joined by spaces.
+    when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
+}
+
+fn texts(field: &ConfigField<'_>) -> Result<Vec<String>, ScoreError> {
+    let expected = "a list of texts in quotes";
+    let items = field.items(expected)?;
+    let each = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
+    each.collect()
+}
+
+fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ScoreError> {
+    let table = field.table(None)?;
+    let entries = table
+        .fields()
+        .map(|(key, value)| Ok((key.to_owned(), value.text("a text in quotes")?.to_owned())));
+    entries.collect()
+}
+
+/// Tables below the table `name` of `root`, in the order of the file.
+fn inner_tables<'d>(
+    root: &ConfigTable<'d>,
+    name: &str,
+) -> Result<Vec<(&'d str, ConfigField<'d>)>, ScoreError> {
+    match root.get(name) {
+        None => Ok(Vec::new()),
+        Some(field) => Ok(field.table(None)?.fields().collect()),
+    }
+}
+
+/// Seconds of the unit in which the name of a column ends.
+fn unit_of(column: &str) -> Option<f64> {
+    let units = [("_us", 1e-6), ("_ms", 1e-3), ("_s", 1.0)];
+    let found = units.iter().find(|(end, _)| column.ends_with(end));
+    found.map(|(_, seconds)| *seconds)
+}
+
+impl RowScenarios {
+    /// Parses the file; `file` is its name in errors.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.root(ROOT)?;
+        let list = |key: &str| root.get(key).map_or(Ok(Vec::new()), |field| texts(&field));
+        let mut measured = Vec::new();
+        let columns = root.need("measured", "the columns of measured times")?;
+        for (name, field) in columns.table(None)?.fields() {
+            let Some(metric) = METRICS.iter().find(|metric| metric.name == name) else {
+                let names = METRICS.iter().map(|metric| metric.name);
+                let hint = did_you_mean(nearest(name, names.clone()));
+                let all = names.collect::<Vec<_>>().join(", ");
+                return Err(field
+                    .refuse(quoted(name), format_args!("one of {all}{hint}"))
+                    .into());
+            };
+            let column = field.line()?;
+            let Some(seconds) = unit_of(column) else {
+                return Err(field
+                    .refuse(quoted(column), "a column whose name ends in _us, _ms or _s")
+                    .into());
+            };
+            measured.push((*metric, column.to_owned(), seconds));
+        }
+        if measured.is_empty() {
+            return Err(root.missing("measured", "at least one metric").into());
+        }
+        let mut only = Vec::new();
+        for (column, field) in inner_tables(&root, "only")? {
+            only.push((column.to_owned(), texts(&field)?));
+        }
+        let mut names = BTreeMap::new();
+        for (column, field) in inner_tables(&root, "names")? {
+            names.insert(column.to_owned(), text_table(&field)?);
+        }
+        let mut when = Vec::new();
+        for (column, field) in inner_tables(&root, "when")? {
+            let mut values = BTreeMap::new();
+            for (value, field) in field.table(None)?.fields() {
+                values.insert(value.to_owned(), text_table(&field)?);
+            }
+            let columns = column.split_ascii_whitespace().map(str::to_owned);
+            when.push((columns.collect(), values));
+        }
+        let scenario = root.need("scenario", "the text of a scenario")?;
+        Ok(Self {
+            machine: root.optional("machine", |field| Ok(field.line()?.to_owned()))?,
+            groups: list("groups")?,
+            folds: list("folds")?,
+            scenario: scenario.text("the text of a scenario")?.to_owned(),
+            measured,
+            only,
+            names,
+            when,
+        })
+    }
+
+    /// Returns the metrics in the order of the file.
+    pub fn metrics(&self) -> Vec<ServingMetric> {
+        self.measured.iter().map(|(metric, ..)| *metric).collect()
+    }
+
+    /// Reads the rows of the table at `runs`, and those without a scenario. `by` is a further column.
+    pub fn rows(
+        &self,
+        runs: &Path,
+        by: Option<&str>,
+    ) -> Result<(Vec<MeasuredServing>, Vec<RefusedServing>), ScoreError> {
+        let file = runs.display().to_string();
+        let of_table = |why: String| ScoreError::Table {
+            file: file.clone(),
+            why,
+        };
+        let stream = DecompressedStream::open(runs).map_err(|error| of_table(error.to_string()))?;
+        let mut reader = csv::ReaderBuilder::new()
+            .trim(csv::Trim::All)
+            .from_reader(stream);
+        let headings = reader.headers();
+        let headings = headings
+            .map_err(|error| of_table(error.to_string()))?
+            .clone();
+        let measured = self.measured.iter().map(|(_, column, _)| column);
+        let needed = measured
+            .chain(&self.groups)
+            .chain(&self.folds)
+            .chain(self.only.iter().map(|(column, _)| column))
+            .chain(self.when.iter().flat_map(|(columns, _)| columns))
+            .chain(self.names.keys())
+            .map(String::as_str);
+        for column in needed.chain(by) {
+            if !headings.iter().any(|heading| heading == column) {
+                let hint = did_you_mean(nearest(column, headings.iter()));
+                return Err(of_table(format!(
+                    "found no column {}, expected one{hint}",
+                    quoted(column)
+                )));
+            }
+        }
+        let folder = runs.parent().unwrap_or(Path::new("")).display().to_string();
+        let (mut rows, mut refused) = (Vec::new(), Vec::new());
+        let [mut groups, mut folds] = [BTreeMap::new(), BTreeMap::new()];
+        for record in reader.records() {
+            let record = record.map_err(|error| of_table(error.to_string()))?;
+            let line = record.position().map_or(0, csv::Position::line);
+            let cells = headings.iter().zip(record.iter());
+            let cells: BTreeMap<&str, &str> = cells.collect();
+            let text = |column: &str| cells.get(column).copied().unwrap_or_default();
+            let counts = |(column, values): &(String, Vec<String>)| {
+                values.iter().any(|value| value == text(column))
+            };
+            if !self.only.iter().all(counts) {
+                continue;
+            }
+            let number = |columns: &[String], numbers: &mut BTreeMap<Vec<String>, usize>| {
+                let key = columns.iter().map(|column| text(column).to_owned());
+                let next = numbers.len();
+                *numbers.entry(key.collect()).or_insert(next)
+            };
+            let row = self.row(line, &cells, &folder).map(|row| MeasuredServing {
+                group: number(&self.groups, &mut groups),
+                fold: number(&self.folds, &mut folds),
+                part: by.map(|column| text(column).to_owned()).unwrap_or_default(),
+                ..row
+            });
+            match row {
+                Ok(row) => rows.push(row),
+                Err(why) => refused.push(RefusedServing { line, why }),
+            }
+        }
+        Ok((rows, refused))
+    }
+
+    /// Returns a row with its scenario; `folder` is that of the table.
+    fn row(
+        &self,
+        line: u64,
+        cells: &BTreeMap<&str, &str>,
+        folder: &str,
+    ) -> Result<MeasuredServing, String> {
+        let mut values: BTreeMap<&str, &str> = cells.clone();
+        values.insert("folder", if folder.is_empty() { "." } else { folder });
+        for (column, names) in &self.names {
+            let known = cells
+                .get(column.as_str())
+                .and_then(|value| names.get(*value));
+            if let Some(known) = known {
+                values.insert(column, known);
+            }
+        }
+        for (columns, choices) in &self.when {
+            let cells = columns.iter().map(|column| cells.get(column.as_str()));
+            let cells: Vec<&str> = cells
+                .map(|cell| cell.copied().unwrap_or_default())
+                .collect();
+            for (name, text) in choices.get(&cells.join(" ")).into_iter().flatten() {
+                values.insert(name, text);
+            }
+        }
+        let measured = self.measured.iter().map(|(_, column, unit)| {
+            let text = cells.get(column.as_str()).copied().unwrap_or_default();
+            if text.is_empty() {
+                return Ok(None);
+            }
+            let number = text
+                .parse::<f64>()
+                .ok()
+                .filter(|n| *n > 0.0 && n.is_finite());
+            let number = number.ok_or_else(|| {
+                format!("{column}: found {}, expected a time above 0", quoted(text))
+            })?;
+            Ok(Some(number * unit))
+        });
+        Ok(MeasuredServing {
+            line,
+            measured: measured.collect::<Result<_, String>>()?,
+            scenario: fill(&self.scenario, &values)?,
+            machine: self
+                .machine
+                .as_ref()
+                .map(|text| fill(text, &values))
+                .transpose()?,
+            group: 0,
+            fold: 0,
+            part: String::new(),
+        })
+    }
+}
+
+/// Replaces what is in braces in `text` by its value. Braces around what is no name, as in an inline table, stay.
+fn fill(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
+    let mut filled = String::new();
+    let mut rest = text;
+    while let Some(open) = rest.find('{') {
+        let (before, after) = rest.split_at(open);
+        filled += before;
+        let Some(close) = after.find('}') else {
+            filled += after;
+            return Ok(filled);
+        };
+        let inside = &after[1..close];
+        if inside.contains(['=', '{']) {
+            filled.push('{');
+            rest = &after[1..];
+        } else {
+            filled += &value_of(inside, values)?;
+            rest = &after[close + 1..];
+        }
+    }
+    Ok(filled + rest)
+}
+
+/// Returns the value of a name, a product or a quotient.
+fn value_of(expression: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
+    let (expression, is_whole) = match expression.split_once('|') {
+        Some((before, "whole" | " whole")) => (before, true),
+        Some(_) => {
+            return Err(format!(
+                "{}: expected `| whole` at the end",
+                quoted(expression)
+            ));
+        }
+        None => (expression, false),
+    };
+    let find = |name: &str| {
+        let value = values.get(name).copied().filter(|value| !value.is_empty());
+        value.ok_or_else(|| format!("{} has no value, and the scenario needs one", quoted(name)))
+    };
+    let words: Vec<&str> = expression.split_ascii_whitespace().collect();
+    if let ([name], false) = (words.as_slice(), is_whole) {
+        return find(name).map(str::to_owned);
+    }
+    let number = |word: &str| {
+        let text = match word.parse::<f64>() {
+            Ok(number) => return Ok(number),
+            Err(_) => find(word)?,
+        };
+        let number = text.parse::<f64>();
+        number.map_err(|_| {
+            format!(
+                "{}: found {}, expected a number",
+                quoted(word),
+                quoted(text)
+            )
+        })
+    };
+    let mut words = words.into_iter();
+    let mut value = number(words.next().unwrap_or_default())?;
+    while let Some(operator) = words.next() {
+        let operand = number(words.next().unwrap_or_default())?;
+        match operator {
+            "*" => value *= operand,
+            "/" => value /= operand,
+            _ => {
+                return Err(format!(
+                    "{}: found {}, expected * or /",
+                    quoted(expression),
+                    quoted(operator)
+                ));
+            }
+        }
+    }
+    if !value.is_finite() {
+        return Err(format!("{}: the result is not finite", quoted(expression)));
+    }
+    Ok(match is_whole {
+        true => format!("{:.0}", value.round()),
+        false => format!("{value}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_braces_stand_for_values() {
+        let values = BTreeMap::from([("isl", "1024"), ("model", "llama3-8b"), ("none", "")]);
+        let text = "a = \"{model}\"\nb = \"{isl * 0.8 | whole}..{isl}\"\nc = { x = \"{model}\" }\nd = {isl / 4}\n";
+        assert_eq!(
+            fill(text, &values).unwrap(),
+            "a = \"llama3-8b\"\nb = \"819..1024\"\nc = { x = \"llama3-8b\" }\nd = 256\n"
+        );
+        for (text, why) in [
+            ("{none}", "has no value"),
+            ("{mdel}", "has no value"),
+            ("{model * 2}", "expected a number"),
+            ("{isl + 2}", "expected * or /"),
+            ("{isl / 0}", "not finite"),
+            ("{isl | up}", "expected `| whole`"),
+        ] {
+            let error = fill(text, &values).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Ranks of attention that run in lockstep.
+
+use super::llm_served;
+
+const ENGINE: &str = "name = \"wave\"\n[engine]\nblocks = 1000\ndata_parallel = 2\nprefix_caching = false\n\
+     [step]\nbase = \"10 ns\"\ntoken = \"1 ns\"\n[requests]\n";
+
+/// Two requests arrive at once, of 30 and 10 tokens of prompt and 3 and 2 of answer, on two ranks. Steps: 10 + 30 ns for both,
+/// then 10 + 1 ns twice; the second rank has nothing to do in the last. The first request's tokens are at 40, 51 and 62 ns, the
+/// second's at 40 and 51 ns, although its own first step would take 20 ns.
+#[test]
+fn steps_last_as_long_as_those_of_the_slowest_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.csv");
+    std::fs::write(&file, "arrival_ps,input_toks,output_toks\n0,30,3\n0,10,2\n").unwrap();
+    let (report, log) = llm_served(&format!(
+        "{ENGINE}arrivals = \"file\"\nfile = {:?}\n",
+        file.display()
+    ));
+    let times: Vec<_> = log
+        .requests
+        .iter()
+        .map(|request| (request.engine, request.first.0, request.last.0))
+        .collect();
+    assert_eq!(times, [(0, 40_000, 62_000), (1, 40_000, 51_000)]);
+    let steps: Vec<_> = log
+        .steps
+        .iter()
+        .map(|step| (step.begin, step.end))
+        .collect();
+    assert_eq!(
+        steps,
+        [
+            (0, 40_000),
+            (0, 40_000),
+            (40_000, 51_000),
+            (40_000, 51_000),
+            (51_000, 62_000)
+        ]
+    );
+    // Each rank takes part in all three steps, the last one with a dummy.
+    assert_eq!(report.utilisation, [1.0, 1.0]);
+}
+
+/// Random loads: every request is served, and at each instant at most one step of each rank runs, all with the same ends.
+#[test]
+fn ranks_step_together() {
+    for seed in 1..20 {
+        let text = format!(
+            "{ENGINE}arrivals = \"poisson\"\nrate = 2e6\ncount = 60\n[[class]]\nname = \"all\"\ninput = \"1..80\"\n\
+             output = \"1..30\"\n"
+        )
+        .replace("[engine]", &format!("seed = {seed}\n[engine]"));
+        let (_, log) = llm_served(&text);
+        assert_eq!(log.requests.len(), 60);
+        let mut until = (0, 0);
+        for step in &log.steps {
+            assert!(
+                (step.begin, step.end) == until || step.begin >= until.1,
+                "{step:?} after {until:?}"
+            );
+            until = (step.begin, step.end);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! `chakram score --scenarios`: predictions of served language models against measured ones.
+
+use crate::commands::chakram;
+use serde_json::Value;
+use std::path::Path;
+
+const SCENARIOS: &str = "machine = \"{machine}\"\ngroups = [\"gpu\"]\nfolds = [\"gpu\"]\nscenario = '''\nname = \"{gpu}\"\n\
+     [engine]\nmodel = \"llama3-8b\"\n[requests]\narrivals = \"users\"\nusers = {users}\ncount = {users * 3}\n\
+     [[class]]\nname = \"all\"\ninput = \"{isl * 0.5 | whole}..{isl}\"\noutput = 32\n'''\n\
+     [measured]\ntpot_mean = \"tpot_ms\"\nttft_p50 = \"ttft_ms\"\n[only]\nmode = [\"agg\"]\n\
+     [when.gpu]\nh = { machine = \"dgx-h100\" }\nx = { machine = \"no-such-machine\" }\n";
+
+fn done(args: &[&str]) -> String {
+    let output = chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn written(folder: &Path, rows: &str) -> [String; 2] {
+    let path = |name: &str| folder.join(name).display().to_string();
+    std::fs::write(path("runs.csv"), rows).unwrap();
+    std::fs::write(path("runs.toml"), SCENARIOS).unwrap();
+    [path("runs.csv"), path("runs.toml")]
+}
+
+/// Twice the measured value is an error of 100 %, and rows that cannot be served are listed with the reason.
+#[test]
+fn rows_are_served_and_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = |tpot: f64| {
+        format!(
+            "mode,gpu,users,isl,tpot_ms,ttft_ms\nagg,h,1,64,{tpot},30\nagg,h,4,64,8,\ndisagg,h,1,64,1,1\nagg,x,1,64,1,1\n\
+             agg,h,,64,1,1\n"
+        )
+    };
+    let scores = |tpot: f64| -> Value {
+        let [runs, scenarios] = written(folder.path(), &table(tpot));
+        let args = [
+            "score",
+            &runs,
+            "--scenarios",
+            &scenarios,
+            "--format",
+            "json",
+        ];
+        serde_json::from_str(&done(&args)).unwrap()
+    };
+    let first = scores(7.0);
+    let rows = first["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{first}");
+    let predicted = rows[0]["times"][0]["predicted_s"].as_f64().unwrap();
+    assert!(rows[0]["times"][0]["null_s"].as_f64().unwrap() > 0.0);
+    assert!(rows[1]["times"][1]["measured_s"].is_null());
+    let refused = first["refused"].as_array().unwrap();
+    let whys: Vec<&str> = refused
+        .iter()
+        .map(|row| row["why"].as_str().unwrap())
+        .collect();
+    assert!(
+        whys.len() == 2
+            && whys.iter().any(|why| why.contains("no-such-machine"))
+            && whys.iter().any(|why| why.contains("users")),
+        "{whys:?}"
+    );
+    // The same row, measured as half of the prediction.
+    let half = predicted * 1e3 / 2.0;
+    let [runs, scenarios] = written(folder.path(), &table(half));
+    let args = ["score", &runs, "--scenarios", &scenarios, "--format", "csv"];
+    let rows = done(&args);
+    let row = rows.lines().nth(1).unwrap();
+    let error: f64 = row.split(',').nth(5).unwrap().parse().unwrap();
+    assert!((error - 100.0).abs() < 1e-6, "{row}");
+    let text = done(&["score", &runs, "--scenarios", &scenarios, "--by", "users"]);
+    assert!(
+        text.contains("2 rows served, 2 refused") && text.contains("null model"),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrong_files_of_scenarios_are_rejected() {
+    let folder = tempfile::tempdir().unwrap();
+    let [runs, scenarios] = written(
+        folder.path(),
+        "mode,gpu,users,isl,tpot_ms,ttft_ms\nagg,h,1,64,8,9\n",
+    );
+    for (found, instead, why) in [
+        ("tpot_mean", "tpot_men", "tpot_mean"),
+        ("\"tpot_ms\"", "\"tpot\"", "_us, _ms or _s"),
+        ("\"ttft_ms\"", "\"tft_ms\"", "ttft_ms"),
+        ("[only]", "[omly]", "only"),
+        ("{users * 3}", "{users + 3}", "expected * or /"),
+    ] {
+        std::fs::write(&scenarios, SCENARIOS.replace(found, instead)).unwrap();
+        let output = chakram(&["score", &runs, "--scenarios", &scenarios]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && error.contains(why),
+            "{instead}: {error}"
+        );
+    }
+    std::fs::write(&scenarios, SCENARIOS).unwrap();
+    let output = chakram(&[
+        "score",
+        &runs,
+        "--scenarios",
+        &scenarios,
+        "--compute",
+        "roofline",
+    ]);
+    assert!(!output.status.success());
+}
