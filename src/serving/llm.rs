@@ -12,6 +12,7 @@ mod decode_run;
 mod deployment;
 mod feed;
 mod incoming;
+mod limits;
 mod metrics;
 mod model_sizes;
 mod observe;
@@ -33,6 +34,7 @@ mod token_work;
 mod workload;
 
 pub use deployment::{EnginePlace, LlmDeployment, MemoryPlan, TensorChoice};
+pub use limits::LlmLimits;
 pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
 pub use planner::{LimitVerdict, LlmPlan, PlanRow, find_rate, plan};
 pub use report::{
@@ -43,7 +45,7 @@ pub use rules::{
     BatchingRule, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy,
 };
 pub use scenario::{
-    ClientTimes, FORMATS, LlmLimits, LlmScenario, OwnRules, RouterKind, ServedLlm, is_llm_scenario,
+    ClientTimes, FORMATS, LlmScenario, OwnRules, RouterKind, ServedLlm, is_llm_scenario,
 };
 pub use scheduler::{EngineStep, PutBack, StepShare};
 pub use step_cost::{CostPart, StepCost};

@@ -178,6 +178,8 @@ const FILES: &[(&str, &[&str])] = &[
             "src/report/draw/network.rs",
             "src/report/interval.rs",
             "src/serving/random.rs",
+            "src/studies/score/residuals.rs",
+            "src/studies/score/signs.rs",
             "src/workloads/generate/plan/routing.rs",
         ],
     ),

@@ -1,8 +1,9 @@
 //! Records of a run: statistics of requests and engines, in memory that does not grow with completed requests.
 
 use super::super::statistics::{DurationSamples, DurationSketch, LevelCurve};
+use super::limits::LlmLimits;
 use super::observe::CompletedLlmRequest;
-use super::scenario::{LlmLimits, LlmScenario};
+use super::scenario::LlmScenario;
 use super::scheduler::RequestRefusal;
 use super::step_cost::{CostPart, PartTimes};
 use super::step_load::StepLoad;

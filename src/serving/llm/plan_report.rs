@@ -1,8 +1,8 @@
 //! A plan as text and as CSV.
 
+use super::limits::LlmLimits;
 use super::planner::{LlmPlan, PlanRow};
 use super::report::text::format_rate;
-use super::scenario::LlmLimits;
 use chakram_base::units::{Span, counted, percent, thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::table::{TextTable, left, right};

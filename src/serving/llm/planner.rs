@@ -3,8 +3,9 @@
 
 use super::super::error::ServeError;
 use super::deployment::LlmDeployment;
+use super::limits::LlmLimits;
 use super::report::LlmReport;
-use super::scenario::{LlmLimits, LlmScenario, MOST_REPLICAS};
+use super::scenario::{LlmScenario, MOST_REPLICAS};
 use super::{saturated_rate, serve_llm_on};
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;

@@ -2,10 +2,11 @@
 
 use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
 use super::deployment::{EnginePlace, LlmDeployment};
+use super::limits::LlmLimits;
 use super::metrics::{ClassRecorder, LlmRecorder};
 use super::observe::CompletedLlmRequest;
 use super::rules::EngineRules;
-use super::scenario::{LlmLimits, LlmScenario};
+use super::scenario::LlmScenario;
 use super::step_cost::CostPart;
 use super::step_price::StepPrice;
 use super::workload::LlmWorkload;

@@ -23,6 +23,7 @@
 //! - `[measure]`, optionally: `warmup`, the number of initial requests that are not counted (0).
 
 use super::super::error::ServeError;
+use super::limits::LlmLimits;
 use super::rules::{
     DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS, expected_rules,
 };
@@ -142,42 +143,6 @@ impl RouterKind {
             .iter()
             .find(|(_, known)| *known == name)
             .map(|(kind, _)| *kind)
-    }
-}
-
-/// Limits on times of requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LlmLimits {
-    /// Limit on the time to the first token.
-    pub ttft: Option<Span>,
-    /// Limit on the time per token after the first.
-    pub tpot: Option<Span>,
-    /// Limit on the time to the last token.
-    pub e2e: Option<Span>,
-}
-
-impl LlmLimits {
-    /// Returns these limits, with those of `other` where there is none.
-    pub fn or(&self, other: &Self) -> Self {
-        Self {
-            ttft: self.ttft.or(other.ttft),
-            tpot: self.tpot.or(other.tpot),
-            e2e: self.e2e.or(other.e2e),
-        }
-    }
-
-    /// Returns true if there is a limit.
-    pub fn any(&self) -> bool {
-        self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
-    }
-
-    /// Describes the limits.
-    pub fn describe(&self) -> String {
-        let all = [("TTFT", self.ttft), ("TPOT", self.tpot), ("E2E", self.e2e)];
-        let stated = all
-            .iter()
-            .filter_map(|(name, limit)| limit.map(|limit| format!("{name} {limit}")));
-        stated.collect::<Vec<_>>().join(", ")
     }
 }
 

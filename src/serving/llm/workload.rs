@@ -1,7 +1,7 @@
 //! Requests for language models: their arrivals, and the lengths of prompts and answers.
 
 use super::super::random::{RandomStream, log_normal_at};
-use super::scenario::LlmLimits;
+use super::limits::LlmLimits;
 use chakram_base::units::Span;
 use std::fmt;
 use std::path::PathBuf;
