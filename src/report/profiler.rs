@@ -152,7 +152,7 @@ impl Report {
         let without = SettingKey::Without;
         let here = match profiler.removed {
             true => format!("the replay leaves the overhead out; {without} nothing keeps it"),
-            false => format!("the replay includes the overhead; {without} profiler leaves it out"),
+            false => format!("{without} profiler leaves this overhead out"),
         };
         let mut lines = match (profiler.with, profiler.without) {
             (Some(with), Some(without)) => {

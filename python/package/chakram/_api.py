@@ -492,6 +492,7 @@ def generate(
     place: Optional[Union[str, Sequence[str]]] = None,
     tensor_neighbours: Optional[Literal['near', 'opposite']] = None,
     recompute: Optional[Literal['none', 'selective', 'full', 'as-needed', 'operators']] = None,
+    recompute_blocks: Optional[int] = None,
     capacity: Optional[Union[str, int]] = None,
     residency: Optional[Literal['none', 'corrected', 'as-printed']] = None,
     sram: Optional[Union[str, int]] = None,
@@ -631,6 +632,7 @@ def generate(
             spiral, or x:y for each
         tensor_neighbours: Places of a tensor group's members on tiles (opposite: replicas between) [default: near]
         recompute: Activation recomputation (checkpointing) [default: none]
+        recompute_blocks: Recompute only the first N blocks of each stage and chunk, with ``recompute`` full
         capacity: Memory capacity of an NPU; by default the machine's
         residency: Rule for data that SRAM does not keep (as-printed: as in PALM) [default: none]
         sram: SRAM of a core, for ``residency``; by default the machine's
@@ -747,6 +749,7 @@ def generate(
             ("--place", place, "list"),
             ("--tensor-neighbours", tensor_neighbours, "value"),
             ("--recompute", recompute, "value"),
+            ("--recompute-blocks", recompute_blocks, "value"),
             ("--capacity", capacity, "size"),
             ("--residency", residency, "value"),
             ("--sram", sram, "size"),
@@ -985,7 +988,7 @@ def serve(
             of Mooncake
         tensor: NPUs that share the layers of an engine; by default the fewest whose memory the model fits
         replicas: Number of engines
-        weights: Number format of weights: bf16, fp16 or fp8
+        weights: Number format of weights: bf16, fp16, fp8 or fp4
         engine: Set a key of [engine]: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
         plan: Find the fewest NPUs on which enough requests meet the limits of ``slo``, and their highest rate
         max_memory: Fail instead of using more memory; by default three quarters of the memory of the machine or
@@ -1028,6 +1031,7 @@ def score(
     runs: Optional[Union[PathLike, Sequence[PathLike]]] = None,
     *,
     columns: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+    scenarios: Optional[PathLike] = None,
     pairs: Optional[PathLike] = None,
     machine: Optional[MachineLike] = None,
     stack: Optional[str] = None,
@@ -1035,6 +1039,9 @@ def score(
     by: Optional[str] = None,
     fit: Optional[Union[str, Sequence[str]]] = None,
     folds: Optional[int] = None,
+    signs: Optional[bool] = None,
+    leave_out: Optional[str] = None,
+    steps: Optional[str] = None,
     compute: Optional[str] = None,
     recorded_on: Optional[MachineLike] = None,
     efficiency: Optional[Union[str, int, float]] = None,
@@ -1052,15 +1059,20 @@ def score(
     Arguments:
         runs: Measured runs: CSV with a line of headings and a run in each row; several tables are scored together
         columns: File that maps columns to options of `chakram generate` and to measured values; one per table
+        scenarios: Serve language models instead: this file makes a scenario of each row of RUNS.csv, and names the
+            columns of measured times
         pairs: Score changes of captured jobs instead; each pair has traces, edits, and the measured step
         machine: Replay the runs on this machine instead of the machine in the file of columns
         stack: Software stack of all runs instead of the stack in the file of columns: preset or file
         set: Set an option of all runs instead of its value in the file of columns; repeatable
-        by: Also score the runs separately for each value of this option
+        by: Also score the runs separately for each value of this option, or, with ``scenarios``, of this column
         fit: Fit these constants of the machine to the runs, in folds: a run is predicted with constants fitted to runs
             that differ from it in the options `folds`. The constants are launch, backward, collective, message, memory,
             softmax and cross-entropy
         folds: Number of folds (default: 5)
+        signs: Also count pairs of runs that differ in one option, and those that are predicted in order
+        leave_out: Also correct each run by the runs with other values of this option, such as model
+        steps: Also correct all runs by these measured steps, a table with the same columns
         compute: Compute model: recorded (without a recording: curves, else roofline), scaled:F (recorded times F),
             curves (measured, by class and shape), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default:
             recorded)
@@ -1088,6 +1100,7 @@ def score(
     line += _call.options(
         [
             ("--columns", columns, "list"),
+            ("--scenarios", scenarios, "value"),
             ("--pairs", pairs, "value"),
             ("--machine", machine, "value"),
             ("--stack", stack, "value"),
@@ -1095,6 +1108,9 @@ def score(
             ("--by", by, "value"),
             ("--fit", fit, "list"),
             ("--folds", folds, "value"),
+            ("--signs", signs, "switch"),
+            ("--leave-out", leave_out, "value"),
+            ("--steps", steps, "value"),
             ("--compute", compute, "value"),
             ("--recorded-on", recorded_on, "value"),
             ("--efficiency", efficiency, "value"),

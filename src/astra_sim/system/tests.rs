@@ -163,6 +163,6 @@ fn implementations_that_cannot_be_meant_are_noted() {
         \"all-gather-implementation\": [\"doubleBinaryTree\"]}",
     );
     assert_eq!(notes.len(), 2);
-    assert!(notes[0].starts_with("s:3: `all-reduce-implementation`: what follows `oneRing`"));
+    assert!(notes[0].starts_with("s:3: `all-reduce-implementation`: names after `oneRing`"));
     assert!(notes[1].starts_with("s:4: `all-gather-implementation`: doubleBinaryTree is for"));
 }

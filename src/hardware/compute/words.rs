@@ -226,7 +226,7 @@ mod tests {
             ("gemmini-0", "expected gemmini-N"),
             (
                 "gemmini-16,cache=1",
-                "an accelerator has no key `cache`; it has array, scratchpad",
+                "an accelerator has no key `cache`; expected one of array, scratchpad",
             ),
             (
                 "gemmini-16,clock=fast",

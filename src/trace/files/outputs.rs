@@ -248,7 +248,7 @@ mod tests {
             "b: the finished file cannot be renamed to its final name".to_owned(),
             format!("new: {}", at("a").display()),
             format!(
-                "as before: {} to {} (2 files)",
+                "unchanged: {} to {} (2 files)",
                 at("b").display(),
                 at("c").display()
             ),

@@ -391,7 +391,7 @@ mod tests {
         assert_eq!((raw.nodes.len(), raw.faults.len()), (2, 1));
         let told = raw.faults[0].error.to_string();
         assert!(
-            told.contains("record 3") && told.contains("zeros"),
+            told.contains("record 3") && told.contains("zero bytes"),
             "{told}"
         );
     }

@@ -204,7 +204,7 @@ fn a_page_shows_what_moved_beside_its_baselines() {
     assert_eq!(reasons, ["first", "a <second> one"]);
     for part in [
         "w on m.toml: +",
-        "workload: the files differ from the baseline's",
+        "workload: the files differ from the baseline",
         "/attention +",
         "2 baselines",
         "a &lt;second&gt; one",

@@ -91,7 +91,8 @@ fn parts_that_are_not_there_are_refused() {
     };
     let error = extract("@a.etz::x", &["--nodes", "1000"]);
     assert!(
-        error.contains("job.0.et: it has ") && error.contains(" nodes, but none in this range"),
+        error.contains("job.0.et: the trace has ")
+            && error.contains(" nodes, but none in this range"),
         "{error}"
     );
     let error = extract("@a.etz::x", &["--ranks", "5-9"]);

@@ -32,7 +32,10 @@ fn extraction_replaces_no_other_file() {
     let refused = chakram(&extract);
     let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(2), "{error}");
-    assert!(error.contains("job.1.et: another file is there"), "{error}");
+    assert!(
+        error.contains("job.1.et: a different file exists"),
+        "{error}"
+    );
     // No file is written, and no file is lost.
     assert_eq!(std::fs::read_dir(&to).unwrap().count(), 1);
     assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");

@@ -148,7 +148,7 @@ fn a_trace_that_is_cut_while_it_is_read_is_an_error() {
     let error = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{:?} {error}", output.status);
     assert!(
-        error.starts_with("error: huge.0.et: it became shorter"),
+        error.starts_with("error: huge.0.et: the file became shorter"),
         "{error}"
     );
     assert_eq!(folder.names(), ["huge.0.et"]);

@@ -123,7 +123,7 @@ fn mistakes_are_refused_by_key_and_line() {
         (
             "[tiles]",
             "[[dimension]]\n[tiles]",
-            "dimensions beside [tiles]",
+            "both dimensions and [tiles]",
         ),
         (
             "[tiles.dram]",

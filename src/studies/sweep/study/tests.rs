@@ -118,7 +118,7 @@ fn wrong_studies_are_refused_with_key_and_line() {
     assert!(mapped.contains("expected only power.idle"), "{mapped}");
     let rounds = root(&format!("rounds = 3\n{HEAD}{axis}"));
     assert!(
-        rounds.contains("s.toml:1: key `rounds`: found rounds of one layer"),
+        rounds.contains("s.toml:1: key `rounds`: found several rounds of one layer"),
         "{rounds}"
     );
     let limits = study("[limits]\nnpus = 4\n[[axis]]\nplans = 8\n").unwrap_err();

@@ -312,7 +312,7 @@ fn what_does_not_divide_is_refused() {
                 p.stages = vec![[0, 11]];
                 p.bucket = 0;
             },
-            "`stages` is 12 layers; expected all layers of gpt2-small, 14, with 0",
+            "`stages` is 12 layers; expected all layers of gpt2-small, 14, of which 0",
         ),
         (
             |p| p.stages = vec![[0, 3], [5, 14]],

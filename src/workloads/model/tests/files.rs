@@ -57,7 +57,7 @@ fn keys_are_refused_with_their_lines() {
     );
     let found = error(&changed("tied = false", ""));
     assert!(
-        found.contains("key `tied`: found nothing, expected whether logits"),
+        found.contains("key `tied`: found nothing, expected true if logits"),
         "{found}"
     );
     let found = error(&changed("head = \"logits\"", "head = \"pooler\""));

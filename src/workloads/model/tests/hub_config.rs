@@ -105,7 +105,7 @@ fn what_is_not_known_is_refused_by_name() {
     for (text, expected) in [
         (
             with("mamba_d_state", "16"),
-            "config.json:2: key `mamba_d_state`: found an unknown key, expected the keys of qwen2; try: leave",
+            "config.json:2: key `mamba_d_state`: found an unknown key, expected the keys of qwen2; try: remove",
         ),
         (
             QWEN2.replace("qwen2", "rwkv"),

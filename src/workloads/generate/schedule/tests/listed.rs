@@ -72,7 +72,7 @@ fn wrong_orders_are_refused_where_they_are() {
         ),
         (
             "0F0,0W0,0I0",
-            "line 1, step 2: found 0W0, expected it behind",
+            "line 1, step 2: found 0W0, expected each pass after",
         ),
         (
             "(0F0;0B0)OVERLAP_F_B",

@@ -192,6 +192,6 @@ operators = [
 ]
 "#;
     let refused = refusal_of(pattern(&chain(text), &alone));
-    let expected = "`pad_heads` is true; expected false: attention of a has no linear";
+    let expected = "`pad_heads` is true; expected false, because attention of a has no linear";
     assert!(refused.starts_with(expected), "{refused}");
 }
