@@ -70,19 +70,19 @@ pub fn machine_file(
         parts += &npu_table(&file, &mut unsaid);
         collectives = collectives_table(&file, &mut unsaid);
         about_system(&file, &dimensions, &mut unsaid);
-        notes.extend(unsaid.into_notes(system, &system::KEYS, false)?);
+        notes.extend(unsaid.notes_about(system, &system::KEYS, false)?);
         notes.push(quirk_note(&file, &dimensions, &algorithms));
     }
     for (index, dimension) in dimensions.iter().enumerate() {
         parts += &dimension_table(index, dimension, algorithms[index], &mut unsaid);
     }
-    notes.extend(unsaid.into_notes(network, &network_file::KEYS, true)?);
+    notes.extend(unsaid.notes_about(network, &network_file::KEYS, true)?);
     parts += &collectives;
     if let Some(memory) = memory {
         let (file, found) = RemoteMemoryFile::parse(memory.text, memory.file, false)?;
         notes.extend(found);
         parts += &memory_table(file, &mut unsaid);
-        notes.extend(unsaid.into_notes(memory, &memory_file::KEYS, false)?);
+        notes.extend(unsaid.notes_about(memory, &memory_file::KEYS, false)?);
     }
     let files: Vec<_> = [Some(network), system, memory]
         .into_iter()
@@ -136,7 +136,7 @@ impl UnsaidKeys {
     }
 
     /// Converts the notes about `input`, with the lines of the notes.
-    fn into_notes(
+    fn notes_about(
         &mut self,
         input: InputText<'_>,
         keys: &KnownKeys,

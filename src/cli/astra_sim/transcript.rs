@@ -59,7 +59,7 @@ impl<'a> TranscriptRecorder<'a> {
     }
 
     /// Returns the events. Ranks without nodes finish at the start, in the order of ranks, as in ASTRA-sim.
-    fn into_events(&self) -> Vec<TranscriptEvent> {
+    fn list_events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
             let instance = &self.workload.instances()[i];
@@ -203,7 +203,7 @@ pub fn lines(
         );
     }
     let workload = transcript.workload;
-    for event in transcript.into_events() {
+    for event in transcript.list_events() {
         let (what, instance, node, at) = match event {
             TranscriptEvent::Finished(instance) => {
                 let row = rows.iter().find(|(of, _)| *of == instance.index());

@@ -210,7 +210,7 @@ fn convert_records<W: Write>(
         while let Some(record) = frames.next_record()? {
             sink.write_record(record)?;
         }
-        let converted = sink.into_result(form);
+        let converted = sink.describe_result(form);
         let converted = ConvertedTrace {
             salvaged: Some((report, wrong)),
             ..converted
@@ -256,7 +256,7 @@ fn convert_records<W: Write>(
     if sink.records == sink.blank {
         return Err(TraceError::blank(sink.blank));
     }
-    let converted = sink.into_result(source.form());
+    let converted = sink.describe_result(source.form());
     Ok((sink.into_inner(), converted))
 }
 
@@ -334,7 +334,7 @@ impl<W: Write> ConvertSink<W> {
     }
 
     /// Returns the result of the conversion; the caller fills in the file names.
-    fn into_result(&self, form: TraceFormat) -> ConvertedTrace {
+    fn describe_result(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),
             output: None,

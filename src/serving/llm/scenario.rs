@@ -596,7 +596,7 @@ fn parse_limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
     else {
         return Ok(LlmLimits::default());
     };
-    Ok(limits_of(&table)?)
+    limits_of(&table)
 }
 
 /// Returns the limits that a table states.

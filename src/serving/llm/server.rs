@@ -304,6 +304,18 @@ impl<'s> LlmServer<'s> {
         }
     }
 
+    /// Composes the next step of an engine that has work. If the first request of a step preempts itself, the step is empty and
+    /// takes no time.
+    fn compose_next(&mut self, engine: usize) {
+        loop {
+            self.compose(engine);
+            let step = self.engines[engine].scheduler.step();
+            if !step.shares.is_empty() || step.put_back.is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Begins the next step of an engine; returns false if there is nothing to do.
     fn begin_step(&mut self, engine: usize) -> bool {
         let now = self.now;
@@ -312,13 +324,8 @@ impl<'s> LlmServer<'s> {
             return false;
         }
         let is_composed = of.scheduler.composes_ahead() && !of.scheduler.step().shares.is_empty();
-        // If the first request of a step preempts itself, the step is empty and takes no time.
-        while !is_composed {
-            self.compose(engine);
-            let step = self.engines[engine].scheduler.step();
-            if !step.shares.is_empty() || step.put_back.is_empty() {
-                break;
-            }
+        if !is_composed {
+            self.compose_next(engine);
         }
         let of = &mut self.engines[engine];
         if of.scheduler.composes_ahead() {
@@ -377,13 +384,7 @@ impl<'s> LlmServer<'s> {
         }
         let mut loads = Vec::new();
         for rank in wave.clone() {
-            loop {
-                self.compose(rank);
-                let step = self.engines[rank].scheduler.step();
-                if !step.shares.is_empty() || step.put_back.is_empty() {
-                    break;
-                }
-            }
+            self.compose_next(rank);
             let mut load = StepLoad::default();
             load.set(&self.engines[rank].scheduler.step().shares);
             loads.push(load);

@@ -178,7 +178,7 @@ fn lives(report: &LlmReport) -> String {
                     .enumerate()
                     .map(|(series, (phase, span))| BarPart {
                         series,
-                        key: *phase,
+                        key: phase,
                         value: span.0,
                         title: format!("{phase}: {span}"),
                     })

@@ -94,8 +94,8 @@ impl CostParameters {
             let backward = 3 * product(w) + 2 * product(u);
             let backward = build_kernel("", backward, back, &inputs, &outputs)?;
             OperatorKernels {
-                forward: vec![forward.from_shape(shape(false))],
-                backward: vec![backward.from_shape(shape(true))],
+                forward: vec![forward.with_shape(shape(false))],
+                backward: vec![backward.with_shape(shape(true))],
                 ..OperatorKernels::default()
             }
         } else {

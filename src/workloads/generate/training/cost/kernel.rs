@@ -77,13 +77,13 @@ pub(super) fn build_kernel(
 
 impl LoweredKernel {
     /// Returns the kernel with its class and shape.
-    pub(super) fn from_shape(self, shape: KernelShape) -> Self {
+    pub(super) fn with_shape(self, shape: KernelShape) -> Self {
         let shape = Some(shape);
         Self { shape, ..self }
     }
 
     pub(super) fn moving_kernel(self, class: MovingKernel) -> Self {
-        self.from_shape(KernelShape::Moving(class))
+        self.with_shape(KernelShape::Moving(class))
     }
 }
 

@@ -72,7 +72,7 @@ impl CostParameters {
         let (one, all) = ([k, m], [experts, k, m]);
         let w = if experts == 1 { &one[..] } else { &all[..] };
         let product = |suffix, moved, [a, b]: [&[u128]; 2], c: &[u128], shape| {
-            let kernel = build_kernel(suffix, flops, moved, &[a, b], &[c])?.from_shape(shape);
+            let kernel = build_kernel(suffix, flops, moved, &[a, b], &[c])?.with_shape(shape);
             let dtype = self.linear;
             Ok::<_, GenerateError>(LoweredKernel { dtype, ..kernel })
         };

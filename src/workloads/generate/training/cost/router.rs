@@ -46,7 +46,7 @@ impl CostParameters {
         let element = MovingKernel::ElementWise;
         let mut forward = vec![
             build_kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?
-                .from_shape(gemm_shape(1, t, x, h)),
+                .with_shape(gemm_shape(1, t, x, h)),
         ];
         if sigmoid {
             forward.push(over_scores(".sigmoid", d + 4, element)?);
@@ -86,7 +86,7 @@ impl CostParameters {
             )?
             .moving_kernel(softmax),
             build_kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?
-                .from_shape(gemm_shape(1, t, h, x)),
+                .with_shape(gemm_shape(1, t, h, x)),
             build_kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
                 .moving_kernel(MovingKernel::ElementWise),
         ];
@@ -102,7 +102,7 @@ impl CostParameters {
         Ok(OperatorKernels {
             forward,
             backward,
-            weights: Some(of_weights.from_shape(gemm_shape(1, h, x, t))),
+            weights: Some(of_weights.with_shape(gemm_shape(1, h, x, t))),
             ..OperatorKernels::default()
         })
     }

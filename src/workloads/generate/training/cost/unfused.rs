@@ -43,7 +43,7 @@ impl CostParameters {
                 .collect::<Result<Vec<_>, _>>()
         };
         let mut forward =
-            vec![build_kernel(".scores", product, moved, &[&q, &kv], &[&p])?.from_shape(scores)];
+            vec![build_kernel(".scores", product, moved, &[&q, &kv], &[&p])?.with_shape(scores)];
         if in_one {
             forward.push(
                 build_kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving_kernel(softmax),
@@ -53,8 +53,8 @@ impl CostParameters {
             forward.extend(parts([d + 4, 4 + d], names)?);
         }
         let mut backward = vec![
-            build_kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.from_shape(scores),
-            build_kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.from_shape(key_sums),
+            build_kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.with_shape(scores),
+            build_kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.with_shape(key_sums),
         ];
         if dropout {
             let moved = (2 * d + 1) * all;
@@ -64,7 +64,7 @@ impl CostParameters {
             forward.push(dropout.clone());
             backward.push(dropout);
         }
-        forward.push(build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.from_shape(sums));
+        forward.push(build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.with_shape(sums));
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
             // Heads are merged for the product after attention, and split in the backward pass.
@@ -82,10 +82,10 @@ impl CostParameters {
             backward.extend(parts([d + 4, 4 + d], names)?);
         }
         backward.push(
-            build_kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.from_shape(sums),
+            build_kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.with_shape(sums),
         );
         backward.push(
-            build_kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.from_shape(key_sums),
+            build_kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.with_shape(key_sums),
         );
         if megatron {
             let moved = 2 * d * n * (a + 2 * v) * w;
