@@ -164,5 +164,7 @@ fn implementations_that_cannot_be_meant_are_noted() {
     );
     assert_eq!(notes.len(), 2);
     assert!(notes[0].starts_with("s:3: `all-reduce-implementation`: names after `oneRing`"));
-    assert!(notes[1].starts_with("s:4: `all-gather-implementation`: doubleBinaryTree is for"));
+    assert!(
+        notes[1].starts_with("s:4: `all-gather-implementation`: doubleBinaryTree supports only")
+    );
 }

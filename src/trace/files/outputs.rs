@@ -206,7 +206,7 @@ fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile])
         ),
     };
     let found = format!(
-        "the finished file cannot be renamed to its final name{because}\n  replaced: {}\n  unchanged: {}",
+        "the finished file cannot be renamed to its final name{because}\n  written: {}\n  unchanged: {}",
         names(new),
         names(old)
     );
@@ -246,7 +246,7 @@ mod tests {
         let error = outputs.commit().unwrap_err().to_string();
         for part in [
             "b: the finished file cannot be renamed to its final name".to_owned(),
-            format!("new: {}", at("a").display()),
+            format!("written: {}", at("a").display()),
             format!(
                 "unchanged: {} to {} (2 files)",
                 at("b").display(),

@@ -128,7 +128,7 @@ fn mistakes_are_refused_by_key_and_line() {
         (
             "[tiles.dram]",
             "[remote_memory]\nattachment = \"per_npu\"\nbandwidth = \"1 GB/s\"\nlatency = \"0 ns\"\ncapacity = \"1 GB\"\n[tiles.dram]",
-            "a pool beside [tiles]",
+            "both a pool and [tiles]",
         ),
     ] {
         let text = GOOD.replace(good, bad);

@@ -62,7 +62,7 @@ fn keys_are_refused_with_their_lines() {
     );
     let found = error(&changed("head = \"logits\"", "head = \"pooler\""));
     assert!(
-        found.contains("key `tied`: found a key for logits, expected none"),
+        found.contains("key `tied`: found a key for logits, expected no such key"),
         "{found}"
     );
     let found = error(&changed(

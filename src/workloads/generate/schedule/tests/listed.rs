@@ -76,11 +76,11 @@ fn wrong_orders_are_refused_where_they_are() {
         ),
         (
             "(0F0;0B0)OVERLAP_F_B",
-            "line 1, step 1: found 0B0, expected it behind",
+            "line 1, step 1: found 0B0, expected each pass after",
         ),
         (
             "0F0,0F1,0B0",
-            "line 1: found no 0B1, expected every micro-batch",
+            "line 1: found no 0B1, expected the forward passes of every micro-batch",
         ),
         ("0F0,0I0", "line 1: found no 0W0"),
         (
@@ -121,5 +121,5 @@ fn wrong_orders_are_refused_where_they_are() {
         refusal(4, 1),
         "`pipeline` is 4; expected 2, the number of stages in the pass orders"
     );
-    assert!(refusal(2, 8).starts_with("`micro_batches` is 8; expected 1, those of its orders"));
+    assert!(refusal(2, 8).starts_with("`micro_batches` is 8; expected 1"));
 }
