@@ -15,7 +15,7 @@ pub struct LlmLimits {
 
 impl LlmLimits {
     /// Returns these limits, with those of `other` where there is none.
-    pub fn or(&self, other: &Self) -> Self {
+    pub fn filled_from(&self, other: &Self) -> Self {
         Self {
             ttft: self.ttft.or(other.ttft),
             tpot: self.tpot.or(other.tpot),
@@ -24,7 +24,7 @@ impl LlmLimits {
     }
 
     /// Returns true if there is a limit.
-    pub fn any(&self) -> bool {
+    pub fn has_limit(&self) -> bool {
         self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
     }
 

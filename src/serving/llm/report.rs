@@ -508,9 +508,10 @@ fn class_row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> Ll
         e2e: TimeSummary::from_samples(&of.e2e),
         queue: TimeSummary::from_samples(&of.queue),
         preemptions: of.put_back,
-        attained: limits.any().then(|| share(of.met)).flatten(),
+        attained: limits.has_limit().then(|| share(of.met)).flatten(),
         attained_each,
-        goodput_per_s: (limits.any() && busy > 0).then(|| of.met as f64 / Span(busy).seconds()),
+        goodput_per_s: (limits.has_limit() && busy > 0)
+            .then(|| of.met as f64 / Span(busy).seconds()),
     }
 }
 
@@ -548,7 +549,7 @@ pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
         if class.priority != 0 {
             text += &format!(", priority {}", class.priority);
         }
-        if class.limits.any() {
+        if class.limits.has_limit() {
             text += &format!(", within {}", class.limits.describe());
         }
         text

@@ -329,13 +329,13 @@ impl LlmScenario {
 
     /// Returns the limits of a class.
     pub fn limits_of(&self, class: &RequestClass) -> LlmLimits {
-        class.limits.or(&self.limits)
+        class.limits.filled_from(&self.limits)
     }
 
     /// Returns the limits of each class where it has some, as far as all requests together are counted.
     pub fn limits_of_all(&self) -> LlmLimits {
         let classes = self.workload.classes.iter();
-        classes.fold(self.limits, |all, class| all.or(&class.limits))
+        classes.fold(self.limits, |all, class| all.filled_from(&class.limits))
     }
 
     /// Returns the rules on NPUs of `hardware`.

@@ -350,12 +350,12 @@ impl StepScheduler {
 
     /// Begins the step that was composed last, so that another can be composed before it ends. Only with asynchronous
     /// scheduling.
-    pub fn launch(&mut self) {
+    pub fn begin_composed(&mut self) {
         std::mem::swap(&mut self.launched, &mut self.step);
     }
 
     /// Returns the step that runs.
-    pub fn launched(&self) -> &EngineStep {
+    pub fn running_step(&self) -> &EngineStep {
         match self.rules.async_scheduling {
             true => &self.launched,
             false => &self.step,

@@ -304,11 +304,30 @@ impl<'s> LlmServer<'s> {
         }
     }
 
+    /// Shows the step that an engine begins now to the observer, if the observer wants steps.
+    fn observe_step(&mut self, engine: usize, end: Time) {
+        if !self.observer.wants_steps() {
+            return;
+        }
+        let of = &self.engines[engine];
+        let step = of.scheduler.running_step();
+        self.observer.step(&StepRecord {
+            engine: engine as u32,
+            number: of.steps - 1,
+            begin: self.now,
+            end,
+            step,
+            running: of.scheduler.running() as u64,
+            waiting: of.scheduler.waiting() as u64,
+            free_blocks: step.free_blocks,
+        });
+    }
+
     /// Composes the next step of an engine that has work. If the first request of a step preempts itself, the step is empty and
     /// takes no time.
     fn compose_next(&mut self, engine: usize) {
         loop {
-            self.compose(engine);
+            self.compose_step(engine);
             let step = self.engines[engine].scheduler.step();
             if !step.shares.is_empty() || step.put_back.is_empty() {
                 return;
@@ -329,9 +348,9 @@ impl<'s> LlmServer<'s> {
         }
         let of = &mut self.engines[engine];
         if of.scheduler.composes_ahead() {
-            of.scheduler.launch();
+            of.scheduler.begin_composed();
         }
-        let step = of.scheduler.launched();
+        let step = of.scheduler.running_step();
         if step.shares.is_empty() {
             self.failure = Some(ServeError::Unfit(format!(
                 "internal error: engine {engine} has {} requests but can serve none of them",
@@ -345,22 +364,10 @@ impl<'s> LlmServer<'s> {
         of.steps += 1;
         self.recorder.step(&self.load, time, parts.as_ref());
         self.recorder.begun(now, self.load.tokens);
-        if self.observer.wants_steps() {
-            let step = of.scheduler.launched();
-            self.observer.step(&StepRecord {
-                engine: engine as u32,
-                number: of.steps - 1,
-                begin: now,
-                end,
-                step,
-                running: of.scheduler.running() as u64,
-                waiting: of.scheduler.waiting() as u64,
-                free_blocks: step.free_blocks,
-            });
-        }
-        let is_async = of.scheduler.composes_ahead();
+        self.observe_step(engine, end);
+        let is_async = self.engines[engine].scheduler.composes_ahead();
         if is_async {
-            self.compose(engine);
+            self.compose_step(engine);
         }
         self.note_blocks(engine, now);
         let end = match is_async || self.observer.wants_steps() {
@@ -418,19 +425,7 @@ impl<'s> LlmServer<'s> {
             if load.requests > 0 {
                 self.recorder.step(load, time, parts.as_ref());
                 self.recorder.begun(now, load.tokens);
-                if self.observer.wants_steps() {
-                    let step = of.scheduler.step();
-                    self.observer.step(&StepRecord {
-                        engine: rank as u32,
-                        number: of.steps - 1,
-                        begin: now,
-                        end,
-                        step,
-                        running: of.scheduler.running() as u64,
-                        waiting: of.scheduler.waiting() as u64,
-                        free_blocks: step.free_blocks,
-                    });
-                }
+                self.observe_step(rank, end);
             }
             self.note_blocks(rank, now);
         }
@@ -438,7 +433,7 @@ impl<'s> LlmServer<'s> {
     }
 
     /// Composes the next step of an engine, and records which requests it preempts and admits.
-    fn compose(&mut self, engine: usize) {
+    fn compose_step(&mut self, engine: usize) {
         let now = self.now;
         let of = &mut self.engines[engine];
         let step = of.scheduler.compose_step();
