@@ -15,7 +15,7 @@ use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_studies::score::serving::{self, ServingTable};
 use chakram_studies::score::{
-    Correction, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
+    CorrectedRuns, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
     RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, correct_by_others,
     correct_by_steps, fit_in_folds, folds, one_rate, option_signs, score, settings_without_effect,
 };
@@ -380,14 +380,14 @@ fn find_correction(
     table: &RunTable,
     predicted: &[PredictedRun],
     options: &ReplayOptions,
-) -> Result<Option<Correction>, Box<dyn Error>> {
+) -> Result<Option<CorrectedRuns>, Box<dyn Error>> {
     if let Some(key) = &args.leave_out {
         let key = key.replace('-', "_");
         let is_stated = |run: &MeasuredRun| run.options.contains_key(&key);
         if key != "model" && !table.runs.iter().any(is_stated) {
             return Err(format!("--leave-out {key}: no run states this option").into());
         }
-        return Ok(Some(Correction {
+        return Ok(Some(CorrectedRuns {
             steps: format!("runs of another {}", key.replace('_', "-")),
             runs: correct_by_others(&table.runs, predicted, &key),
         }));
@@ -402,7 +402,7 @@ fn find_correction(
     if let Some(refused) = steps.refused.first() {
         return Err(refused.to_string().into());
     }
-    Ok(Some(Correction {
+    Ok(Some(CorrectedRuns {
         steps: format!("{} steps of {}", seconds.len(), steps.file),
         runs: correct_by_steps(&table.runs, predicted, &steps.runs, &seconds),
     }))
@@ -474,7 +474,7 @@ fn score_serving(
         .into());
     };
     let file = ScoreFile::read_file(path)?;
-    let table = ServingTable::read(runs, (path, &file.text), args.by.as_deref())?;
+    let table = ServingTable::read_table(runs, (path, &file.text), args.by.as_deref())?;
     let mut outputs = OutputSet::default();
     outputs.reads(path);
     outputs.reads(runs);
@@ -483,10 +483,10 @@ fn score_serving(
         None => ReportDestination::standard_output(out, outputs),
     };
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let scores = table.score(threads)?;
+    let scores = table.score_rows(threads)?;
     let style = to.style();
     let rendered = match args.format {
-        ScoreFormat::Text => serving::text(&scores, style),
+        ScoreFormat::Text => serving::render_scores(&scores, style),
         ScoreFormat::Csv => serving::metric_rows(&scores),
         ScoreFormat::Json => VersionedDocument::new("chakram.score-serving.1", &scores).text(),
     };

@@ -46,7 +46,7 @@ pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
 pub use null_model::one_rate;
 pub use pairs::{MeasuredPair, PairErrors, PairScores, PairTable, PredictedPair};
-pub use report::{Correction, ScoreDocument, ScoreRows, ScoredTable};
+pub use report::{CorrectedRuns, ScoreDocument, ScoreRows, ScoredTable};
 pub use residuals::{CorrectedRun, correct_by_others, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionSigns, option_signs};

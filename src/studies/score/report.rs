@@ -36,7 +36,7 @@ pub struct ScoredTable<'t> {
     /// Predicted times of the null model with one rate, in seconds.
     pub null: Vec<f64>,
     /// Corrections by measured steps, if they were asked for.
-    pub correction: Option<Correction>,
+    pub correction: Option<CorrectedRuns>,
     /// Pairs of runs that differ in one option; empty unless they were asked for.
     pub signs: Vec<OptionSigns>,
     /// Settings given for all runs that change no prediction.
@@ -45,7 +45,7 @@ pub struct ScoredTable<'t> {
 
 /// Predictions corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
-pub struct Correction {
+pub struct CorrectedRuns {
     /// The measured steps, as a phrase: `runs of other models`.
     pub steps: String,
     /// Corrected predictions, one for each run.
@@ -67,9 +67,9 @@ pub struct CorrectionSummary {
     pub uncertainty: f64,
 }
 
-impl Correction {
+impl CorrectedRuns {
     /// Summarizes the runs for which the null model has a rate. Returns `None` without such a run.
-    fn summary(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
+    fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);
         let known =
             known.filter_map(|(run, corrected)| Some((run, corrected, corrected.one_rate?)));
@@ -188,7 +188,7 @@ impl ScoredTable<'_> {
         }
         let corrected = self.correction.as_ref();
         let corrected =
-            corrected.and_then(|own| Some((&own.steps, own.summary(&self.table.runs)?)));
+            corrected.and_then(|own| Some((&own.steps, own.summarize_runs(&self.table.runs)?)));
         if let Some((_, summary)) = &corrected {
             put("chakram, corrected", &summary.chakram);
             put("null: rate of these steps", &summary.one_rate);
@@ -341,7 +341,7 @@ impl ScoredTable<'_> {
             intervals: self.interval_coverage(|_| true),
             correction: self.correction.as_ref().map(|correction| CorrectionRow {
                 steps: &correction.steps,
-                scores: correction.summary(&self.table.runs),
+                scores: correction.summarize_runs(&self.table.runs),
             }),
             signs: &self.signs,
             runs: runs.collect(),
@@ -608,7 +608,8 @@ fn format_significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-fn format_signed(fraction: f64) -> String {
+/// Formats a fraction as a percentage with its sign.
+pub(super) fn format_signed(fraction: f64) -> String {
     format!("{:+.1} %", 100.0 * fraction)
 }
 

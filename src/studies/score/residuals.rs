@@ -45,7 +45,7 @@ const SIZES: usize = 7;
 /// degree, ranks, stages, context degree, sequence.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
-/// What makes steps similar.
+/// Properties by which steps are similar.
 #[derive(Clone, Debug, PartialEq)]
 struct StepKey {
     /// Name and memory bandwidth of the NPU class.
@@ -99,7 +99,7 @@ impl StepKey {
     }
 
     /// Covariance of the logarithms of two different steps.
-    fn covariance(&self, other: &Self) -> f64 {
+    fn covariance_with(&self, other: &Self) -> f64 {
         if self.npu != other.npu {
             return 0.0;
         }
@@ -162,12 +162,15 @@ impl StepResiduals {
     fn new(steps: Vec<StepKey>, ratios: &[f64]) -> Self {
         let mut factor: Vec<Vec<f64>> = Vec::with_capacity(steps.len());
         for (i, step) in steps.iter().enumerate() {
-            let mut row: Vec<f64> = steps[..=i].iter().map(|o| step.covariance(o)).collect();
+            let mut row: Vec<f64> = steps[..=i]
+                .iter()
+                .map(|o| step.covariance_with(o))
+                .collect();
             row[i] += ALONE * ALONE;
             for j in 0..=i {
                 let known: f64 = match j == i {
                     true => row[..j].iter().map(|a| a * a).sum(),
-                    false => dot(&row[..j], &factor[j][..j]),
+                    false => dot_product(&row[..j], &factor[j][..j]),
                 };
                 row[j] = match j == i {
                     true => (row[j] - known).max(ALONE * ALONE * 1e-3).sqrt(),
@@ -176,7 +179,7 @@ impl StepResiduals {
             }
             factor.push(row);
         }
-        let mut weights = forward(&factor, ratios);
+        let mut weights = solve_lower(&factor, ratios);
         for i in (0..weights.len()).rev() {
             weights[i] /= factor[i][i];
             let (rest, own) = weights.split_at_mut(i);
@@ -197,16 +200,7 @@ impl StepResiduals {
 
     /// Chooses the part of the correction for jobs with other products, for each NPU class.
     fn choose_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
-        // Rows of the inverse of the factor.
-        let n = self.steps.len();
-        let mut inverse = vec![vec![0.0; n]; n];
-        for column in 0..n {
-            let mut unit = vec![0.0; n];
-            unit[column] = 1.0;
-            for (row, value) in inverse.iter_mut().zip(forward(&self.factor, &unit)) {
-                row[column] = value;
-            }
-        }
+        let inverse = invert_lower(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for (i, step) in self.steps.iter().enumerate() {
             let same = |group: &&mut Vec<usize>| self.steps[group[0]].has_products_of(step);
@@ -264,27 +258,32 @@ impl StepResiduals {
         let rate = rate.or_else(|| self.mean_rate(|step| step.npu == job.npu));
         CorrectedRun {
             one_rate: rate.map(|rate| model_flops(run) / libm::exp(rate)),
-            ..self.correct(&job, seconds, interval)
+            ..self.correct_time(&job, seconds, interval)
         }
     }
 
     /// Returns the mean and the standard deviation of the logarithm for `job`, and the number of steps on its NPU class.
-    fn condition(&self, job: &StepKey) -> (f64, f64, usize) {
+    fn predict_logarithm(&self, job: &StepKey) -> (f64, f64, usize) {
         let steps = self.steps.iter();
-        let covariances: Vec<f64> = steps.map(|step| step.covariance(job)).collect();
-        let known = forward(&self.factor, &covariances);
-        let variance = job.covariance(job) + ALONE * ALONE - dot(&known, &known);
+        let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
+        let known = solve_lower(&self.factor, &covariances);
+        let variance = job.covariance_with(job) + ALONE * ALONE - dot_product(&known, &known);
         let steps = self.steps.iter().filter(|step| step.npu == job.npu);
         (
-            dot(&covariances, &self.weights),
+            dot_product(&covariances, &self.weights),
             variance.max(ALONE * ALONE).sqrt(),
             steps.count(),
         )
     }
 
     /// Corrects a predicted time of `job` and its interval.
-    fn correct(&self, job: &StepKey, seconds: f64, interval: Option<[f64; 2]>) -> CorrectedRun {
-        let (mean, deviation, steps) = self.condition(job);
+    fn correct_time(
+        &self,
+        job: &StepKey,
+        seconds: f64,
+        interval: Option<[f64; 2]>,
+    ) -> CorrectedRun {
+        let (mean, deviation, steps) = self.predict_logarithm(job);
         let part = match self.steps.iter().any(|step| step.has_products_of(job)) {
             true => 1.0,
             false => {
@@ -341,18 +340,32 @@ fn best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
     }
 }
 
-fn dot(a: &[f64], b: &[f64]) -> f64 {
+fn dot_product(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Solves the lower triangular equations.
-fn forward(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
+fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solution: Vec<f64> = Vec::with_capacity(right.len());
     for (row, value) in factor.iter().zip(right) {
-        let known = dot(&row[..solution.len()], &solution);
+        let known = dot_product(&row[..solution.len()], &solution);
         solution.push((value - known) / row[solution.len()]);
     }
     solution
+}
+
+/// Returns the rows of the inverse of a lower triangular matrix.
+fn invert_lower(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let n = factor.len();
+    let mut inverse = vec![vec![0.0; n]; n];
+    for column in 0..n {
+        let mut unit = vec![0.0; n];
+        unit[column] = 1.0;
+        for (row, value) in inverse.iter_mut().zip(solve_lower(factor, &unit)) {
+            row[column] = value;
+        }
+    }
+    inverse
 }
 
 /// Corrects the predictions of `runs` by the measured `steps`, with their predicted seconds.
@@ -417,7 +430,7 @@ mod tests {
     const ALL: f64 =
         NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR + PRODUCTS * PRODUCTS + ALONE * ALONE;
 
-    fn job(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepKey {
+    fn step_key(npu: &str, format: Dtype, sizes: [f64; SIZES]) -> StepKey {
         StepKey {
             npu: (npu.to_owned(), 0),
             format,
@@ -428,16 +441,16 @@ mod tests {
     #[test]
     fn one_step_corrects_by_its_part_of_the_variance() {
         // Two variables with covariance c and variance v: the mean is c / v of the ratio, the variance v - c^2 / v.
-        let step = job("a", Dtype::Bf16, [0.0; SIZES]);
+        let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
         let known = StepResiduals::new(vec![step.clone()], &[0.2]);
-        let far = job("a", Dtype::Fp8, [100.0; SIZES]);
+        let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);
         let (common, all) = (NPU * NPU, ALL);
-        let (mean, deviation, steps) = known.condition(&far);
+        let (mean, deviation, steps) = known.predict_logarithm(&far);
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
         // The same job again: everything but the step's own part is common.
-        let (mean, _, _) = known.condition(&step);
+        let (mean, _, _) = known.predict_logarithm(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
     }
@@ -448,7 +461,7 @@ mod tests {
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             sizes[0] = x;
-            job("a", Dtype::Bf16, sizes)
+            step_key("a", Dtype::Bf16, sizes)
         };
         let known = StepResiduals::new(vec![at(0.0), at(1.0)], &[0.1, -0.05]);
         let c = |d: f64| NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR * (-d * d / 2.0_f64).exp();
@@ -460,15 +473,15 @@ mod tests {
             (-0.05 * v - 0.1 * c(1.0)) / determinant,
         ];
         let expected = c(0.25) * weights[0] + c(0.75) * weights[1];
-        let (mean, _, _) = known.condition(&at(0.25));
+        let (mean, _, _) = known.predict_logarithm(&at(0.25));
         assert!((mean - expected).abs() < 1e-12, "{mean} {expected}");
     }
 
     #[test]
     fn steps_on_other_npus_correct_nothing() {
-        let known = StepResiduals::new(vec![job("a", Dtype::Bf16, [0.0; SIZES])], &[0.3]);
-        let other = job("b", Dtype::Bf16, [0.0; SIZES]);
-        let corrected = known.correct(&other, 2.0, Some([1.0, 3.0]));
+        let known = StepResiduals::new(vec![step_key("a", Dtype::Bf16, [0.0; SIZES])], &[0.3]);
+        let other = step_key("b", Dtype::Bf16, [0.0; SIZES]);
+        let corrected = known.correct_time(&other, 2.0, Some([1.0, 3.0]));
         let same = CorrectedRun {
             seconds: 2.0,
             interval: Some([1.0, 3.0]),
@@ -483,24 +496,17 @@ mod tests {
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             (sizes[0], sizes[3]) = (x.floor(), x);
-            job("a", Dtype::Bf16, sizes)
+            step_key("a", Dtype::Bf16, sizes)
         };
         let steps = [0.0, 0.5, 1.0, 1.25, 2.0].map(at);
         let ratios = [0.1, 0.12, -0.03, 0.0, 0.2];
         let known = StepResiduals::new(steps.to_vec(), &ratios);
-        let mut inverse = vec![vec![0.0; 5]; 5];
-        for column in 0..5 {
-            let mut unit = vec![0.0; 5];
-            unit[column] = 1.0;
-            for (row, value) in inverse.iter_mut().zip(forward(&known.factor, &unit)) {
-                row[column] = value;
-            }
-        }
+        let inverse = invert_lower(&known.factor);
         let found = known.leave_out(&[2, 3], &inverse, &ratios);
         let others = [0, 1, 4].map(|i| steps[i].clone()).to_vec();
         let others = StepResiduals::new(others, &[0.1, 0.12, 0.2]);
         for (i, [predicted, own]) in [2, 3].into_iter().zip(found) {
-            let (mean, _, _) = others.condition(&steps[i]);
+            let (mean, _, _) = others.predict_logarithm(&steps[i]);
             assert!((predicted - mean).abs() < 1e-9, "{predicted} {mean}");
             assert_eq!(own, ratios[i]);
         }

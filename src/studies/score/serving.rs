@@ -30,20 +30,19 @@ mod null_model;
 mod report;
 mod row_scenario;
 
-pub use report::{metric_rows, text};
+pub use report::{metric_rows, render_scores};
 
 use super::ScoreError;
 use super::statistics::{IntervalSummary, ScoreSummary, interpolate_percentile};
-use chakram_base::interrupt::inherited;
+use chakram_base::parallel::map_in_order;
 use chakram_hardware::machine::Machine;
 use chakram_serving::llm::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve};
 use row_scenario::RowScenarios;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A time of a run that was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -70,7 +69,11 @@ struct ServingMetric {
     percentile: Option<usize>,
 }
 
-const fn metric(name: &'static str, time: ServingTime, percentile: Option<usize>) -> ServingMetric {
+const fn serving_metric(
+    name: &'static str,
+    time: ServingTime,
+    percentile: Option<usize>,
+) -> ServingMetric {
     ServingMetric {
         name,
         time,
@@ -80,32 +83,32 @@ const fn metric(name: &'static str, time: ServingTime, percentile: Option<usize>
 
 /// All metrics; percentiles are in the order of [`chakram_serving::llm::LlmReport`].
 const METRICS: &[ServingMetric] = &[
-    metric("ttft_mean", ServingTime::Ttft, None),
-    metric("ttft_p50", ServingTime::Ttft, Some(0)),
-    metric("ttft_p90", ServingTime::Ttft, Some(1)),
-    metric("ttft_p95", ServingTime::Ttft, Some(2)),
-    metric("ttft_p99", ServingTime::Ttft, Some(3)),
-    metric("tpot_mean", ServingTime::Tpot, None),
-    metric("tpot_p50", ServingTime::Tpot, Some(0)),
-    metric("tpot_p90", ServingTime::Tpot, Some(1)),
-    metric("tpot_p95", ServingTime::Tpot, Some(2)),
-    metric("tpot_p99", ServingTime::Tpot, Some(3)),
-    metric("tpot_of_means", ServingTime::TpotOfMeans, None),
-    metric("itl_mean", ServingTime::Itl, None),
-    metric("itl_p50", ServingTime::Itl, Some(0)),
-    metric("itl_p90", ServingTime::Itl, Some(1)),
-    metric("itl_p95", ServingTime::Itl, Some(2)),
-    metric("itl_p99", ServingTime::Itl, Some(3)),
-    metric("e2e_mean", ServingTime::E2e, None),
-    metric("e2e_p50", ServingTime::E2e, Some(0)),
-    metric("e2e_p90", ServingTime::E2e, Some(1)),
-    metric("e2e_p95", ServingTime::E2e, Some(2)),
-    metric("e2e_p99", ServingTime::E2e, Some(3)),
+    serving_metric("ttft_mean", ServingTime::Ttft, None),
+    serving_metric("ttft_p50", ServingTime::Ttft, Some(0)),
+    serving_metric("ttft_p90", ServingTime::Ttft, Some(1)),
+    serving_metric("ttft_p95", ServingTime::Ttft, Some(2)),
+    serving_metric("ttft_p99", ServingTime::Ttft, Some(3)),
+    serving_metric("tpot_mean", ServingTime::Tpot, None),
+    serving_metric("tpot_p50", ServingTime::Tpot, Some(0)),
+    serving_metric("tpot_p90", ServingTime::Tpot, Some(1)),
+    serving_metric("tpot_p95", ServingTime::Tpot, Some(2)),
+    serving_metric("tpot_p99", ServingTime::Tpot, Some(3)),
+    serving_metric("tpot_of_means", ServingTime::TpotOfMeans, None),
+    serving_metric("itl_mean", ServingTime::Itl, None),
+    serving_metric("itl_p50", ServingTime::Itl, Some(0)),
+    serving_metric("itl_p90", ServingTime::Itl, Some(1)),
+    serving_metric("itl_p95", ServingTime::Itl, Some(2)),
+    serving_metric("itl_p99", ServingTime::Itl, Some(3)),
+    serving_metric("e2e_mean", ServingTime::E2e, None),
+    serving_metric("e2e_p50", ServingTime::E2e, Some(0)),
+    serving_metric("e2e_p90", ServingTime::E2e, Some(1)),
+    serving_metric("e2e_p95", ServingTime::E2e, Some(2)),
+    serving_metric("e2e_p99", ServingTime::E2e, Some(3)),
 ];
 
 impl ServingMetric {
     /// Returns its value in seconds; `None` if no request has it.
-    fn of(self, report: &LlmReport) -> Option<f64> {
+    fn value_in(self, report: &LlmReport) -> Option<f64> {
         let all = report.all()?;
         let of = |times: &TimeSummary| {
             let value = match self.percentile {
@@ -183,13 +186,13 @@ impl ServingTable {
     /// # Errors
     ///
     /// If the file is invalid, or names columns that the table lacks.
-    pub fn read(
+    pub fn read_table(
         runs: &Path,
         (file, text): (&Path, &str),
         by: Option<&str>,
     ) -> Result<Self, ScoreError> {
         let scenarios = RowScenarios::parse(text, &file.display().to_string())?;
-        let (rows, refused) = scenarios.rows(runs, by)?;
+        let (rows, refused) = scenarios.read_rows(runs, by)?;
         Ok(Self {
             file: runs.display().to_string(),
             folder: file.parent().unwrap_or(Path::new("")).to_owned(),
@@ -205,24 +208,11 @@ impl ServingTable {
     /// # Errors
     ///
     /// If no row can be predicted.
-    pub fn score(&self, threads: NonZeroUsize) -> Result<ServingScores, ScoreError> {
-        let next = AtomicUsize::new(0);
-        let answers = self.rows.iter().map(|_| Mutex::new(None));
-        let answers: Vec<Mutex<Option<Result<PredictedServing, String>>>> = answers.collect();
-        std::thread::scope(|scope| {
-            for _ in 0..threads.get() {
-                scope.spawn(inherited(|| {
-                    loop {
-                        let i = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(row) = self.rows.get(i) else { return };
-                        let answer = self.predict(row);
-                        if let Ok(mut place) = answers[i].lock() {
-                            *place = Some(answer);
-                        }
-                    }
-                }));
-            }
+    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ServingScores, ScoreError> {
+        let answers = map_in_order(threads.get(), &self.rows, |row| {
+            Ok::<_, Infallible>(self.predict_row(row))
         });
+        let Ok(answers) = answers;
         let mut scores = ServingScores {
             table: self.file.clone(),
             by: self.by.clone(),
@@ -231,21 +221,20 @@ impl ServingTable {
             metrics: self.metrics.iter().map(|metric| metric.name).collect(),
         };
         for (row, answer) in self.rows.iter().zip(answers) {
-            match answer.into_inner().ok().flatten() {
-                Some(Ok(predicted)) => scores.rows.push(ScoredServing {
+            match answer {
+                Ok(predicted) => scores.rows.push(ScoredServing {
                     line: row.line,
                     part: row.part.clone(),
                     group: row.group,
                     fold: row.fold,
-                    times: self.times(row, &predicted),
+                    times: self.scored_times(row, &predicted),
                     rho: predicted.rho,
                     warnings: predicted.warnings,
                 }),
-                Some(Err(why)) => scores.refused.push(RefusedServing {
+                Err(why) => scores.refused.push(RefusedServing {
                     line: row.line,
                     why,
                 }),
-                None => {}
             }
         }
         if scores.rows.is_empty() {
@@ -262,7 +251,7 @@ impl ServingTable {
         Ok(scores)
     }
 
-    fn times(&self, row: &MeasuredServing, predicted: &PredictedServing) -> Vec<ScoredTime> {
+    fn scored_times(&self, row: &MeasuredServing, predicted: &PredictedServing) -> Vec<ScoredTime> {
         let times = self
             .metrics
             .iter()
@@ -277,20 +266,19 @@ impl ServingTable {
         times.collect()
     }
 
-    fn predict(&self, row: &MeasuredServing) -> Result<PredictedServing, String> {
+    fn predict_row(&self, row: &MeasuredServing) -> Result<PredictedServing, String> {
         let scenario = LlmScenario::parse(&row.scenario, "the row's scenario", &self.folder)
             .map_err(|error| error.to_string())?;
         let machine = row.machine.as_deref().map(Machine::load).transpose();
         let machine = machine.map_err(|error| error.to_string())?;
         let report = serve(&scenario, machine.as_ref(), &mut NoLlmObserver)
             .map_err(|error| error.to_string())?;
-        let times = self.metrics.iter().map(|metric| metric.of(&report));
+        let times = self.metrics.iter().map(|metric| metric.value_in(&report));
         Ok(PredictedServing {
             times: times.collect(),
-            null_tpot: machine
-                .as_ref()
-                .zip(scenario.model.as_ref())
-                .and_then(|(machine, model)| null_model::tpot(&model.name, &report, machine)),
+            null_tpot: machine.as_ref().zip(scenario.model.as_ref()).and_then(
+                |(machine, model)| null_model::predict_tpot(&model.name, &report, machine),
+            ),
             rho: report.rho,
             warnings: report.warnings,
         })
@@ -399,7 +387,7 @@ impl ServingScores {
     }
 
     /// Returns the scores of the metric with this index over rows that `wanted` selects; `None` without any.
-    pub fn summary(
+    pub fn summarize_metric(
         &self,
         index: usize,
         wanted: impl Fn(&ScoredServing) -> bool,
@@ -435,7 +423,7 @@ impl ServingScores {
     }
 
     /// Values in the column of `by`, in order.
-    pub fn parts(&self) -> Vec<&str> {
+    pub fn part_values(&self) -> Vec<&str> {
         let parts = self.rows.iter().map(|row| row.part.as_str());
         let parts: std::collections::BTreeSet<&str> = parts.collect();
         parts.into_iter().filter(|_| self.by.is_some()).collect()

@@ -35,7 +35,7 @@ pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns>
             if run.file != other.file || run.measured == other.measured {
                 continue;
             }
-            let Some(option) = difference(&run.options, &other.options) else {
+            let Some(option) = differing_option(&run.options, &other.options) else {
                 continue;
             };
             let signs = found.entry(option.clone()).or_default();
@@ -54,7 +54,10 @@ pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns>
 }
 
 /// Returns the option in which two runs differ, or `None` if they differ in none or in several.
-fn difference(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> Option<String> {
+fn differing_option(
+    one: &BTreeMap<String, String>,
+    other: &BTreeMap<String, String>,
+) -> Option<String> {
     let keys: BTreeSet<&str> = (one.iter())
         .filter(|(key, value)| other.get(*key) != Some(value))
         .chain(other.iter().filter(|(key, _)| !one.contains_key(*key)))
@@ -88,14 +91,17 @@ mod tests {
         let both = options(&[("tensor", "2"), ("data", "2"), ("batch", "4")]);
         let mut linears = base.clone();
         linears.extend(options(&[("linears", "fp8"), ("scaling", "delayed")]));
-        assert_eq!(difference(&base, &swapped).as_deref(), Some("data, tensor"));
-        assert_eq!(difference(&base, &smaller).as_deref(), Some("batch"));
         assert_eq!(
-            difference(&base, &linears).as_deref(),
+            differing_option(&base, &swapped).as_deref(),
+            Some("data, tensor")
+        );
+        assert_eq!(differing_option(&base, &smaller).as_deref(), Some("batch"));
+        assert_eq!(
+            differing_option(&base, &linears).as_deref(),
             Some("linears, scaling")
         );
         // A degree and a batch are two choices.
-        assert_eq!(difference(&base, &both), None);
-        assert_eq!(difference(&base, &base), None);
+        assert_eq!(differing_option(&base, &both), None);
+        assert_eq!(differing_option(&base, &base), None);
     }
 }

@@ -14,7 +14,7 @@ const STEPS: [f64; 3] = [53e-6, 30e-6, 0.37e-3];
 ///
 /// The constants were fitted to half of the rows that InferenceX publishes for Llama 3.1 8B and 70B, Qwen3 32B and 235B,
 /// and GPT-OSS 120B. The number of requests of a step is that of `report`.
-pub fn tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
+pub fn predict_tpot(model: &str, report: &LlmReport, machine: &Machine) -> Option<f64> {
     let place = report.place.as_ref()?;
     let all = report.all()?;
     let completed = all.completed as f64;

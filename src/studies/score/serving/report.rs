@@ -2,6 +2,7 @@
 
 use super::{MetricScores, ServingScores};
 use crate::score::ScoreSummary;
+use crate::score::report::format_signed;
 use chakram_base::units::{percent, thousands};
 use chakram_report::csv::harmless;
 use chakram_report::table::{TextTable, left, right};
@@ -14,25 +15,21 @@ const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten rows are
                       signs; tau: Kendall's, 1 where all pairs of comparable rows are in the right order; 90 %: share of rows \
                       inside intervals that hold 90 % of the errors of rows of other folds";
 
-fn signed(value: f64) -> String {
-    format!("{:+.1} %", value * 100.0)
-}
-
-fn cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
+fn score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [String; 8] {
     [
         name.to_owned(),
         thousands(scores.runs as u64),
         percent(scores.mean),
         percent(scores.median),
         percent(scores.p90),
-        signed(scores.bias),
+        format_signed(scores.bias),
         scores.tau.map_or("-".to_owned(), |tau| format!("{tau:.2}")),
         covered.map_or("-".to_owned(), percent),
     ]
 }
 
 /// Renders the scores.
-pub fn text(scores: &ServingScores, style: TextStyle) -> String {
+pub fn render_scores(scores: &ServingScores, style: TextStyle) -> String {
     let table = TextTable::new([
         left("PREDICTED AGAINST MEASURED", 32),
         right("rows", 6),
@@ -68,17 +65,21 @@ pub fn text(scores: &ServingScores, style: TextStyle) -> String {
     };
     for (index, metric) in scores.metrics.iter().enumerate() {
         let covered = |scores: &MetricScores| scores.intervals.map(|intervals| intervals.coverage);
-        let Some(all) = scores.summary(index, |_| true) else {
+        let Some(all) = scores.summarize_metric(index, |_| true) else {
             continue;
         };
-        put(&cells(metric, &all.chakram, covered(&all)));
+        put(&score_cells(metric, &all.chakram, covered(&all)));
         if let Some(null) = &all.null {
-            put(&cells("  null model", null, None));
+            put(&score_cells("  null model", null, None));
         }
-        for part in scores.parts() {
-            if let Some(one) = scores.summary(index, |row| row.part == part) {
+        for part in scores.part_values() {
+            if let Some(one) = scores.summarize_metric(index, |row| row.part == part) {
                 let name = if part.is_empty() { "none" } else { part };
-                put(&cells(&format!("  {name}"), &one.chakram, covered(&one)));
+                put(&score_cells(
+                    &format!("  {name}"),
+                    &one.chakram,
+                    covered(&one),
+                ));
             }
         }
     }

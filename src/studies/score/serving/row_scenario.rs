@@ -31,7 +31,7 @@ pub(super) struct RowScenarios {
     when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
 }
 
-fn texts(field: &ConfigField<'_>) -> Result<Vec<String>, ScoreError> {
+fn parse_texts(field: &ConfigField<'_>) -> Result<Vec<String>, ScoreError> {
     let expected = "a list of texts in quotes";
     let items = field.items(expected)?;
     let each = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
@@ -69,7 +69,10 @@ impl RowScenarios {
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
-        let list = |key: &str| root.get(key).map_or(Ok(Vec::new()), |field| texts(&field));
+        let list = |key: &str| {
+            root.get(key)
+                .map_or(Ok(Vec::new()), |field| parse_texts(&field))
+        };
         let mut measured = Vec::new();
         let columns = root.need("measured", "the columns of measured times")?;
         for (name, field) in columns.table(None)?.fields() {
@@ -94,7 +97,7 @@ impl RowScenarios {
         }
         let mut only = Vec::new();
         for (column, field) in inner_tables(&root, "only")? {
-            only.push((column.to_owned(), texts(&field)?));
+            only.push((column.to_owned(), parse_texts(&field)?));
         }
         let mut names = BTreeMap::new();
         for (column, field) in inner_tables(&root, "names")? {
@@ -128,7 +131,7 @@ impl RowScenarios {
     }
 
     /// Reads the rows of the table at `runs`, and those without a scenario. `by` is a further column.
-    pub fn rows(
+    pub fn read_rows(
         &self,
         runs: &Path,
         by: Option<&str>,
@@ -183,12 +186,14 @@ impl RowScenarios {
                 let next = numbers.len();
                 *numbers.entry(key.collect()).or_insert(next)
             };
-            let row = self.row(line, &cells, &folder).map(|row| MeasuredServing {
-                group: number(&self.groups, &mut groups),
-                fold: number(&self.folds, &mut folds),
-                part: by.map(|column| text(column).to_owned()).unwrap_or_default(),
-                ..row
-            });
+            let row = self
+                .read_row(line, &cells, &folder)
+                .map(|row| MeasuredServing {
+                    group: number(&self.groups, &mut groups),
+                    fold: number(&self.folds, &mut folds),
+                    part: by.map(|column| text(column).to_owned()).unwrap_or_default(),
+                    ..row
+                });
             match row {
                 Ok(row) => rows.push(row),
                 Err(why) => refused.push(RefusedServing { line, why }),
@@ -198,7 +203,7 @@ impl RowScenarios {
     }
 
     /// Returns a row with its scenario; `folder` is that of the table.
-    fn row(
+    fn read_row(
         &self,
         line: u64,
         cells: &BTreeMap<&str, &str>,
@@ -240,11 +245,11 @@ impl RowScenarios {
         Ok(MeasuredServing {
             line,
             measured: measured.collect::<Result<_, String>>()?,
-            scenario: fill(&self.scenario, &values)?,
+            scenario: fill_names(&self.scenario, &values)?,
             machine: self
                 .machine
                 .as_ref()
-                .map(|text| fill(text, &values))
+                .map(|text| fill_names(text, &values))
                 .transpose()?,
             group: 0,
             fold: 0,
@@ -254,7 +259,7 @@ impl RowScenarios {
 }
 
 /// Replaces what is in braces in `text` by its value. Braces around what is no name, as in an inline table, stay.
-fn fill(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
+fn fill_names(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
     while let Some(open) = rest.find('{') {
@@ -344,7 +349,7 @@ mod tests {
         let values = BTreeMap::from([("isl", "1024"), ("model", "llama3-8b"), ("none", "")]);
         let text = "a = \"{model}\"\nb = \"{isl * 0.8 | whole}..{isl}\"\nc = { x = \"{model}\" }\nd = {isl / 4}\n";
         assert_eq!(
-            fill(text, &values).unwrap(),
+            fill_names(text, &values).unwrap(),
             "a = \"llama3-8b\"\nb = \"819..1024\"\nc = { x = \"llama3-8b\" }\nd = 256\n"
         );
         for (text, why) in [
@@ -355,7 +360,7 @@ mod tests {
             ("{isl / 0}", "not finite"),
             ("{isl | up}", "expected `| whole`"),
         ] {
-            let error = fill(text, &values).unwrap_err();
+            let error = fill_names(text, &values).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }
