@@ -119,7 +119,10 @@ pub fn salvage(
             return Err(TraceError::refused_at(
                 super::TraceLocation::default(),
                 "the text is a single JSON value, from which no part can be salvaged",
-                format!("{} only with .et files and JSON Lines", SettingKey::Salvage),
+                format!(
+                    "use {} with .et files and JSON Lines only",
+                    SettingKey::Salvage
+                ),
             ));
         }
         Some(Err(error)) => return Err(error),

@@ -277,7 +277,7 @@ fn lines_that_are_none_are_left_out() {
     let (_, report) = salvaged(cut.as_bytes(), keep());
     assert_eq!((report.nodes, report.lost[0].line), (9, Some(11)));
     let error = salvage(b"{\"nodes\": []}", keep()).unwrap_err().to_string();
-    assert!(error.contains("try: `salvage` with"), "{error}");
+    assert!(error.contains("try: use `salvage` with"), "{error}");
 }
 
 #[test]
