@@ -9,6 +9,7 @@ pub mod ids;
 pub mod interrupt;
 pub mod kernel_shape;
 pub mod parallel;
+pub mod prediction_scores;
 pub mod random;
 pub mod setting;
 pub mod shared_memory;

@@ -17,7 +17,7 @@ pub use count::{counted, parse_token_count, thousands, token_count};
 pub use energy::joules;
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
-pub use percent::{parse_percent, percent, percent_change, percent_of};
+pub use percent::{parse_percent, percent, percent_change, percent_of, signed_percent};
 
 /// Picoseconds in a microsecond.
 const PS_PER_US: u64 = 1_000_000;

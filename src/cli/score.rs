@@ -13,7 +13,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
-use chakram_studies::score::serving::{self, ServingTable};
+use chakram_serving::llm::score::{ServingTable, metric_rows, render_scores};
 use chakram_studies::score::{
     CorrectedRuns, FittedConstant, MeasuredRun, PairScores, PairTable, PredictedRun, RunColumns,
     RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable, correct_by_others,
@@ -486,8 +486,8 @@ fn score_serving(
     let scores = table.score_rows(threads)?;
     let style = to.style();
     let rendered = match args.format {
-        ScoreFormat::Text => serving::render_scores(&scores, style),
-        ScoreFormat::Csv => serving::metric_rows(&scores),
+        ScoreFormat::Text => render_scores(&scores, style),
+        ScoreFormat::Csv => metric_rows(&scores),
         ScoreFormat::Json => VersionedDocument::new("chakram.score-serving.1", &scores).text(),
     };
     to.write(&rendered)?;

@@ -90,6 +90,14 @@ pub enum ServeError {
         /// The found and the expected content.
         why: String,
     },
+    /// A table of measured runs as a whole is invalid.
+    #[error("{file}: {why}")]
+    Table {
+        /// Path of the table.
+        file: String,
+        /// The found and the expected content.
+        why: String,
+    },
     /// The platform or policy cannot serve the scenario.
     #[error("{0}")]
     Unfit(String),

@@ -23,6 +23,7 @@ mod request_file;
 mod rules;
 mod scenario;
 mod scheduler;
+pub mod score;
 mod server;
 mod source;
 mod step_cost;

@@ -32,12 +32,12 @@ mod pairs;
 mod report;
 mod residuals;
 mod runs;
-pub mod serving;
 mod signs;
 mod statistics;
 mod without_effect;
 
 pub use calibration::{StepCalibration, StepCorrection, calibrate};
+pub use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
 pub use columns::RunColumns;
 pub use constants::{FittedConstant, with_factors};
 pub use folds::{FoldFit, fit_in_folds, folds};
@@ -50,7 +50,6 @@ pub use report::{CorrectedRuns, ScoreDocument, ScoreRows, ScoredTable};
 pub use residuals::{CorrectedRun, correct_by_others, correct_by_steps};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use signs::{OptionSigns, option_signs};
-pub use statistics::{IntervalSummary, ScoreSummary};
 pub use without_effect::{ScoreSetting, settings_without_effect};
 
 /// Reason why runs cannot be scored.

@@ -53,8 +53,7 @@ const MEMBERS: &[Member] = &[
     member(
         "studies",
         "src/studies",
-        // Scores of serving serve the scenario of each row.
-        &["jobs", "workloads", "report", "analysis", "serving"],
+        &["jobs", "workloads", "report", "analysis"],
     ),
     member("converters", "converters", &["trace"]),
     member(

@@ -5,6 +5,11 @@ pub fn percent(fraction: f64) -> String {
     format!("{:.1} %", 100.0 * fraction)
 }
 
+/// Formats a fraction as `+12.3 %`, with its sign.
+pub fn signed_percent(fraction: f64) -> String {
+    format!("{:+.1} %", 100.0 * fraction)
+}
+
 /// Formats a part of a non-zero whole as `12.3 %`.
 pub fn percent_of(part: f64, whole: f64) -> String {
     format!("{:.1} %", 100.0 * part / whole)

@@ -116,7 +116,7 @@ fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> Input
     InputNote::flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Where the value of a known argument is: the argument has no value, or the value is in the next argument, or it is
+/// Place of the value of a known argument: the argument has no value, or the value is in the next argument, or it is
 /// missing because there is no `=`.
 enum FlagValue {
     Nothing,

@@ -7,7 +7,7 @@ use chakram_workloads::model::{
     TensorSplit,
 };
 
-/// How NPUs of an engine share a product.
+/// Division of a matrix multiplication among the NPUs of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProductSplit {
     /// Each computes some of its outputs.
@@ -25,7 +25,7 @@ pub struct BlockProduct {
     pub inputs: u64,
     /// Columns of the output.
     pub outputs: u64,
-    /// How NPUs share it.
+    /// Division of the multiplication among NPUs.
     pub split: ProductSplit,
     /// True if the product computes queries, keys and values.
     pub is_qkv: bool,
@@ -41,7 +41,7 @@ pub struct BlockAttention {
     pub heads: u64,
     /// Heads of keys and of values.
     pub kv_heads: u64,
-    /// Columns of a head; with latent vectors, the mean of those of keys and of values.
+    /// Columns of a head; with latent vectors, the mean of the columns of keys and the columns of values.
     pub width: u64,
     /// True if heads of queries and keys are normalized.
     pub qk_norm: bool,

@@ -380,7 +380,7 @@ impl<'s> LlmServer<'s> {
         true
     }
 
-    /// Begins the next step of the ranks of an engine from rank `first` on, which lasts as long as that of the slowest rank.
+    /// Begins the next step of the ranks of an engine from rank `first` on, which lasts as long as the step of the slowest rank.
     /// Returns false if no rank has anything to do.
     fn begin_wave(&mut self, first: usize) -> bool {
         let now = self.now;

@@ -11,7 +11,7 @@ use chakram_hardware::machine::NpuClass;
 /// Weights and products per step and token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenWork {
-    /// Bytes of weights that a step of a batch reads on each NPU; of experts, those of the ones that get tokens.
+    /// Bytes of weights that a step of a batch reads on each NPU; of experts, only the weights of experts that get tokens.
     pub weight_bytes: f64,
     /// Weights of the whole model that one token uses.
     pub active: f64,

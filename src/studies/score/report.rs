@@ -1,10 +1,11 @@
 //! Scores as text, JSON and CSV, and a chart of the runs.
 
+use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
     CorrectedRun, FoldFit, IntervalSummary, MeasuredRun, OptionSigns, RefusedRun, RunTable,
     ScoreSummary,
 };
-use chakram_base::units::{percent, thousands};
+use chakram_base::units::{percent, signed_percent, thousands};
 use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
@@ -94,9 +95,9 @@ impl CorrectedRuns {
             .map(|own| (own - difference).powi(2))
             .sum();
         Some(CorrectionSummary {
-            chakram: ScoreSummary::new(&runs, &seconds),
-            one_rate: ScoreSummary::new(&runs, &rates),
-            intervals: intervals.map(|ends| IntervalSummary::new(&runs, &seconds, &ends)),
+            chakram: summarize_errors(&runs, &seconds),
+            one_rate: summarize_errors(&runs, &rates),
+            intervals: intervals.map(|ends| summarize_intervals(&runs, &seconds, &ends)),
             difference,
             uncertainty: 1.96 * (squares / (count - 1.0).max(1.0) / count).sqrt(),
         })
@@ -117,7 +118,7 @@ impl ScoredTable<'_> {
         let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
         let of = |all: &[f64]| {
             let seconds: Vec<f64> = indices.iter().map(|&i| all[i]).collect();
-            ScoreSummary::new(&runs, &seconds)
+            summarize_errors(&runs, &seconds)
         };
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
@@ -130,7 +131,7 @@ impl ScoredTable<'_> {
         let intervals: Vec<[f64; 2]> = intervals.collect::<Option<_>>()?;
         let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
         let predicted: Vec<f64> = indices.iter().map(|&i| self.predicted[i]).collect();
-        (!runs.is_empty()).then(|| IntervalSummary::new(&runs, &predicted, &intervals))
+        (!runs.is_empty()).then(|| summarize_intervals(&runs, &predicted, &intervals))
     }
 
     /// Returns the coverage of the intervals of a fold's runs.
@@ -384,7 +385,7 @@ impl ScoredTable<'_> {
                     run.line,
                     format_significant(run.measured),
                     format_significant(predicted),
-                    format_signed(predicted / run.measured - 1.0)
+                    signed_percent(predicted / run.measured - 1.0)
                 ),
             });
         }
@@ -608,11 +609,6 @@ fn format_significant(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Formats a fraction as a percentage with its sign.
-pub(super) fn format_signed(fraction: f64) -> String {
-    format!("{:+.1} %", 100.0 * fraction)
-}
-
 fn summary_cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
     [
@@ -622,7 +618,7 @@ fn summary_cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
         percent(summary.median),
         percent(summary.p90),
         percent(summary.max),
-        format_signed(summary.bias),
+        signed_percent(summary.bias),
         or_dash(summary.tau.map(|tau| format!("{tau:.2}"))),
         or_dash(summary.regret.map(percent)),
     ]

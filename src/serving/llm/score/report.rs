@@ -1,9 +1,8 @@
 //! Scores of serving as text and CSV.
 
 use super::{MetricScores, ServingScores};
-use crate::score::ScoreSummary;
-use crate::score::report::format_signed;
-use chakram_base::units::{percent, thousands};
+use chakram_base::prediction_scores::ScoreSummary;
+use chakram_base::units::{percent, signed_percent, thousands};
 use chakram_report::csv::harmless;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
@@ -22,7 +21,7 @@ fn score_cells(name: &str, scores: &ScoreSummary, covered: Option<f64>) -> [Stri
         percent(scores.mean),
         percent(scores.median),
         percent(scores.p90),
-        format_signed(scores.bias),
+        signed_percent(scores.bias),
         scores.tau.map_or("-".to_owned(), |tau| format!("{tau:.2}")),
         covered.map_or("-".to_owned(), percent),
     ]

@@ -32,11 +32,11 @@ mod row_scenario;
 
 pub use report::{metric_rows, render_scores};
 
-use super::ScoreError;
-use super::statistics::{IntervalSummary, ScoreSummary, interpolate_percentile};
+use super::super::error::ServeError;
+use super::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve};
 use chakram_base::parallel::map_in_order;
+use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary, interpolate_percentile};
 use chakram_hardware::machine::Machine;
-use chakram_serving::llm::{LlmReport, LlmScenario, NoLlmObserver, TimeSummary, serve};
 use row_scenario::RowScenarios;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ const fn serving_metric(
     }
 }
 
-/// All metrics; percentiles are in the order of [`chakram_serving::llm::LlmReport`].
+/// All metrics; percentiles are in the order of [`LlmReport`].
 const METRICS: &[ServingMetric] = &[
     serving_metric("ttft_mean", ServingTime::Ttft, None),
     serving_metric("ttft_p50", ServingTime::Ttft, Some(0)),
@@ -190,7 +190,7 @@ impl ServingTable {
         runs: &Path,
         (file, text): (&Path, &str),
         by: Option<&str>,
-    ) -> Result<Self, ScoreError> {
+    ) -> Result<Self, ServeError> {
         let scenarios = RowScenarios::parse(text, &file.display().to_string())?;
         let (rows, refused) = scenarios.read_rows(runs, by)?;
         Ok(Self {
@@ -208,7 +208,7 @@ impl ServingTable {
     /// # Errors
     ///
     /// If no row can be predicted.
-    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ServingScores, ScoreError> {
+    pub fn score_rows(&self, threads: NonZeroUsize) -> Result<ServingScores, ServeError> {
         let answers = map_in_order(threads.get(), &self.rows, |row| {
             Ok::<_, Infallible>(self.predict_row(row))
         });
@@ -238,7 +238,7 @@ impl ServingTable {
             }
         }
         if scores.rows.is_empty() {
-            return Err(ScoreError::Table {
+            return Err(ServeError::Table {
                 file: self.file.clone(),
                 why: format!(
                     "none of the {} rows can be predicted; the first: {}",

@@ -1,7 +1,7 @@
 //! The null model of serving: a formula of five constants for the time per token, without queues, steps or kernels.
 
+use super::super::{LlmReport, TokenWork};
 use chakram_hardware::machine::Machine;
-use chakram_serving::llm::{LlmReport, TokenWork};
 
 /// Multiples of the time to read weights, and keys and values, at the memory's bandwidth.
 const READS: [f64; 2] = [0.95, 0.90];

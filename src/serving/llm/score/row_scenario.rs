@@ -1,7 +1,7 @@
 //! Scenarios of the rows of a table: a text in which names in braces stand for values.
 
 use super::{METRICS, MeasuredServing, RefusedServing, ServingMetric};
-use crate::score::ScoreError;
+use crate::error::ServeError;
 use chakram_base::config::{
     ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest, quoted,
 };
@@ -31,14 +31,14 @@ pub(super) struct RowScenarios {
     when: Vec<(Vec<String>, BTreeMap<String, ValueTexts>)>,
 }
 
-fn parse_texts(field: &ConfigField<'_>) -> Result<Vec<String>, ScoreError> {
+fn parse_texts(field: &ConfigField<'_>) -> Result<Vec<String>, ServeError> {
     let expected = "a list of texts in quotes";
     let items = field.items(expected)?;
     let each = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
     each.collect()
 }
 
-fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ScoreError> {
+fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ServeError> {
     let table = field.table(None)?;
     let entries = table
         .fields()
@@ -50,7 +50,7 @@ fn text_table(field: &ConfigField<'_>) -> Result<ValueTexts, ScoreError> {
 fn inner_tables<'d>(
     root: &ConfigTable<'d>,
     name: &str,
-) -> Result<Vec<(&'d str, ConfigField<'d>)>, ScoreError> {
+) -> Result<Vec<(&'d str, ConfigField<'d>)>, ServeError> {
     match root.get(name) {
         None => Ok(Vec::new()),
         Some(field) => Ok(field.table(None)?.fields().collect()),
@@ -66,7 +66,7 @@ fn unit_of(column: &str) -> Option<f64> {
 
 impl RowScenarios {
     /// Parses the file; `file` is its name in errors.
-    pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
+    pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
         let list = |key: &str| {
@@ -135,9 +135,9 @@ impl RowScenarios {
         &self,
         runs: &Path,
         by: Option<&str>,
-    ) -> Result<(Vec<MeasuredServing>, Vec<RefusedServing>), ScoreError> {
+    ) -> Result<(Vec<MeasuredServing>, Vec<RefusedServing>), ServeError> {
         let file = runs.display().to_string();
-        let of_table = |why: String| ScoreError::Table {
+        let of_table = |why: String| ServeError::Table {
             file: file.clone(),
             why,
         };
@@ -258,7 +258,7 @@ impl RowScenarios {
     }
 }
 
-/// Replaces what is in braces in `text` by its value. Braces around what is no name, as in an inline table, stay.
+/// Replaces each expression in braces in `text` by its value. Braces around other text, as in an inline table, stay.
 fn fill_names(text: &str, values: &BTreeMap<&str, &str>) -> Result<String, String> {
     let mut filled = String::new();
     let mut rest = text;
