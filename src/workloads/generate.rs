@@ -2,8 +2,8 @@
 //! added to a graph.
 //!
 //! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern with checked
-//! options; it passes the nodes of any rank one by one to a [`Sink`], and keeps only one node in
-//! memory. Every number is computed from the options, so the same options give the same bytes.
+//! options. It passes any rank's nodes one by one to a [`Sink`], so only one node is in memory.
+//! Every number follows from the options, so equal options give identical files.
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
@@ -51,7 +51,7 @@ pub enum WorkloadPattern {
     Collective(CollectivePattern),
     /// Messages between pairs of ranks.
     P2p(P2pPattern),
-    /// Kernels that depend only on one another.
+    /// Kernels that depend only on other kernels.
     Chain(ChainPattern),
     /// Memory loads, and kernels that wait for them.
     Memory(MemoryPattern),
@@ -70,7 +70,7 @@ impl WorkloadPattern {
     }
 }
 
-/// A pattern with checked options, and the data that all of its ranks share.
+/// A pattern with checked options, with the data that all its ranks share.
 #[derive(Debug)]
 pub struct GeneratedJob(Box<dyn TraceGenerator>);
 
@@ -98,12 +98,12 @@ impl GeneratedJob {
         self.0.groups()
     }
 
-    /// Purposes of the declared groups, if the groups have different purposes.
+    /// Purposes of the declared groups (empty if all have the same purpose).
     pub fn roles(&self) -> GroupRoles {
         self.0.roles()
     }
 
-    /// Samples and model FLOPs, for jobs that train or run a model.
+    /// Samples and model FLOPs of the job, or `None` if it does not train or run a model.
     pub fn amounts(&self) -> Option<WorkAmounts> {
         self.0.amounts()
     }
@@ -127,8 +127,8 @@ impl GeneratedJob {
         self.0.node_count(rank)
     }
 
-    /// Passes the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after
-    /// its dependencies. Fails only if `sink` fails.
+    /// Passes the nodes of `rank` to `sink`. Ids count from 1 without gaps, and dependencies come
+    /// before the nodes that depend on them. Fails only if `sink` fails.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -138,8 +138,8 @@ impl GeneratedJob {
     }
 
     /// Returns the rank that represents all ranks whose nodes differ from the nodes of `rank` only
-    /// in peers and groups; ranks with the same [`Self::class_of`] are among them. The result may
-    /// be `rank` itself.
+    /// in peers and groups. These ranks include the ranks with the same [`Self::class_of`]. The
+    /// result may be `rank` itself.
     ///
     /// # Panics
     /// Panics if `rank` is not below [`GeneratedJob::ranks`].
@@ -148,20 +148,22 @@ impl GeneratedJob {
         self.0.shape_of(rank)
     }
 
-    /// Returns sets of ranks that exchange messages only within their set, such as pipelines of
-    /// replicas. All sets of ranks have the same length and order, and ranks at the same index do
+    /// Returns sets of ranks that exchange messages only within their set, for example one pipeline
+    /// per replica. All sets have the same length, and ranks at the same index of different sets do
     /// the same work. A job without such sets returns one set of all ranks.
     pub fn copies(&self) -> Vec<Vec<u32>> {
         self.0.copies()
     }
 
-    /// Returns the coordinates of the core for `rank` on a machine of tiles, if the pattern assigns one.
+    /// Returns the coordinates of the core that runs `rank` on a machine of tiles, or `None` if the
+    /// pattern assigns no cores.
     pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         assert!(rank < self.ranks(), "rank {rank} does not exist");
         self.0.core_of(rank)
     }
 
-    /// Checks that the largest trace of the job fits into memory, so that no files are written that nothing can read.
+    /// Checks that the job's largest trace fits into memory, because otherwise `generate` would write files
+    /// that no run can read.
     ///
     /// # Errors
     ///
@@ -171,7 +173,8 @@ impl GeneratedJob {
         check_trace(nodes.unwrap_or(0), self.0.fewer())
     }
 
-    /// Checks that the [`workload`](Self::workload) fits into memory, by a lower bound of the size of its nodes.
+    /// Checks that the [`workload`](Self::workload) fits into memory; the check uses a lower bound on the
+    /// size of its nodes.
     ///
     /// # Errors
     ///
@@ -181,8 +184,8 @@ impl GeneratedJob {
         let graphs = self.least_shared_nodes();
         let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
         let states = states.fold(0, u64::saturating_add);
-        // The numbers of nodes are lower bounds: a job that passes may still fail later, but no job that fits is
-        // rejected.
+        // Node counts are lower bounds, so no job that fits is rejected, but a job that passes may still run
+        // out of memory.
         let bytes = graphs
             .saturating_mul(NODE_BYTES)
             .saturating_add(states.saturating_mul(STATE_BYTES));
@@ -200,8 +203,8 @@ impl GeneratedJob {
         )
     }
 
-    /// Returns a close lower bound for the number of nodes in the graphs that ranks share, one
-    /// graph per shape, without generating them.
+    /// Returns a close lower bound on the number of nodes in the graphs that ranks share (one graph
+    /// per shape), without generating the graphs.
     pub fn least_shared_nodes(&self) -> u64 {
         let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
@@ -213,18 +216,19 @@ impl GeneratedJob {
         self.workload_with(&|_| ())
     }
 
-    /// As [`workload`](Self::workload), and calls `made` from time to time with the number of nodes added since the
-    /// last call.
+    /// Generates the workload like [`workload`](Self::workload), and calls `made` from time to time with the
+    /// number of nodes added since the last call.
     pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
         let mut builder = WorkloadBuilder::default();
         builder.declare(self.groups());
         builder.roles(&self.roles());
         builder.amounts(self.amounts());
-        // Graphs are numbered in the order in which ranks use them; the representative of a shape need not be its first rank.
+        // Number graphs in the order in which ranks use them. Sorting shapes would give another order,
+        // because a shape's representative need not be its first rank.
         let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
         let mut seen = BTreeSet::new();
         shapes.retain(|shape| seen.insert(*shape));
-        // For fewer nodes, starting a thread takes more time than the thread saves.
+        // With fewer nodes, starting a thread costs more time than it saves.
         const LEAST_NODES: u64 = 10_000;
         let threads = match self.least_shared_nodes() < LEAST_NODES {
             true => 1,
@@ -276,8 +280,8 @@ struct WatchedSink<'m, S> {
     made: &'m dyn Fn(u64),
 }
 
-/// Nodes per report. A report per node would update a counter shared by threads, which takes longer
-/// than all other work on a node.
+/// Nodes per report. A report per node would take longer than all other work on the node, because
+/// threads share the counter of reported nodes.
 const TOLD: u64 = 1024;
 
 impl<S: Sink> Sink for WatchedSink<'_, S> {
@@ -290,7 +294,7 @@ impl<S: Sink> Sink for WatchedSink<'_, S> {
     }
 }
 
-/// A prepared pattern. [`GeneratedJob`] documents the methods, and calls them only for existing
+/// A prepared pattern. [`GeneratedJob`] documents the methods and calls them only with existing
 /// ranks.
 trait TraceGenerator: Debug + Send + Sync {
     fn ranks(&self) -> u32;
@@ -303,7 +307,7 @@ trait TraceGenerator: Debug + Send + Sync {
     fn amounts(&self) -> Option<WorkAmounts> {
         None
     }
-    /// Returns advice for error messages on how to make the job smaller.
+    /// Advice for error messages on how to make the job smaller.
     fn fewer(&self) -> &'static str {
         "a smaller job"
     }
@@ -320,20 +324,20 @@ trait TraceGenerator: Debug + Send + Sync {
     fn copies(&self) -> Vec<Vec<u32>> {
         vec![(0..self.ranks()).collect()]
     }
-    /// Returns the slots of `rank`, given the slots of the rank that represents its shape: the peers and group names of
-    /// its own nodes, each in order of first use.
+    /// Returns the slots of `rank`: the peers and group names that its nodes use, each in order of first use.
+    /// `first` are the slots of the rank that represents the shape of `rank`.
     fn bind(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
         first.clone()
     }
     fn node_count(&self, rank: u32) -> u64;
-    /// A lower bound of [`Self::node_count`], for patterns where the exact count is slow.
+    /// Lower bound of [`Self::node_count`], for patterns whose exact count takes long to compute.
     fn least_nodes(&self, rank: u32) -> u64 {
         self.node_count(rank)
     }
     fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
 }
 
-/// Reasons to reject options, or the limits that they exceed.
+/// Reasons why options are rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenerateError {
     /// One option is invalid, alone or in combination with others.
@@ -346,12 +350,12 @@ pub enum GenerateError {
         /// Allowed values.
         expected: String,
     },
-    /// Each option is valid, but the options together exceed the limits of a trace.
+    /// The options are valid alone, but the job exceeds a limit of traces.
     #[error("{what} would be {found}, but a trace can have at most {limit}; try {hint}")]
     TooLarge {
-        /// The quantity, with its unit.
+        /// Name of the quantity that is too large, with its unit.
         what: &'static str,
-        /// The computed quantity.
+        /// Computed value.
         found: u128,
         /// The largest possible value.
         limit: u64,
@@ -372,8 +376,8 @@ fn option_refused(
     }
 }
 
-/// Maximum number of nodes of a trace: files store counts as signed numbers, and graphs index nodes
-/// with 32 bits.
+/// Maximum number of nodes of a trace: files store counts as signed numbers, and graphs use 32-bit
+/// node indices.
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
 
@@ -387,8 +391,8 @@ pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitErr
     bounds::check(what, nodes, NODE_BYTES, fewer)
 }
 
-/// Lower bound in bytes of a node in a graph, with its duration on one machine (`graph.rs`) and its
-/// state in a run.
+/// Lower bound on a node's size in a graph, in bytes, including its duration on one machine
+/// (`graph.rs`) and its state in a run.
 const NODE_BYTES: u64 = 61;
 const STATE_BYTES: u64 = 4;
 
@@ -426,8 +430,8 @@ fn check_limit(
     }
 }
 
-/// Checks that a duration is whole nanoseconds: files store nanoseconds, so a finer duration would
-/// change when it is written and read.
+/// Checks that a duration is a whole number of nanoseconds, because files store nanoseconds and
+/// would round a finer duration.
 fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
     if !span.0.is_multiple_of(1000) {
         return Err(option_refused(
@@ -444,7 +448,8 @@ struct TraceEmitter<'s> {
     sink: &'s mut dyn Sink,
     last: u64,
     name: String,
-    /// False if nodes have no names: writing a name takes longer than the rest of a node.
+    /// False if nodes have no names, because writing a name takes longer than all other work on a
+    /// node.
     named: bool,
 }
 
@@ -474,7 +479,8 @@ impl<'s> TraceEmitter<'s> {
         }
     }
 
-    /// Sets the name of the next node from two parts, so that the common part of many nodes is formatted only once.
+    /// Sets the next node's name from two parts, so that the part that many names share is formatted only
+    /// once.
     fn name_parts(&mut self, common: &str, own: &str) {
         if self.named {
             self.name.clear();
@@ -501,8 +507,8 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits a node without a recorded duration, with memory changes and labels, and with kernel
-    /// class and shape if given.
+    /// Emits a node without a recorded duration, with memory changes and labels, and with the given
+    /// kernel class and shape.
     fn emit_with(
         &mut self,
         (op, kernel): (Op<'_>, Option<KernelShape>),
@@ -523,15 +529,15 @@ impl<'s> TraceEmitter<'s> {
         Ok(self.last)
     }
 
-    /// Emits the single node of a rank that does nothing: host work of zero duration, because a rank without nodes has
-    /// no trace.
+    /// Emits the only node of a rank that does nothing: host work of zero duration, because a rank without
+    /// nodes would have no trace.
     fn emit_idle(&mut self) -> Result<(), TraceError> {
         self.set_name(format_args!("idle"));
         self.emit_node(Op::Host, None, Span::ZERO, &[]).map(drop)
     }
 }
 
-/// Returns a kernel that states only a recorded duration.
+/// Returns a kernel with a recorded duration, but without FLOPs or bytes.
 fn delay_op() -> Op<'static> {
     Op::Compute {
         flops: 0,

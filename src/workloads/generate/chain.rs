@@ -1,4 +1,4 @@
-//! Chains of kernels: a pure benchmark of dependencies and lanes.
+//! Chains of kernels, a benchmark of dependencies and lanes alone.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -13,7 +13,7 @@ use chakram_trace::format::{Dtype, Op, TraceError};
 pub struct ChainPattern {
     /// Number of ranks.
     pub ranks: u32,
-    /// Kernels per rank, over all of its chains.
+    /// Kernels per rank, in all its chains together.
     pub nodes: u32,
     /// Chains per rank, 1 to `nodes`.
     pub chains: u32,
@@ -23,12 +23,13 @@ pub struct ChainPattern {
     pub flops: u64,
     /// Bytes that each kernel reads and writes.
     pub bytes: u64,
-    /// The number format of the kernels, if the trace states one.
+    /// The kernels' number format, or `None` if the trace does not name one.
     pub dtype: Option<Dtype>,
 }
 
 impl ChainPattern {
-    /// Returns one chain per rank of `nodes` kernels, which last 1 us and have no FLOPs or bytes.
+    /// Returns one chain per rank, of `nodes` kernels that take 1 us each and have no FLOPs or
+    /// bytes.
     pub fn new(ranks: u32, nodes: u32) -> Self {
         Self {
             ranks,

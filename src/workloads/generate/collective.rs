@@ -11,13 +11,14 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 /// Number of the declared group, if not all ranks take part.
 const GROUP: u64 = 1;
 
-/// `count` collectives with different names but otherwise equal. A rank outside the group has one empty kernel, so that
-/// every rank has a trace.
+/// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so
+/// that every rank has a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectivePattern {
     /// Kind of collective.
     pub kind: CollectiveKind,
-    /// `comm_size` as in files: the whole buffer, but the input shard for all-gather and gather. A barrier has no size.
+    /// Bytes as in `comm_size` of trace files: the whole buffer, but for all-gather and gather the shard of
+    /// one rank. A barrier has no size.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: u32,
@@ -25,23 +26,22 @@ pub struct CollectivePattern {
     pub group: Option<Vec<u32>>,
     /// Number of collectives.
     pub count: u32,
-    /// True if each collective waits for the previous one; otherwise all are ready at the same
-    /// time.
+    /// True if each collective waits for the previous one, false if all are ready at the same time.
     pub chained: bool,
-    /// The rank of the root, for collectives that have one; the group's first member if absent.
+    /// Root of rooted collectives; if absent, the group's first member.
     pub root: Option<u32>,
-    /// Bit mask of the machine's dimensions that take part, with the innermost dimension in the
-    /// lowest bit; all dimensions if absent.
+    /// Bit mask of the machine's dimensions over which the collective runs (lowest bit: the
+    /// innermost dimension); if absent, all dimensions.
     pub dimensions: Option<u32>,
-    /// Time that every member computes before its first collective, in whole nanoseconds.
+    /// Time that every member computes before its first collective; whole nanoseconds.
     pub before: Span,
-    /// Additional time that each rank computes compared with the previous rank: rank r first computes `before + r *
-    /// skew`; whole nanoseconds. Like `before`, it is a recorded duration.
+    /// Delay of each rank compared with the previous rank: rank r computes for `before + r * skew` before its
+    /// first collective; whole nanoseconds. Like `before`, the delay is a recorded duration.
     pub skew: Span,
 }
 
 impl CollectivePattern {
-    /// Returns one collective of `kind` among all `ranks`, which start at the same time.
+    /// Returns one collective of `kind` among all `ranks`, with all members ready at time 0.
     pub fn new(kind: CollectiveKind, bytes: u64, ranks: u32) -> Self {
         Self {
             kind,
@@ -137,7 +137,8 @@ impl CollectivePattern {
 #[derive(Debug)]
 struct CollectiveMembers {
     sorted: Vec<u32>,
-    /// The lowest rank outside the group, or `None`.
+    /// The lowest rank outside the group, which represents all others outside; `None` if the group
+    /// has every rank.
     outsider: Option<u32>,
 }
 
@@ -193,7 +194,7 @@ impl CollectiveGenerator {
         self.options.group.as_ref().map_or(0, |group| group[0])
     }
 
-    /// Returns the time that a member computes before its first collective.
+    /// Returns the time for which a member computes before its first collective.
     fn lateness_of(&self, rank: u32) -> Span {
         self.options.before + self.options.skew.times(rank.into())
     }
@@ -299,8 +300,8 @@ mod tests {
             job.groups(),
             DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
         );
-        // Rank 1 represents the members 1, 3 and 4, and rank 0 represents the other ranks 0, 2 and
-        // 5.
+        // Rank 1 represents members 1, 3 and 4. Rank 0 represents ranks 0, 2 and 5, which are
+        // outside the group.
         let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
         assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
         let ranks = every_rank(pattern);
@@ -362,10 +363,10 @@ mod tests {
         assert!(why(&|o| o.kind = CollectiveKind::Barrier).contains("moves nothing"));
         assert!(why(&|o| o.ranks = 0).contains("`ranks` is 0"));
         assert!(why(&|o| o.count = u32::MAX).contains("4294967296"));
-        // 2^62 bytes from each of 4 ranks are 2^64.
+        // 4 ranks with 2^62 bytes each have 2^64 bytes in total, one more than fits.
         let text = why(&|o| (o.kind, o.bytes) = (CollectiveKind::AllGather, 1 << 62));
         assert!(text.contains("below 2^63"), "{text}");
-        // 3 x (2^63 - 808) ps is more than 2^64 ps.
+        // The last rank's delay, 3 x (2^63 - 808) ps, exceeds 2^64 ps.
         let text = why(&|o| o.skew = Span((1 << 63) - 808));
         assert!(text.contains("a smaller skew"), "{text}");
     }

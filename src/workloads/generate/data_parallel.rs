@@ -1,11 +1,11 @@
-//! Data-parallel training of a transformer: every rank has a replica of the model and processes
-//! different tokens.
+//! Data-parallel training of a transformer: every rank has a full copy of the model and processes
+//! its own tokens.
 //!
 //! # Work
 //!
-//! With `t` tokens per rank in sequences of `s`, hidden size `h`, and numbers of `d` bytes, a layer runs six kernels. A
-//! product of an `a x b` and a `b x c` matrix is `2abc` FLOPs (a multiplication and an addition each) and moves `ab +
-//! bc + ac` numbers, each once.
+//! A layer runs six kernels. Below, `t` is the number of tokens per rank, `s` the sequence length, `h` the
+//! hidden size, and `d` the bytes per number. The product of an `a x b` and a `b x c` matrix takes `2abc`
+//! FLOPs (`abc` multiplications and as many additions) and moves each of its `ab + bc + ac` numbers once.
 //!
 //! | kernel | forward FLOPs | forward bytes | operation |
 //! |---|---|---|---|
@@ -17,8 +17,8 @@
 //! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
 //!
 //! A backward kernel has twice the work of its forward kernel, because the gradients of the input
-//! and of the weights each take one product of the same size. Parameters of a layer are the
-//! matrices above: `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes.
+//! and of the weights each take a product of the forward size. A layer's parameters are the
+//! matrices above, `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes.
 //! The optimizer is Adam with two moments and a master copy in single precision: `12p` FLOPs (3 for
 //! the first moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and
 //! `p (2d + 24)` bytes (reads the gradient, writes the weight, reads and writes three numbers of 4
@@ -26,12 +26,12 @@
 //!
 //! # Order
 //!
-//! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after
-//! another. A layer's all-reduce starts when its backward pass is done, on a separate lane, and
-//! overlaps the backward pass of the layers below. The layer's optimizer waits for the all-reduce,
-//! and the layer's forward pass in the next step waits for the optimizer. A step of `L` layers has
-//! `6L + 6L + L + L = 14L` nodes: the forward passes, then the backward passes with the
-//! all-reduces, then the optimizers from the top layer down.
+//! A step runs the forward kernels from the first layer to the last, then the backward kernels from
+//! the last to the first, one at a time. When a layer's backward pass ends, its all-reduce starts
+//! on a separate lane, so that it overlaps the backward pass of the layers below. The layer's
+//! optimizer waits for this all-reduce, and the layer's forward pass in the next step waits for the
+//! optimizer. A step of `L` layers has `6L + 6L + L + L = 14L` nodes: the forward kernels, the
+//! backward kernels with the all-reduces between them, and the optimizers from the top layer down.
 
 use super::{
     GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
@@ -62,18 +62,18 @@ pub struct DataParallelPattern {
     pub hidden: u32,
     /// Tokens per rank and step; a multiple of `sequence`.
     pub tokens: u32,
-    /// Sequence length: tokens that attend to each other.
+    /// Sequence length; each token attends only to tokens of its own sequence.
     pub sequence: u32,
-    /// The format of weights, activations and gradients. Optimizer nodes state this format, too,
-    /// although they compute in single precision: they are limited by memory, and some NPUs publish
-    /// no other peak.
+    /// The format of weights, activations and gradients. Optimizer nodes also have this format
+    /// although they compute in single precision, because memory bandwidth limits them and some
+    /// NPUs publish no single-precision peak.
     pub dtype: Dtype,
     /// Training steps.
     pub steps: u32,
     /// Peak rate of the reference NPU, from which the recorded durations of kernels are derived.
     pub reference_flops: FlopRate,
-    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the longer of its compute and memory
-    /// times, rounded to nanoseconds and at least one.
+    /// Memory bandwidth of the reference NPU. A kernel's recorded duration is the longer of its compute time
+    /// and its memory time, rounded to nanoseconds, but at least 1 ns.
     pub reference_bandwidth: Bandwidth,
 }
 
@@ -94,8 +94,9 @@ impl DataParallelPattern {
         }
     }
 
-    /// Returns the defaults with the fewest steps that have at least `nodes` nodes per rank. If one
-    /// step of 32 layers has more nodes, the number of layers is reduced, down to one.
+    /// Returns the defaults, but with the fewest steps that give at least `nodes` nodes per rank.
+    /// If one step of 32 layers already has more nodes, uses one step with fewer layers, at least
+    /// one.
     pub fn with_nodes(ranks: u32, nodes: u32) -> Self {
         let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
         Self {
@@ -132,7 +133,7 @@ impl DataParallelPattern {
         )?;
         let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
         let (th, hh) = (t * h, h * h);
-        // FLOPs and moved numbers of each of KERNELS.
+        // FLOPs and moved numbers of each kernel in KERNELS.
         let forward = [
             (6 * t * hh, 4 * th + 3 * hh),
             (4 * th * s, 4 * th),
@@ -212,7 +213,7 @@ struct KernelCost {
 pub(super) struct DataParallelGenerator {
     options: DataParallelPattern,
     nodes: u64,
-    /// By kernel: forward, backward.
+    /// Costs of each kernel: forward, backward.
     kernels: [[KernelCost; 2]; KERNELS.len()],
     optimizer: KernelCost,
     gradient: u64,
@@ -271,7 +272,8 @@ impl TraceGenerator for DataParallelGenerator {
             for layer in 0..layers {
                 for (k, (kernel, [cost, _])) in KERNELS.iter().zip(self.kernels).enumerate() {
                     out.set_name(format_args!("step{step}/layer{layer}/fwd/{kernel}"));
-                    // The previous step's optimizers, if any, end with the optimizer of layer 0 just before `first`.
+                    // The optimizers of the previous step, if any, are emitted just before `first`, with
+                    // layer 0 last.
                     let data = [out.last, (first - 1).saturating_sub(layer)];
                     let data = match (k, layer, step) {
                         (0, 0, 0) => &[],
@@ -293,7 +295,7 @@ impl TraceGenerator for DataParallelGenerator {
             }
             for (above, layer) in (0..layers).rev().enumerate() {
                 out.set_name(format_args!("step{step}/layer{layer}/optimizer"));
-                // After the forward pass, each layer from the top has its backward kernels and an all-reduce.
+                // In the backward pass, each layer from the top down has K kernels and one all-reduce.
                 let reduced = first + layers * K + (above as u64 + 1) * (K + 1) - 1;
                 self.emit_kernel(self.optimizer, &[reduced], out)?;
             }
@@ -352,7 +354,7 @@ mod tests {
         // 12 x 100 parameters: 2,400 B of gradient, 14,400 FLOPs, 1,200 x (4 + 24) = 33,600 B.
         let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
         assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
-        // Two numbers of four bits are in a byte: 12 x 100 / 2 = 600 B.
+        // Two 4-bit numbers share a byte: 12 x 100 / 2 = 600 B.
         let mut options = tiny();
         options.dtype = Dtype::Fp4;
         assert_eq!(options.prepare_generator().unwrap().gradient, 600);
@@ -361,11 +363,13 @@ mod tests {
     #[test]
     fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
         let prepared = DataParallelPattern::new(1).prepare_generator().unwrap();
-        // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns; its bytes need less.
+        // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns; moving its bytes takes less
+        // time.
         assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
-        // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs need less.
+        // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs take less time.
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
-        // 480 B of the tiny model take 0.24 ns, recorded as 1 ns, because 0 would mean unknown.
+        // 480 B of the tiny model take 0.24 ns. The trace records 1 ns, because 0 would mean an
+        // unknown duration.
         let prepared = tiny().prepare_generator().unwrap();
         assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
     }
@@ -407,8 +411,8 @@ mod tests {
     #[test]
     fn node_targets_are_met_in_whole_steps() {
         // A step of 32 layers has 448 nodes: 23 steps have 10,304 nodes, 22 steps only 9,856. 100
-        // nodes need more than one step of 7 layers (98 nodes), so 2 steps. 0 nodes give one layer
-        // and one step.
+        // nodes are more than one step of 7 layers (98 nodes), so 2 steps are needed. For 0 nodes,
+        // the result is one layer and one step.
         for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
             let job = GeneratedJob::new(WorkloadPattern::DataParallel(
                 DataParallelPattern::with_nodes(8, nodes),
@@ -432,7 +436,7 @@ mod tests {
         assert!(why(&|o| o.layers = 0).contains("`layers` is 0; expected 1 or more"));
         assert!(why(&|o| o.steps = u32::MAX).contains("fewer steps or layers"));
         assert!(why(&|o| o.hidden = u32::MAX).contains("a smaller hidden size"));
-        // 28 x 1,200 B at 1e-9 B/s last 3.4e13 s, far beyond 2^64 ps.
+        // 28 x 1,200 B at 1e-9 B/s take 3.4e13 s, far beyond 2^64 ps.
         let slow = Bandwidth::new(1e-9).unwrap();
         assert!(why(&|o| o.reference_bandwidth = slow).contains("a faster reference"));
     }

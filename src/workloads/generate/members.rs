@@ -1,11 +1,12 @@
-//! Ranks that one trace can represent: neighbours that differ only in peers, groups and cores.
+//! Neighbouring ranks that one trace can represent, because they differ only in peers, groups and
+//! cores.
 
 use super::GeneratedJob;
 use chakram_trace::format::members::TraceMembers;
 use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
-/// Peers and groups of a rank in the order of first use in its trace.
+/// A rank's peers and groups, in the order in which its trace first uses them.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct NamedPartners {
     peers: Vec<u32>,
@@ -31,12 +32,12 @@ impl Sink for NamedPartners {
 }
 
 impl GeneratedJob {
-    /// Returns the runs of neighbouring ranks that one trace can represent: ranks of one shape, such as the ranks of a
-    /// stage, that exchange no messages among themselves. Other ranks are in no run.
+    /// Returns runs of neighbouring ranks that one trace can represent: ranks of one shape that exchange no
+    /// messages among themselves, such as the ranks of a stage. Other ranks are in no run.
     ///
     /// # Errors
     ///
-    /// Never fails in practice, because the nodes of a generated job cause no errors.
+    /// Fails only if emitting a node fails, which does not happen for a generated job.
     pub fn members(&self) -> Result<Vec<TraceMembers>, TraceError> {
         let partners = |rank: u32| -> Result<NamedPartners, TraceError> {
             let mut partners = NamedPartners::default();
@@ -93,7 +94,7 @@ impl GeneratedJob {
     }
 }
 
-/// Keeps only the entries in which members differ.
+/// Drops entries that are equal for all members.
 fn keep_differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
     all.filter(|(first, of)| of.iter().any(|one| one != first))
         .collect()

@@ -1,4 +1,4 @@
-//! Loads, kernels that wait for them, and stores: a pure memory benchmark.
+//! Memory loads, kernels that wait for the loads, and stores: a benchmark of memory alone.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -7,28 +7,29 @@ use super::{
 use chakram_base::units::Span;
 use chakram_trace::format::{MemoryLocation, Op, TraceError};
 
-/// Rounds of a load, a kernel and optionally a store, the same on every rank. In the pattern, each node waits for
-/// the previous node. With `prefetch`, a load waits only for the previous load. Loads, kernels and stores have
-/// lanes 0, 1 and 2.
+/// Rounds of a load, a kernel and optionally a store, the same on every rank. Without `prefetch`, each node
+/// waits for the previous node. With `prefetch`, a load waits only for the previous load. Loads are on lane
+/// 0, kernels on lane 1 and stores on lane 2.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryPattern {
     /// Number of ranks.
     pub ranks: u32,
     /// Number of rounds.
     pub loads: u32,
-    /// Bytes of each load and store, or, with `in_switch`, this rank's part of the shared access.
+    /// Bytes of each load and store; with `in_switch`, the bytes of this rank's part of the shared
+    /// access.
     pub bytes: u64,
     /// True for the NPU's own memory, false for remote memory.
     pub local: bool,
-    /// Name of the remote memory, or `None` for the unnamed memory.
+    /// Name of the remote memory, or `None` for a machine's unnamed memory.
     pub memory: Option<String>,
     /// Recorded duration of each kernel, in whole nanoseconds, or zero for no kernels.
     pub kernel: Span,
     /// True if each round ends with a store.
     pub store: bool,
-    /// True if switches gather loads and reduce stores; remote memory only.
+    /// True if switches gather loads and reduce stores; only for remote memory.
     pub in_switch: bool,
-    /// True if loads run ahead of kernels.
+    /// True if a load waits only for the previous load, so that loads run ahead of kernels.
     pub prefetch: bool,
 }
 

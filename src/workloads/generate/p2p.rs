@@ -8,7 +8,8 @@ use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 
-/// `count` rounds of messages. Message `i` between two ranks has tag `i`, which makes it unique.
+/// `count` rounds of messages. Message `i` between two ranks has tag `i`, so tags identify
+/// messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pPattern {
     /// Senders and receivers of a round.
@@ -25,20 +26,23 @@ pub struct P2pPattern {
 /// has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrafficPattern {
-    /// Rank 0 sends to the last rank, which answers after it has received; then the next round begins.
+    /// Rank 0 sends to the last rank, which replies after it has received the message. The next round
+    /// begins after the reply.
     PingPong,
-    /// Every rank r sends to r + 1, and the last to rank 0. As in all patterns below except incast, a rank sends and
-    /// receives at the same time, and begins the next round when both are done.
+    /// Every rank r sends to r + 1, and the last rank sends to rank 0. As in all patterns below except
+    /// incast, a rank sends and receives at the same time, and begins the next round when both have
+    /// completed.
     Ring,
     /// Every rank r sends to r plus this stride, modulo the number of ranks.
     Stride(u32),
-    /// Every rank except 0 sends to rank 0. Messages of one sender are in sequence; messages of different senders are
+    /// Every rank except 0 sends to rank 0. Each sender's messages are sequential; different senders are
     /// independent.
     Incast,
-    /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. With an odd number of
-    /// ranks, the last is idle.
+    /// Ranks 0 and 1 send to each other, then ranks 2 and 3, and so on. If the number of ranks is
+    /// odd, the last rank is idle.
     Pairs,
-    /// A random permutation from this seed, in which no rank sends to itself.
+    /// Every rank sends to its image under a random permutation drawn with this seed. No rank sends
+    /// to itself.
     Random(u64),
 }
 
@@ -95,14 +99,14 @@ impl P2pPattern {
     }
 }
 
-/// Returns a permutation of 0..`n` that is one cycle, by Sattolo's shuffle. The partner of each
-/// swap is uniform to within 2^-32.
+/// Returns a random permutation of 0..`n` that consists of a single cycle (Sattolo's shuffle). The
+/// partner of each swap is uniform to within 2^-32.
 fn shuffle_to_cycle(n: u32, seed: u64) -> Vec<u32> {
     let mut permutation: Vec<u32> = (0..n).collect();
     let mut state = seed;
     for last in (1..permutation.len()).rev() {
-        // Draws by multiply-shift instead of modulo. `last` itself is excluded, which makes the
-        // permutation one cycle.
+        // Draw by multiply-shift, which needs no division. The draw excludes `last` itself;
+        // otherwise the permutation could have several cycles.
         let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
         permutation.swap(last, other as usize);
     }
@@ -119,8 +123,8 @@ pub(super) struct P2pGenerator {
 }
 
 impl P2pGenerator {
-    /// Returns the receiver and the sender for `rank`; `rank` itself if it is idle. Not used for
-    /// incast, in which rank 0 has several senders.
+    /// Returns the receiver and the sender for `rank`, or `rank` twice if the rank is idle. Not
+    /// used for incast, in which rank 0 has several senders.
     fn peers_of(&self, rank: u32) -> (u32, u32) {
         let ranks = self.options.ranks;
         let shifted = |by: u32| {
@@ -173,7 +177,8 @@ impl P2pGenerator {
             0 => 1..self.options.ranks,
             _ => rank..rank + 1,
         };
-        // The previous message of the same sender is one node back per sender.
+        // Each round has one node per sender, so the same sender's previous message is that many
+        // nodes back.
         let back = u64::from(senders.end - senders.start);
         for round in 0..self.options.count {
             for sender in senders.clone() {
@@ -220,7 +225,7 @@ impl TraceGenerator for P2pGenerator {
         if to == rank {
             return out.emit_idle();
         }
-        // Only in ping-pong, one message of a round depends on the other.
+        // Only in ping-pong does one message of a round depend on the other.
         let in_turn = self.options.traffic == TrafficPattern::PingPong;
         let mut halves = [(false, to), (true, from)];
         if in_turn && rank != 0 {
@@ -315,7 +320,7 @@ mod tests {
             ["round0/send-to-1", "round0/receive-from-4"]
         );
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[1, 2], &[1, 2]]);
-        // 4 + 2 = 6 = 1 and 4 - 2 = 2, modulo 5.
+        // Modulo 5, the receiver of rank 4 is 4 + 2 = 6 = 1, and its sender is 4 - 2 = 2.
         let ranks = generate(TrafficPattern::Stride(2), 5, 1);
         assert_eq!(
             names(&ranks[4]),
@@ -326,8 +331,8 @@ mod tests {
     #[test]
     fn senders_of_an_incast_do_not_wait_for_each_other() {
         let ranks = generate(TrafficPattern::Incast, 4, 2);
-        // 3 senders x 2 rounds; each receive depends on the previous receive from the same sender,
-        // 3 nodes earlier.
+        // 3 senders x 2 rounds: each receive waits for the previous receive from the same sender, 3
+        // nodes earlier.
         assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
         assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
         assert_eq!(data(&ranks[2]), [&[][..], &[1]]);
@@ -347,7 +352,7 @@ mod tests {
     fn random_permutations_are_one_cycle_and_follow_the_seed() {
         for seed in 0..20 {
             let permutation = shuffle_to_cycle(100, seed);
-            // A single cycle returns to its start after 100 steps and not earlier.
+            // A single cycle of 100 ranks first returns to its start after 100 steps.
             let mut at = 0;
             let steps = (1..).find(|_| {
                 at = permutation[at as usize];

@@ -1,10 +1,11 @@
-//! Training of a transformer on a wafer by the exact rules of PALM's public code: a compatibility pattern for
-//! comparison with the numbers published with it. `generate MODEL` uses chakram's own rules.
+//! Training of a transformer on a wafer by the exact rules of PALM's public code, so that results can be
+//! compared with PALM's published numbers. `generate MODEL` uses chakram's own rules instead.
 //!
 //! The rules are from Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators
-//! with Large-scale Model Training", Tables VI and VII; rules that the paper does not state are
-//! from the public code. With b samples of a micro-batch, s tokens, h and H = 4h numbers, a heads,
-//! D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
+//! with Large-scale Model Training", Tables VI and VII, and otherwise from the public code. In the
+//! table, b is the number of samples of a micro-batch, s tokens per sample, h the hidden size, H =
+//! 4h, a the number of heads, D the number of replicas, and T the size of a tensor group. Numbers
+//! have 2 bytes, and each of the 20 stages has 16 cores.
 //!
 //! | quantity | rule |
 //! |---|---|
@@ -19,10 +20,10 @@
 //! | update | all-reduce of 2 (4h² + 2hH / T) bytes over replicas, in parallel to traffic of 28 / 6 w |
 //! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, over all replicas together |
 //!
-//! PALM divides bytes by 2^20 where rates are in 10^6 bytes per ms, so this pattern reduces byte
-//! counts by the same factor. In the pattern, all reads and writes of a core are one access. Cores
-//! follow a serpentine path within a die, and dies follow one within a column. There is no head and
-//! no embedding.
+//! PALM divides byte counts in units of 2^20 by rates in units of 10^6 bytes per ms, so this
+//! pattern reduces byte counts by the same factor. All reads and writes of a core in a layer are
+//! one memory access. Cores follow a serpentine path within a die, and dies follow a serpentine
+//! path within a column. The model has no head and no embedding.
 
 use super::{
     GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
@@ -41,7 +42,7 @@ const CORES: [u32; 2] = [4, 4];
 const STAGE: u32 = CORES[0] * CORES[1];
 /// Stages of the pipeline.
 const STAGES: u32 = DIES[0] * DIES[1];
-/// PALM's correction factor on the memory traffic of the wafer.
+/// PALM's correction factor for memory traffic on the wafer.
 const FACTOR: f64 = 0.005;
 /// SRAM of a core, in bytes.
 const SRAM: u128 = 3 << 20;
@@ -54,11 +55,11 @@ const KERNELS: i64 = 0;
 const MEMORY: i64 = 1;
 const SUMS: i64 = 2;
 const BARRIERS: i64 = 3;
-/// First lane of messages and their ordering nodes, which have a lane per direction and
-/// micro-batch.
+/// First lane of messages and of the nodes that order them. Each direction and micro-batch has its
+/// own lane.
 const PASSES: i64 = 4;
 
-/// A model and its degrees on the published wafer.
+/// A model and its degrees of parallelism on the published wafer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PalmPattern {
     /// Layers of the model, a multiple of the 20 stages.
@@ -71,10 +72,9 @@ pub struct PalmPattern {
     pub sequence: u32,
     /// Samples of a step.
     pub batch: u32,
-    /// Samples of a micro-batch, over all replicas.
+    /// Samples of a micro-batch, all replicas together.
     pub micro_batch: u32,
-    /// Members of a tensor group; a divisor of 16. The NPUs of a stage beyond the tensor group are
-    /// replicas.
+    /// Members of a tensor group; a divisor of 16. The stage's other cores are replicas.
     pub tensor: u32,
 }
 
@@ -152,7 +152,8 @@ impl Default for PalmPattern {
     }
 }
 
-/// Checks that sizes stay far below the range of integers when they are multiplied later.
+/// Checks that a product of sizes stays far below the integer range, because later code multiplies
+/// it by other sizes.
 fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
     let product = factors.iter().product();
     check_limit(
@@ -173,11 +174,11 @@ pub(super) struct PalmGenerator {
     /// FLOPs of a layer's kernel, forward and backward.
     flops: [u64; 2],
     access: [u64; 2],
-    /// Bytes of the memory access of a layer's update.
+    /// Bytes of memory traffic of a layer's update.
     update: u64,
-    /// Bytes between layers, on one core.
+    /// Bytes that one core passes from layer to layer.
     activations: u64,
-    /// Gradient bytes that replicas sum for a layer.
+    /// Gradient bytes of a layer that are summed over replicas.
     gradients: u64,
     /// Model FLOPs of a micro-batch, forward and backward.
     model_flops: u128,
@@ -215,8 +216,8 @@ struct StagePass {
 }
 
 impl PalmGenerator {
-    /// Returns the passes of a stage in order: 1F1B, where the number of micro-batches in flight is
-    /// the number of stages from this stage to the last.
+    /// Returns the stage's passes in 1F1B order. The number of micro-batches in flight is the
+    /// number of stages from this stage to the last.
     fn pass_order(&self, stage: u32) -> Vec<StagePass> {
         let ahead = (STAGES - stage).min(self.passes);
         let forward = |micro_batch| StagePass {
@@ -246,8 +247,8 @@ impl PalmGenerator {
         }
     }
 
-    /// Returns the numbers of a core's groups: its stage, the two cores that forward activations,
-    /// its tensor group, its replicas.
+    /// Returns the group numbers of a core: its stage, the two cores that forward activations in
+    /// the stage, its tensor group, and its replicas.
     fn group_numbers(&self, core: StageCore) -> [u32; 4] {
         let tensor = self.options.tensor;
         let replicas = STAGE / tensor;
@@ -287,8 +288,7 @@ impl PalmGenerator {
         Self::emit_collective((CollectiveKind::Barrier, 0), group, lane, data, out)
     }
 
-    /// Emits one side of a message of `pass` between the core and the core at `place` of another
-    /// stage.
+    /// Emits one side (send or receive) of a message of `pass` between `core` and the core `peer`.
     fn emit_message(
         &self,
         core: StageCore,
@@ -309,14 +309,14 @@ impl PalmGenerator {
         out.emit_node(op, lane, Span::ZERO, data)
     }
 
-    /// Returns the lane of a micro-batch's messages. Several lanes are used so that a message that
-    /// waits for links does not delay the next few micro-batches.
+    /// Returns the lane of a micro-batch's messages. Micro-batches use different lanes, so that a
+    /// message that waits for links does not delay the next few micro-batches.
     fn message_lane(pass: StagePass) -> i64 {
         PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
     }
 
-    /// Emits a layer, or its update: kernel and sum, the memory access in parallel, and the end for
-    /// all cores of the stage.
+    /// Emits a layer or its update: a kernel and a sum, with the memory access in parallel, and a
+    /// barrier over all cores of the stage.
     fn emit_layer(
         &self,
         core: StageCore,
@@ -368,8 +368,8 @@ impl PalmGenerator {
         Self::emit_barrier(Some(stage), BARRIERS, &ends, out)
     }
 
-    /// Emits a pass through the core's stage, after node `before`; returns the pass's last node on
-    /// the core.
+    /// Emits a pass through the core's stage after node `before`, and returns the pass's last node
+    /// on this core.
     fn emit_pass(
         &self,
         core: StageCore,
@@ -472,8 +472,8 @@ impl TraceGenerator for PalmGenerator {
         let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
         let row = along(core.stage % DIES[1], DIES[1], turned);
         let y = along(core.place / CORES[0], CORES[1], turned);
-        // Rows alternate in direction over the whole wafer. Each column of cores begins at a row of the
-        // same parity.
+        // Rows of cores alternate in direction over the whole wafer. The path enters each column in a
+        // row of the same parity.
         let back = (core.place / CORES[0]) % 2 == 1;
         // The lowest row of the wafer always runs forward.
         let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;

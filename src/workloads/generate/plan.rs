@@ -1,8 +1,8 @@
-//! Plans: the number of NPUs that run a model, and the distribution of its operators and state over
-//! these NPUs.
+//! Plans: how many NPUs run a model, and how the model's operators and state are distributed over
+//! them.
 //!
-//! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern) combines it with
-//! a model and rejects plans that do not fit.
+//! A [`ParallelismPlan`] knows neither model nor machine. [`TrainingPattern`](super::TrainingPattern)
+//! combines a plan with a model and rejects plans that do not fit the model.
 
 use super::schedule::PipelineSchedule;
 use super::{GenerateError, option_refused};
@@ -48,20 +48,21 @@ impl ParallelismPlan {
         u64::from(self.tensor_of(stage)).saturating_mul(self.replicas().into())
     }
 
-    /// Number of ranks with the same weights: data-parallel replicas times the ranks that share a
-    /// sequence (context parallelism).
+    /// Number of ranks with the same weights in a stage: data-parallel replicas times the ranks
+    /// that share a sequence (context parallelism).
     pub fn replicas(&self) -> u32 {
-        // The number of ranks is checked before this product is used.
+        // Saturate, because this function may run before the number of ranks is checked.
         self.data.saturating_mul(self.context)
     }
 
-    /// Returns the stages with the first and the last part of a model. If two stages have each
-    /// part, returns the stage that has both.
+    /// Returns the stage with the model's first part and the stage with its last part. If two
+    /// stages have copies of a part, returns the stage that has both parts.
     pub fn end_stages(&self) -> [u32; 2] {
         self.schedule.ends(self.pipeline)
     }
 
-    /// Number of ranks with the same weights, including copies on another stage.
+    /// Number of ranks with the same weights, including the second copy of each stage under
+    /// DualPipe.
     pub fn copies(&self) -> u32 {
         self.replicas().saturating_mul(self.schedule.copies())
     }
@@ -77,7 +78,8 @@ impl ParallelismPlan {
         self.tensor_of_experts() != self.tensor
     }
 
-    /// Number of ranks of a stage with the same shard of any expert.
+    /// Number of ranks of a stage that have the same shard index within their experts, whichever
+    /// experts they have.
     pub fn expert_ranks(&self) -> u32 {
         self.replicas()
             .saturating_mul(self.tensor / self.tensor_of_experts())
@@ -89,7 +91,7 @@ impl ParallelismPlan {
         self.expert_ranks() / self.expert.max(1)
     }
 
-    /// Number of ranks with the same shard of the same experts, including copies on another stage.
+    /// Number of ranks with the same shard of the same experts, including copies on other stages.
     pub fn expert_copies(&self) -> u32 {
         self.expert_replicas()
             .saturating_mul(self.schedule.copies())
@@ -101,7 +103,7 @@ impl ParallelismPlan {
         own.copied().unwrap_or(self.tensor)
     }
 
-    /// The tensor-parallel degrees of all stages, each at least once.
+    /// The tensor-parallel degrees that occur, possibly with repetitions.
     pub fn tensor_degrees(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::once(self.tensor).chain(self.stage_tensor.iter().copied())
     }
@@ -111,7 +113,7 @@ impl ParallelismPlan {
         self.stage_tensor.iter().any(|own| *own != self.tensor)
     }
 
-    /// Returns true if ranks are not numbered in the default order.
+    /// Returns true if the plan numbers ranks in another than the default order.
     fn numbers_ranks(&self) -> bool {
         let usual = Self::new();
         self.order != usual.order || !self.ranks.is_empty() || !self.place.is_empty()
@@ -122,7 +124,8 @@ impl ParallelismPlan {
         self.schedule.trains()
     }
 
-    /// Micro-batches of a replica in a step, rounded down; another check rejects a remainder.
+    /// Micro-batches of a replica in a step, rounded down, because another check rejects a
+    /// remainder.
     pub fn micro_batches(&self) -> u64 {
         let at_once = u64::from(self.data).saturating_mul(self.micro_batch);
         self.batch / at_once.max(1)
@@ -135,7 +138,7 @@ impl Default for ParallelismPlan {
     }
 }
 
-/// Defines an enum whose variants each have the word that files and options use for them.
+/// Defines an enum and, for each variant, the word that files and options use.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -170,8 +173,8 @@ words! {
 }
 
 words! {
-    /// Training state that is sharded over replicas instead of replicated (Rajbhandari et al., "ZeRO", 2020). Each
-    /// stage includes the previous ones.
+    /// Training state that replicas shard instead of copying (Rajbhandari et al., "ZeRO", 2020). Each stage
+    /// also shards the state of the previous ones.
     ZeroStage {
         /// Nothing: every replica has the whole state.
         None = "0",
@@ -185,7 +188,7 @@ words! {
 }
 
 words! {
-    /// Activations that the backward pass recomputes instead of reading saved ones.
+    /// Activations that the backward pass recomputes instead of reading saved copies.
     RecomputePolicy {
         /// Nothing.
         None = "none",
@@ -193,20 +196,22 @@ words! {
         Selective = "selective",
         /// Every block, from its input.
         Full = "full",
-        /// The least recomputation of these with which the plan fits into the NPU's memory.
+        /// The first of `none`, `selective` and `full` with which the plan fits into the NPU's
+        /// memory.
         AsNeeded = "as-needed",
-        /// Chosen operators: all except attention and every second matrix product.
+        /// The results of chosen operators: all except attention and every second matrix product.
         Operators = "operators",
     }
 }
 
 words! {
-    /// Rule that decides which operands of a stage stay in SRAM, and which are loaded and stored.
+    /// Rule that decides which operands of a stage stay in SRAM; all other operands are loaded and
+    /// stored.
     ResidencyRule {
         /// Everything is in the NPU's memory.
         None = "none",
-        /// SRAM has weights and activations, only one of them, or neither: the combination with the
-        /// least memory traffic.
+        /// SRAM keeps weights, activations, both or neither, whichever causes the least memory
+        /// traffic.
         Corrected = "corrected",
         /// Algorithm 1 of PALM, exactly as printed.
         AsPrinted = "as-printed",
@@ -218,20 +223,20 @@ words! {
     BucketPolicy {
         /// Whole layers; a bucket is reduced when the backward pass of its last layer ends.
         Layers = "layers",
-        /// Single weights and biases, as in PyTorch's `DistributedDataParallel`; a bucket is reduced when its last
-        /// gradient is computed, even in the middle of a layer.
+        /// Single weights and biases, as in PyTorch's `DistributedDataParallel`. A bucket is reduced as soon
+        /// as its last gradient is computed, even in the middle of a layer.
         Parameters = "parameters",
     }
 }
 
 words! {
-    /// The optimizer, which determines the state and the work of an update.
+    /// The optimizer, which determines the optimizer state and the cost of an update.
     Optimizer {
         /// No optimizer step.
         None = "none",
         /// Plain gradient descent, without state.
         Sgd = "sgd",
-        /// Adam: two moments of every parameter.
+        /// Adam: two moments per parameter.
         Adam = "adam",
     }
 }
@@ -239,10 +244,11 @@ words! {
 words! {
     /// Implementation of attention.
     AttentionKernel {
-        /// One kernel; scores stay on chip, and the backward kernel recomputes them (Dao et al., "FlashAttention",
-        /// 2022).
+        /// One kernel. Scores stay on chip, so the backward kernel recomputes them (Dao et al.,
+        /// "FlashAttention", 2022).
         Flash = "flash",
-        /// Product, softmax, dropout, product: separate kernels that each read and write all scores.
+        /// Separate kernels for product, softmax, dropout and product, each of which reads and
+        /// writes all scores.
         Unfused = "unfused",
     }
 }
@@ -254,88 +260,91 @@ words! {
         Fused = "fused",
         /// Separate kernels in single precision: cast, scale, mask, softmax, cast.
         Unfused = "unfused",
-        /// Megatron-LM's choice: fused if the product of sequences and heads of a micro-batch on an NPU is a multiple
-        /// of 4.
+        /// Megatron-LM's choice: fused if the number of sequences times heads of a micro-batch on an NPU is a
+        /// multiple of 4.
         Megatron = "megatron",
     }
 }
 
 words! {
-    /// Implementation of the cross entropy of logits.
+    /// Implementation of the cross-entropy loss.
     LossKernel {
         /// Separate kernels in single precision, as in PyTorch and Megatron-LM.
         Composite = "composite",
-        /// One kernel per direction that overwrites logits with their gradients, as in Transformer Engine.
+        /// One kernel per direction that overwrites the logits with their gradients, as in Transformer
+        /// Engine.
         Fused = "fused",
     }
 }
 
 words! {
-    /// Kernels other than products.
+    /// Implementation of all kernels that are not matrix products.
     ElementwiseKernels {
-        /// One kernel for each operator, as in hand-written kernels and compilers.
+        /// One kernel per operator, as in hand-written kernels and compilers.
         Fused = "fused",
-        /// Megatron-LM's kernels, including bias sums, copies around unfused attention, separate sums for weight
-        /// gradients, and the passes of its optimizer.
+        /// Megatron-LM's kernels, including bias sums, copies before and after unfused attention, separate
+        /// sums for weight gradients, and the passes of its optimizer.
         Megatron = "megatron",
-        /// PyTorch's operations, unfused: RMSNorm, rotary positions and gated activations take several kernels each.
+        /// PyTorch's unfused operations: RMSNorm, rotary positions and gated activations take several kernels
+        /// each.
         Eager = "eager",
-        /// PyTorch's operations, fused within a block as by `torch.compile`.
+        /// PyTorch's operations, fused within each block as `torch.compile` does.
         Compiled = "compiled",
     }
 }
 
 impl ElementwiseKernels {
-    /// Returns true if the framework is PyTorch itself: it repeats heads of keys and values for all query heads, and
-    /// FSDP2 copies parameters and gradients to and from the buffers of its collectives.
+    /// Returns true if the kernels are PyTorch's own. PyTorch repeats key and value heads for all query
+    /// heads, and FSDP2 copies parameters and gradients to and from collective buffers.
     pub fn is_pytorch(self) -> bool {
         matches!(self, Self::Eager | Self::Compiled)
     }
 }
 
 words! {
-    /// Exchange in attention between ranks that share the tokens of a sequence.
+    /// Exchange between ranks that share a sequence's tokens, so that each can compute attention.
     ContextExchange {
         /// Every rank gathers keys and values of all tokens (Llama 3).
         AllGather = "all-gather",
-        /// Each rank gets all tokens of some heads (DeepSpeed Ulysses).
+        /// Each rank receives all tokens for a subset of the heads (DeepSpeed Ulysses).
         AllToAll = "all-to-all",
     }
 }
 
 words! {
-    /// Kernels for the matrix products of experts, if a rank has several experts.
+    /// Kernels for the matrix products of a rank's experts, if it has several.
     ExpertProducts {
         /// One kernel per expert.
         OneByOne = "one-by-one",
         /// One kernel for all experts of a rank.
         Grouped = "grouped",
-        /// One kernel for all experts, including token copies, gates and casts of inputs and
-        /// outputs.
+        /// One kernel for all experts, which also copies tokens, multiplies by gates, and casts
+        /// inputs and outputs.
         Fused = "fused",
     }
 }
 
 words! {
-    /// Exchange of tokens between ranks that have different experts.
+    /// Exchange of tokens between ranks with different experts.
     ExpertExchangeForm {
-        /// All-to-all with one copy per chosen expert of a token.
+        /// All-to-all that sends a token once per chosen expert.
         Copies = "copies",
-        /// All-to-all with one copy per rank that has a chosen expert of a token.
+        /// All-to-all that sends a token once per rank that has a chosen expert.
         Ranks = "ranks",
-        /// All-gather of all tokens, then reduce-scatter of results.
+        /// All-gather of all tokens, then reduce-scatter of the results.
         AllGather = "all-gather",
     }
 }
 
 words! {
-    /// Scaling of 8-bit numbers for products.
+    /// Method that chooses the scales of 8-bit numbers for matrix products.
     ScalingRecipe {
-        /// Scales follow from the maximum in earlier steps.
+        /// Scales follow from the maxima of earlier steps.
         Delayed = "delayed",
-        /// Scales follow from the maximum of the current tensor, which is computed first.
+        /// Scales follow from the maximum of the current tensor, which an extra kernel computes
+        /// first.
         Current = "current",
-        /// Each 32 numbers are scaled by their maximum (MXFP8).
+        /// Each block of 32 numbers is scaled by its maximum (MXFP8).
         Block = "block",
     }
 }
@@ -343,20 +352,21 @@ words! {
 words! {
     /// Unit of a model that is divided evenly among pipeline stages.
     SplitUnit {
-        /// The blocks; input layers go to the first stage and output layers to the last.
+        /// Transformer blocks. Input layers belong to the first stage and output layers to the
+        /// last.
         Blocks = "blocks",
-        /// All layers; embedding and head count as one layer each.
+        /// All layers; the embedding and the head count as one layer each.
         Layers = "layers",
-        /// Multiplications, in whole layers: the largest stage has the fewest possible
-        /// multiplications.
+        /// Multiplications, in whole layers: the stage with the most multiplications has as few as
+        /// possible.
         Multiplications = "multiplications",
     }
 }
 
 words! {
-    /// Order of independent operators of a layer, such as a branch and its skip path.
+    /// Order of a layer's independent operators, such as a branch and its skip path.
     BranchOrder {
-        /// One after another, in the model's order.
+        /// Sequential, in the model's order.
         InOrder = "in-order",
         /// In parallel, on separate lanes.
         Parallel = "parallel",
@@ -364,54 +374,53 @@ words! {
 }
 
 words! {
-    /// Place where adapters sum the partial results of a stage's last product (PALM, Fig. 11).
+    /// Place where the partial results of a stage's last product are summed (PALM, Fig. 11).
     AdapterSums {
-        /// In the tensor group that has the partial results, before they are sent (strategy 1, PALM's
-        /// Eq. 7).
+        /// Before sending, in the tensor group that computed them (strategy 1, PALM's Eq. 7).
         Source = "source",
-        /// By each adapter over its share, then by the adapters of the destination (strategy 2, PALM's
-        /// Eq. 8).
+        /// After sending: each adapter sums its share, then the adapters of the destination combine
+        /// the sums (strategy 2, PALM's Eq. 8).
         Destination = "destination",
     }
 }
 
 words! {
-    /// An effect that a run can leave out, to measure its share.
+    /// An effect that can be removed from a run to measure its share of the time.
     AblationEffect {
         /// Waiting of stages for one another.
         Bubble = "bubble",
-        /// Logits, the loss, and other products after the blocks.
+        /// Logits, loss, and other products after the blocks.
         Logits = "logits",
         /// Kernels that only move bytes: norms, activations, residuals, softmax, dropout, pools.
         MemoryBound = "memory-bound",
         /// Collectives of tensor groups.
         TensorCommunication = "tensor-communication",
-        /// Exchange of tokens between ranks with different experts.
+        /// Exchange of tokens between ranks that have different experts.
         ExpertCommunication = "expert-communication",
-        /// Exchange of keys, values and heads between ranks with different tokens of a sequence.
+        /// Exchange of keys, values and heads between ranks that share a sequence.
         ContextCommunication = "context-communication",
         /// Collectives of replicas, and the sum of tied weights over the first and last stages.
         DataCommunication = "data-communication",
-        /// Transfers between stages.
+        /// Transfers between pipeline stages.
         PipelineCommunication = "pipeline-communication",
         /// The optimizer step.
         Optimizer = "optimizer",
-        /// Recomputation.
+        /// Recomputation of activations.
         Recompute = "recompute",
     }
 }
 
-/// The effects that a run leaves out.
+/// The effects that are removed from a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AblationSet(u16);
 
 impl AblationSet {
-    /// Leaves `effect` out.
+    /// Adds `effect` to the removed effects.
     pub fn add(&mut self, effect: AblationEffect) {
         self.0 |= 1 << effect as u8;
     }
 
-    /// Returns true if `effect` is left out.
+    /// Returns true if `effect` is removed.
     pub fn has(self, effect: AblationEffect) -> bool {
         self.0 & (1 << effect as u8) != 0
     }
@@ -424,25 +433,26 @@ words! {
         GPipe = "gpipe",
         /// One forward, one backward (1F1B).
         OneForwardOneBackward = "1f1b",
-        /// 1F1B with several chunks on a stage.
+        /// 1F1B with several model chunks per stage.
         Interleaved = "interleaved",
-        /// Layer by layer.
+        /// One layer after another: all micro-batches pass a layer before the next layer starts.
         LayerWise = "layer-wise",
         /// Forward passes only.
         Inference = "inference",
-        /// Weight gradients are separate passes that run late.
+        /// ZB-H1: weight gradients are separate passes that run as late as possible.
         ZeroBubbleH1 = "zb-h1",
-        /// ZB-H1's split passes with two chunks per stage, in a V.
+        /// ZB-V: split passes as in ZB-H1, with two chunks per stage in a V shape.
         ZeroBubbleV = "zb-v",
-        /// Micro-batches enter at both ends, and forward passes overlap backward passes.
+        /// DualPipe: micro-batches enter at both ends of the pipeline, and forward passes overlap
+        /// backward passes.
         DualPipe = "dualpipe",
-        /// DualPipe with two chunks per stage, in a V.
+        /// DualPipe with two chunks per stage in a V shape.
         DualPipeV = "dualpipe-v",
     }
 }
 
 impl ScheduleName {
-    /// Returns the name of `schedule`, or `None` for explicitly listed orders.
+    /// Returns the name of `schedule`, or `None` for an explicit list of passes.
     pub fn of(schedule: &PipelineSchedule) -> Option<Self> {
         Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,
@@ -475,7 +485,7 @@ impl ScheduleName {
             }
             (Self::GPipe, None) => PipelineSchedule::GPipe,
             (Self::OneForwardOneBackward, None) => PipelineSchedule::OneForwardOneBackward,
-            // Each layer is a chunk; the model sets their number later.
+            // Each layer is a chunk; the number of layers is set when the model is known.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
             (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,

@@ -1,17 +1,17 @@
-//! Pipeline schedules: the order in which a stage runs the forward and backward passes of its micro-batches.
+//! Pipeline schedules: the order in which a stage runs its micro-batches' forward and backward passes.
 //!
-//! Most pipeline schedules differ in only four parameters: the number of chunks of a stage's
-//! layers, the number of micro-batches that pass a chunk before the next chunk, the number of
-//! forward passes before the first backward pass, and the presence of backward passes. After the
-//! warm-up, forward and backward passes alternate; when no forward pass is left, the remaining
-//! backward passes follow. Backward passes keep the order of micro-batches and reverse the order of
-//! chunks (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
+//! Most pipeline schedules differ in only four parameters: how many chunks a stage's layers form,
+//! how many micro-batches pass a chunk before the next chunk's turn, how many forward passes
+//! precede the first backward pass, and whether there are backward passes. After the warm-up,
+//! forward and backward passes alternate. When no forward pass is left, the remaining backward
+//! passes follow. Backward passes keep the order of micro-batches but reverse the order of chunks
+//! (Narayanan et al., "Efficient large-scale language model training on GPU clusters using
 //! Megatron-LM", SC'21, figures 3 and 4). Other schedules are lists of steps: schedules that
 //! compute weight gradients in separate passes ([`zero_bubble`]), schedules that run two passes at
 //! the same time ([`dual_pipe`]), and orders from a file ([`PassOrders`]).
 //!
-//! Dependencies between stages are the same in all schedules: [`PipelineSchedule::predecessor`]. With buffered sends no
-//! order of passes deadlocks, even if receives block.
+//! All schedules have the same dependencies between stages: [`PipelineSchedule::predecessor`]. If sends are
+//! buffered, no schedule deadlocks, even if receives block.
 
 use super::{GenerateError, MOST_NODES, check_at_least, check_limit, option_refused};
 use std::sync::Arc;
@@ -33,48 +33,48 @@ pub use ideal::PassTimes;
 pub use pass_orders::{PassOrderError, PassOrders};
 pub use passes::StepIter;
 
-/// A pipeline schedule, which fixes the order of each stage's passes.
+/// A pipeline schedule, which determines the order of passes on each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes.
     GPipe,
-    /// One forward, one backward, after a warm-up.
+    /// One forward, one backward (1F1B), after a warm-up of forward passes.
     OneForwardOneBackward,
     /// 1F1B with several chunks of layers on every stage.
     Interleaved {
         /// Chunks of a stage, at least 2.
         chunks: u32,
     },
-    /// All micro-batches pass one layer, then all pass the next layer, forward and backward.
+    /// All micro-batches pass a layer before any passes the next layer, forward and backward.
     LayerWise {
         /// Layers of a stage, each of which is a chunk.
         layers: u32,
     },
     /// Forward passes only.
     Inference,
-    /// 1F1B with weight gradients as separate, late passes (ZB-H1).
+    /// 1F1B in which weight gradients are separate, late passes (ZB-H1).
     ZeroBubbleH1,
-    /// ZB-H1 with two chunks on every stage, in a V (ZB-V).
+    /// ZB-H1 with two chunks per stage, in a V (ZB-V).
     ZeroBubbleV,
     /// Micro-batches enter at both ends of the pipeline, and forward passes overlap backward
     /// passes.
     DualPipe,
-    /// DualPipe with two chunks on every stage, in a V.
+    /// DualPipe with two chunks per stage, in a V.
     DualPipeV,
-    /// Orders given in a file.
+    /// Orders of passes that a file lists.
     Listed(Arc<PassOrders>),
 }
 
 /// The values that a pass computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PassKind {
-    /// Activations, from the first layer to the last.
+    /// Activations. Passes run from the first layer to the last.
     Forward,
-    /// All gradients are computed, from the last layer to the first.
+    /// All gradients. Passes run from the last layer to the first.
     Backward,
-    /// Only gradients of activations, from the last layer to the first.
+    /// Only gradients of activations. Passes run from the last layer to the first.
     InputGradient,
-    /// Only gradients of weights, after the gradients of activations.
+    /// Only gradients of weights, which follow the gradients of activations.
     WeightGradient,
 }
 
@@ -92,19 +92,20 @@ pub struct PipelinePass {
     pub kind: PassKind,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
-    /// Index of the chunk among the stage's layers, from 0; [`PipelineSchedule::part`] maps it to a part of the model.
+    /// Index of the chunk among the stage's chunks, from 0; [`PipelineSchedule::part`] maps it to a part of
+    /// the model.
     pub chunk: u32,
 }
 
-/// A unit of a stage's order: one pass, or two passes that do not depend on each other.
+/// An entry in a stage's order: one pass, or two independent passes that overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineStep {
-    /// The pass, or the forward pass if there are two passes.
+    /// The only pass, or the forward pass of a pair.
     pub pass: PipelinePass,
-    /// The backward pass that runs at the same time.
+    /// The backward pass of a pair, which overlaps the forward pass.
     pub beside: Option<PipelinePass>,
-    /// True if no later step of the stage computes gradients of the same weights; in a schedule without backward
-    /// passes, if no later step uses these weights.
+    /// True if this step is the stage's last to compute gradients of its chunk's weights or, in a schedule
+    /// without backward passes, the last to use these weights.
     pub completes: bool,
 }
 
@@ -124,7 +125,8 @@ impl PipelineStep {
     }
 }
 
-/// Marks each step that is the last to compute a chunk's gradients, or the last to use the chunk.
+/// Marks each step that is the last to compute a chunk's gradients or, without backward passes, the
+/// last to use the chunk.
 fn mark_completed(steps: &mut [PipelineStep]) {
     let trains = steps
         .iter()
@@ -144,25 +146,26 @@ fn mark_completed(steps: &mut [PipelineStep]) {
     }
 }
 
-/// Mapping of a stage's chunks to parts of the model.
+/// Rule that maps a stage's chunks to parts of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkPlacement<'o> {
-    /// Chunk c of stage s of S is part c S + s.
+    /// On stage s of S, chunk c is part c S + s.
     Cyclic,
-    /// Chunk 0 of stage s of S is part s, and chunk 1 part 2 S - 1 - s.
+    /// On stage s of S, chunk 0 is part s, and chunk 1 is part 2 S - 1 - s.
     Folded,
-    /// Chunk 0 of stage s of S is part s, and chunk 1 part S - 1 - s, so each of the S parts is on two stages.
+    /// On stage s of S, chunk 0 is part s, and chunk 1 is part S - 1 - s, so two stages have each of the S
+    /// parts.
     Mirrored,
-    /// The file with the orders determines the parts.
+    /// The file with the orders determines which parts a stage has.
     Listed(&'o PassOrders),
 }
 
-/// The parameters in which schedules differ.
+/// The parameters in which most schedules differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleShape {
     /// Chunks of a stage's layers.
     chunks: u32,
-    /// Number of micro-batches that pass a chunk before the next chunk is scheduled.
+    /// Number of micro-batches that pass a chunk before the next chunk's turn.
     micro_batches_per_turn: u32,
     /// Number of forward passes before the first backward pass.
     warm_up: u64,
@@ -171,7 +174,7 @@ struct ScheduleShape {
 }
 
 impl PipelineSchedule {
-    /// Checks that a pipeline of `stages` can run `micro_batches` a step.
+    /// Checks that this schedule can run `micro_batches` micro-batches per step on `stages` stages.
     pub fn check(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
@@ -189,8 +192,8 @@ impl PipelineSchedule {
             | Self::ZeroBubbleH1
             | Self::ZeroBubbleV => {}
         }
-        // Each pass is at least one node of a trace, so the number of passes bounds the size of a
-        // trace.
+        // Each pass takes at least one node of a trace, so the trace's maximum size limits the
+        // number of passes.
         let each = if self.splits_backward() { 3 } else { 2 };
         let passes = each * u128::from(micro_batches) * u128::from(self.chunks());
         check_limit(
@@ -202,7 +205,7 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage. Every micro-batch passes each chunk separately. In DualPipe, a micro-batch
+    /// Number of model chunks on a stage. Every micro-batch passes all chunks, except in DualPipe, where it
     /// passes only the chunk of its direction.
     pub fn chunks(&self) -> u32 {
         match self {
@@ -222,8 +225,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stages with the first and the last part. If two stages have each part, returns
-    /// the stage that has both.
+    /// Returns the stage with the model's first part and the stage with its last part. If two
+    /// stages have copies of a part, returns the stage that has both parts.
     pub fn ends(&self, stages: u32) -> [u32; 2] {
         match self.chunk_placement() {
             ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
@@ -258,8 +261,8 @@ impl PipelineSchedule {
         )
     }
 
-    /// Returns the number of micro-batches after which the steps of a stage repeat, and the
-    /// smallest total number of micro-batches for which the steps repeat, or `None` if unknown.
+    /// Returns the number of micro-batches after which a stage's steps repeat, and the smallest
+    /// number of micro-batches in a step for which they do. Returns `None` if unknown.
     pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
         match self {
             Self::Interleaved { .. } => Some((stages, stages)),
@@ -300,7 +303,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the steps of a schedule that is defined as a list.
+    /// Returns the steps of a schedule that is given by a list instead of a [`ScheduleShape`].
     fn listed_steps(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
         let alone = |passes: Vec<PipelinePass>| {
             let steps = passes.into_iter().map(PipelineStep::single_pass);
@@ -334,12 +337,12 @@ impl PipelineSchedule {
         (0..stages).map(line).collect()
     }
 
-    /// Returns the maximum number of passes whose activations stage `stage` stores: forward passes whose gradients are
-    /// incomplete. The activations of a pass are 1/[`chunks`](PipelineSchedule::chunks) of the activations of a
-    /// micro-batch on the stage.
+    /// Returns the maximum number of passes whose activations stage `stage` stores at once. A forward pass's
+    /// activations are stored until its gradients are complete. A pass stores
+    /// 1/[`chunks`](PipelineSchedule::chunks) of the activations that a micro-batch has on the stage.
     ///
-    /// The number is the warm-up plus one: min(m, S - i) for 1F1B on stage i of S, m for GPipe, and
-    /// 0 for inference, which saves nothing.
+    /// For schedules without split passes, the number is the warm-up plus one: min(m, S - i) for
+    /// 1F1B on stage i of S, and m for GPipe. For inference, which saves nothing, it is 0.
     ///
     /// # Panics
     /// Panics as [`PipelineSchedule::passes`] does.
@@ -393,7 +396,7 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the part of the model in chunk `chunk` of stage `stage` of `stages`.
+    /// Returns the part of the model that is chunk `chunk` of stage `stage` of `stages`.
     pub fn part(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
         match self.chunk_placement() {
             ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
@@ -403,7 +406,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and chunk of part `part`; the first stage if two stages have the part.
+    /// Returns the stage and the chunk that are part `part`. If two stages have the part, returns
+    /// the first.
     pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
         match self.chunk_placement() {
             ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
@@ -412,20 +416,21 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns true if results go from each stage to the next and from the last to the first, as in most schedules.
+    /// Returns true if results go from each stage to the next, and from the last stage to the first.
     pub fn is_cyclic(&self) -> bool {
         self.chunk_placement() == ChunkPlacement::Cyclic
     }
 
-    /// Returns the stage and pass whose output is the input of `pass` on stage `stage` of `stages`: activations from
-    /// the layers before, or gradients from the layers after. Returns `None` if there are no such layers, and for
-    /// weight gradients, whose inputs are on the stage. A backward pass that the schedule may split is returned with
-    /// the kind of `pass`.
+    /// Returns the stage and the pass whose output is the input of `pass` on stage `stage` of `stages`:
+    /// activations from the previous layers, or gradients from the next layers. Returns `None` if there are
+    /// no such layers, and for weight gradients, because their inputs are on the same stage. If the
+    /// predecessor is a backward pass that the schedule may split, the result has the kind of `pass`, whether
+    /// the schedule splits it or not.
     ///
-    /// The next chunk after the last stage is on the first stage, and the reverse for backward
-    /// passes, unless the schedule places chunks otherwise. With one stage, all chunks are on it
-    /// and no message is sent. A backward pass also needs its own forward pass, which is earlier in
-    /// the order of the same stage.
+    /// Unless the schedule places chunks otherwise, the last stage's successor is the first stage
+    /// with its next chunk; for backward passes it is the reverse. A single stage has all chunks,
+    /// so no message is sent. A backward pass also needs its own forward pass, which comes earlier
+    /// in the same stage's order.
     pub fn predecessor(
         &self,
         pass: PipelinePass,
@@ -441,8 +446,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the stage and pass that use the result of `pass` on stage `stage` of `stages`: the
-    /// inverse of [`PipelineSchedule::predecessor`].
+    /// Returns the stage and the pass that use the result of `pass` on stage `stage` of `stages`:
+    /// the inverse of [`PipelineSchedule::predecessor`].
     pub fn successor(
         &self,
         pass: PipelinePass,
@@ -458,8 +463,8 @@ impl PipelineSchedule {
         }
     }
 
-    /// Returns the pass of the same micro-batch through the next part, or through the previous
-    /// part.
+    /// Returns the same micro-batch's pass through the next part if `behind`, otherwise through the
+    /// previous part.
     fn adjacent_pass(
         &self,
         pass: PipelinePass,
@@ -473,7 +478,7 @@ impl PipelineSchedule {
             false => part.checked_sub(1),
         }?;
         if self.chunk_placement() == ChunkPlacement::Mirrored {
-            // A micro-batch of the other direction stays in that direction's chunks.
+            // A micro-batch stays in the chunks of its direction.
             let stage = if pass.chunk == 1 {
                 stages - 1 - part
             } else {
@@ -486,7 +491,7 @@ impl PipelineSchedule {
     }
 }
 
-/// Rejects orders whose numbers of stages or micro-batches differ from the plan's.
+/// Rejects a listed order if it has another number of stages or micro-batches than the plan.
 fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let lines = orders.stages();
     if lines != stages {

@@ -1,8 +1,8 @@
 //! Operators shared by several NPUs, each operator with its own degrees (PALM, Table III).
 //!
-//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each combination of
-//! an operator's shards has one device, which multiplies its shards. If an operator is sharded along an axis over
-//! which a result is summed, each device has a partial sum:
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards. Each
+//! combination of shards is on one device, which multiplies them. If a result is summed over an axis along
+//! which the operator is sharded, each device has only a partial sum:
 //!
 //! | pass | result | sharded by | summed over |
 //! |---|---|---|---|
@@ -10,19 +10,19 @@
 //! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
 //! | update (GU) | gradient of the weights `N K` | n, k | b and m |
 //!
-//! Each sum of partial results is an all-reduce of one device's shard of the result. PALM's prose
-//! gives the input as `N x K`; the table and the code use the form here, which products of small
-//! matrices confirm. A bias, which Table III omits, adds `N / n` to the update.
+//! Each such sum is an all-reduce of one device's shard of the result. PALM's text gives the input
+//! as `N x K`. The table and the code use the form above, which small matrix products confirm. A
+//! bias, which Table III omits, adds `N / n` to the update.
 //!
-//! A convolution `(b, c, i, k)` is sharded in the same way, with the rows of its output in place of
-//! m: see [`ShardingDegrees`]. The table uses the input's size for FLOPs, and windows without
-//! padding that stay within a device's rows. In this module, the output has its own size, from
-//! stride and padding, also for FLOPs, and a device receives from its neighbours the rows that its
-//! windows reach ([`OperatorSharding::rows`]). The gradients of these rows are sent back to the
-//! neighbours before the sum over k, and the sum does not count them. The gradient of the input has
-//! the input's channels (`B H W C`; PALM prints `B H W K`).
+//! A convolution `(b, c, i, k)` is sharded in the same way, but m divides the rows of its output:
+//! see [`ShardingDegrees`]. PALM's table computes FLOPs from the input's size, and assumes windows
+//! without padding that stay within a device's rows. Here, FLOPs follow from the output's size,
+//! which depends on stride and padding. A device also receives from its neighbours the rows that
+//! its windows reach ([`OperatorSharding::rows`]). Before the sum over k, the gradients of these
+//! rows are sent back to the neighbours; the sum does not include them. The input's gradient has
+//! the input's channels (`B H W C`, where PALM prints `B H W K`).
 //!
-//! Shards are equal: sizes that degrees do not divide are rejected.
+//! Shards are equal, so sizes that the degrees do not divide are rejected.
 
 use super::{GenerateError, MOST_WORK, check_limit, option_refused};
 use crate::model::{OperatorKind, OperatorSpec};
@@ -54,9 +54,10 @@ pub use layout::{
 /// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
 /// | `k` | inputs: `k` | input channels: `c` | | |
 ///
-/// The letters are from PALM's Table III, which uses one letter for two axes; plans and messages
-/// use b, m, n and k for all operators. Devices are numbered in the table's order of degrees, `(b,
-/// m, n, k)`, `(b, c, i, k)` and `(b, c, i)`, where the last degree counts fastest.
+/// The letters in the table are from PALM's Table III, where one letter can mean two axes.
+/// Therefore plans and error messages use b, m, n and k for all operators. Devices are numbered in
+/// the order of degrees in PALM's table, `(b, m, n, k)`, `(b, c, i, k)` and `(b, c, i)`; the last
+/// degree counts fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardingDegrees {
     /// Number of parts of the samples.
@@ -111,14 +112,15 @@ impl ShardingDegrees {
     }
 }
 
-/// Partial sums of a result: each device of a group has one, and they must be added up.
+/// Partial sums of a result, of which each device of a group has one. A collective must add them
+/// up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardReduction {
-    /// Elements of the result on one device, or 0 if there is no such result.
+    /// Elements of the result on one device; 0 if the operator has no such result.
     pub elements: u64,
-    /// Number of devices in the sum; 1 for no communication.
+    /// Number of devices in the sum; 1 if no communication is needed.
     pub size: u32,
-    /// Axes along which these devices differ.
+    /// Axes along which the summing devices differ.
     pub over: &'static [OperatorAxis],
 }
 
@@ -128,11 +130,11 @@ pub struct OperatorSharding {
     grid: DeviceGrid,
     degrees: ShardingDegrees,
     rows: Option<halo::WindowRows>,
-    /// FLOPs of a device's forward pass, two for each multiplication, including products with
-    /// padding. As in [`OperatorKind::multiplications`], only matrix products count; as in PALM's
-    /// Table III, windows of a pooling count, too.
+    /// FLOPs of a device's forward pass, two per multiplication, including multiplications by
+    /// padding. Only matrix products count, as in [`OperatorKind::multiplications`], and the
+    /// windows of a pooling, as in PALM's Table III.
     pub flops: u64,
-    /// Sum after a forward pass.
+    /// Sum of the output after a forward pass.
     pub forward: ShardReduction,
     /// Sum of the input's gradient after a backward pass.
     pub backward: ShardReduction,
@@ -141,7 +143,8 @@ pub struct OperatorSharding {
 }
 
 impl OperatorSharding {
-    /// Shards `work` on `batch` samples by `degrees` over `devices` devices; the error lists possible degrees.
+    /// Divides `work` on `batch` samples by `degrees` among `devices` devices. The error message lists
+    /// possible degrees.
     pub fn new(
         work: &OperatorKind,
         batch: u64,
@@ -151,7 +154,7 @@ impl OperatorSharding {
         Self::from_spec(&work.spec(), batch, degrees, devices)
     }
 
-    /// As `new`, for an operator that is already converted to a spec.
+    /// Like `new`, for an operator that is already converted to a spec.
     pub(super) fn from_spec(
         spec: &OperatorSpec,
         batch: u64,
@@ -178,12 +181,13 @@ impl OperatorSharding {
         for axis in OperatorAxis::ALL {
             sizes.check_degree(axis, degrees.along(axis))?;
         }
-        // The degrees divide the sizes, so these divisions are exact; no degree exceeds the number of devices.
+        // The divisions are exact, because degrees that do not divide the sizes were rejected; no degree
+        // exceeds the number of devices.
         let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
         let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
         let reduction = |amount, over: &'static [OperatorAxis]| {
             let elements = limit("elements of a device", amount)?;
-            // Without a result there is no sum.
+            // Without a result, there is nothing to sum.
             let over = if elements == 0 { &[] } else { over };
             Ok(ShardReduction {
                 elements,
@@ -216,8 +220,8 @@ impl OperatorSharding {
         self.grid.axis_digit(axis)
     }
 
-    /// Returns the groups of `devices`, which are in the order of their positions, that sum
-    /// `reduction` together. Groups are ordered by their first member, members by position.
+    /// Returns the groups of `devices` (in order of position) whose members sum `reduction`. Groups
+    /// are ordered by their first member, members by position.
     ///
     /// # Panics
     /// Panics if the number of `devices` differs from the number of positions.
@@ -230,13 +234,13 @@ impl OperatorSharding {
             .collect()
     }
 
-    /// Returns the rows of the image on the device at `position`, and the rows that the device's
-    /// windows reach, or `None` for an operator without windows.
+    /// Returns the image rows on the device at `position`, and the rows that the device's windows
+    /// reach. Returns `None` for an operator without windows.
     pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
         self.rows_of(self.part(position, OperatorAxis::M))
     }
 
-    /// As `rows`, for the devices with shard `part` of the rows.
+    /// Like `rows`, but for the devices that have shard `part` of the rows.
     pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
         let rows = self.rows?;
         Some([

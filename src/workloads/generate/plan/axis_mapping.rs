@@ -1,19 +1,20 @@
-//! Mappings of an axis to a dimension of a machine, in the syntax of flags and files.
+//! Mappings of an axis of parallelism to a machine's dimension, in the syntax of flags and files.
 
 use super::ParallelAxis;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-/// The syntax of a mapping, for messages.
+/// Syntax of a mapping, for error messages.
 pub(super) const EXAMPLE: &str =
     "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
 
-/// A stretch of an axis along one dimension.
+/// Part of an axis, or all of it, placed along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AxisMapping {
     /// The mapped axis.
     pub axis: ParallelAxis,
-    /// Number of members; if absent, all members of the axis that its other mappings leave.
+    /// Number of members along the dimension; if absent, all members that the axis's other mappings
+    /// do not place.
     pub members: Option<u32>,
     /// The dimension of the machine.
     pub along: DimensionRef,

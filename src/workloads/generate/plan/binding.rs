@@ -1,5 +1,5 @@
-//! Binding of a plan to a machine: fills options that the plan leaves open, and checks the plan's
-//! placement.
+//! Binding of a plan to a machine: fills open options from the machine, and checks that the plan's
+//! placement exists there.
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
@@ -10,28 +10,28 @@ use chakram_base::shared_memory::SharedMemory;
 pub struct MachineFacts {
     /// Bytes that an NPU can store in all its memories; the minimum over NPUs.
     pub capacity: Option<u64>,
-    /// Bytes of an NPU's own memory, which is the SRAM of plans with a residency rule; the minimum over NPUs.
+    /// Bytes of an NPU's own memory, which plans with a residency rule use as SRAM; the minimum over NPUs.
     pub sram: Option<u64>,
-    /// Bytes of the memory that plans with a residency rule load from and store to: the limit of one access.
+    /// Bytes of the memory from which plans with a residency rule load; a single access cannot be larger.
     pub remote: Option<u64>,
-    /// Remote memory in which plans with a residency rule store the bytes that do not fit into
-    /// SRAM.
+    /// Remote memory that plans with a residency rule use for bytes that do not fit into SRAM.
     pub shared: Option<SharedMemory>,
     /// Dimensions, innermost first, each with its name and its number of NPUs.
     pub dimensions: Vec<(String, u32)>,
-    /// Cores of a machine of tiles.
+    /// Cores, if the machine consists of tiles.
     pub cores: Option<CoreGrid>,
 }
 
 impl ParallelismPlan {
-    /// Fills options that the plan leaves open: capacity, SRAM and largest access, and the placement of ranks on
+    /// Fills options that the plan leaves open: capacity, SRAM, largest access, and the placement of ranks on
     /// dimensions or tiles.
     ///
-    /// Returns the facts that the traces depend on: equal plans with equal returned facts have equal traces.
+    /// Returns the machine facts on which the traces depend: if two plans are equal and their returned facts
+    /// are equal, so are their traces.
     ///
     /// # Errors
     ///
-    /// Fails on places that do not exist on the machine.
+    /// Fails if the plan places ranks where the machine has no dimension or core.
     pub fn bind(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
         let mut taken = MachineFacts::default();
         if self.residency != ResidencyRule::None {

@@ -5,8 +5,8 @@ use crate::generate::GenerateError;
 use chakram_base::config::{ConfigDocument, ConfigError};
 
 impl ParallelismPlan {
-    /// Converts `error` to an error with key and line, if the value is in `text`, the plan file called `file`; an
-    /// option may have overridden the file.
+    /// Returns an error with key and line if the invalid value is in `text`, the contents of plan file
+    /// `file`. Returns `None` if an option replaced the file's value.
     pub fn blame(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
         let GenerateError::Refused {
             option,
@@ -41,7 +41,7 @@ mod tests {
         assert_eq!(at("batch", "1537").as_deref(), Some(line));
         let line = "p.toml:3: key `place`: found tp@0,dp@1, expected another";
         assert_eq!(at("place", "tp@0,dp@1").as_deref(), Some(line));
-        // An option set the value 2, and the file does not state the key.
+        // The value 2 came from a flag: the file does not contain the key.
         assert_eq!(at("batch", "2"), None);
         assert_eq!(at("tensor", "1"), None);
     }

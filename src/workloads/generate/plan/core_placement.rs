@@ -1,4 +1,4 @@
-//! Cores of ranks on tiled accelerators, in the syntax of flags and files.
+//! Placement of ranks on the cores of tiled accelerators, in the syntax of flags and files.
 
 use super::words;
 use std::fmt;
@@ -6,27 +6,28 @@ use std::fmt;
 words! {
     /// Order in which ranks occupy the cores of a machine of tiles.
     TileOrder {
-        /// Row by row over the whole grid, so that stages are stacked vertically.
+        /// Row by row over the whole grid, so that later stages are in lower rows.
         Line = "line",
         /// Die by die, with rows of dies and rows of cores within a die in serpentine order.
         Serpentine = "s_shape",
-        /// Die by die, each in a spiral from the first corner inward.
+        /// Die by die: dies follow a spiral from the first corner inward, and cores within a die a
+        /// serpentine.
         Spiral = "spiral",
     }
 }
 
 words! {
-    /// Positions of a tensor group's cores among its stage's cores (`comm1` and `comm2` of PALM's
-    /// Fig. 8).
+    /// Positions of a tensor group's cores among the cores of its stage (`comm1` and `comm2` of
+    /// PALM's Fig. 8).
     TensorNeighbours {
         /// Consecutive cores.
         Near = "near",
-        /// Interleaved cores: between two cores of a group is one core of each other replica.
+        /// Interleaved cores: between two cores of a group, each other replica has one core.
         Opposite = "opposite",
     }
 }
 
-/// Cores of ranks: unspecified, an order for a machine of tiles, or explicit cores.
+/// Rule that assigns ranks to cores, or the cores themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CorePlacement {
     /// The machine's own order: rank r is on NPU r.
@@ -34,7 +35,7 @@ pub enum CorePlacement {
     None,
     /// Cores in this order.
     Order(TileOrder),
-    /// The core at each position.
+    /// Explicit cores: the entry at index r is the core at position r.
     Cores(Vec<[u32; 2]>),
 }
 

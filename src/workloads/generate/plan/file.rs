@@ -1,4 +1,5 @@
-//! Plan files: a key for each of a plan's fields, and a table `[[stage]]` for each stage with explicit layers or ranks.
+//! Plan files: one key per field of a plan, and one table `[[stage]]` per stage with explicit layers or
+//! ranks.
 
 use super::{OPTIONS, OperatorDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement};
 use crate::generate::sharding::ShardingDegrees;
@@ -7,7 +8,7 @@ use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable
 const MOST: u32 = i32::MAX as u32;
 
 impl ParallelismPlan {
-    /// Returns the options that the text of a plan's file states.
+    /// Returns the keys of the options that a plan file sets.
     ///
     /// # Errors
     ///
@@ -19,7 +20,7 @@ impl ParallelismPlan {
         Ok(keys.filter(|key| root.get(key).is_some()).collect())
     }
 
-    /// Reads the text of a plan's file, called `file` in errors.
+    /// Parses the text of a plan file; errors call the file `file`.
     ///
     /// # Errors
     ///
@@ -72,7 +73,7 @@ fn parse_ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
     ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
 }
 
-/// Parses `[[operator]]`: a name, and the degrees other than 1.
+/// Parses `[[operator]]`: a name pattern, and the degrees that are not 1.
 fn parse_operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
     let Some(field) = root.get("operator") else {
         return Ok(Vec::new());
@@ -93,7 +94,7 @@ fn parse_operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, Confi
     tables.iter().map(one).collect()
 }
 
-/// Parses `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
+/// Parses `[[stage]]`: the layers of each chunk, and the ranks in order of replicas.
 fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
     let Some(field) = root.get("stage") else {
         return Ok(());
@@ -156,7 +157,7 @@ fn parse_stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<()
     Ok(())
 }
 
-/// Parses first and last layer, such as `"4-7"`.
+/// Parses a range of layers, first and last, such as `"4-7"`.
 fn parse_range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
     let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
     let text = field.text(expected)?;

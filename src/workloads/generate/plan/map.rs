@@ -1,15 +1,15 @@
 //! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
 //!
-//! Rank r is on NPU r, and NPUs count along the innermost dimension first. Therefore, an explicit
-//! place becomes a numbering of ranks: dimensions count from the innermost outward, and the
-//! [`AxisMapping`]es of a dimension count in the order of the list. An axis with several stretches
-//! counts fastest along its first stretch.
+//! Rank r is on NPU r, and NPUs count along the innermost dimension first. Therefore a mapping
+//! becomes a numbering of ranks: dimensions count from the innermost outward, and the
+//! [`AxisMapping`]es of one dimension count in list order. If an axis has several mappings, its
+//! index counts fastest along the first.
 
 use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeMap;
 
-/// A stretch with known dimension and members.
+/// A mapping whose dimension index and number of members are known.
 struct ResolvedMapping {
     axis: ParallelAxis,
     members: u32,
@@ -22,13 +22,13 @@ fn invalid_mapping(place: &[AxisMapping], expected: String) -> GenerateError {
 }
 
 impl ParallelismPlan {
-    /// Checks `place` against the dimensions of a machine (innermost first, each with name and NPUs), and replaces
+    /// Checks `place` against a machine's dimensions (innermost first; name and number of NPUs), and replaces
     /// dimension names by indices.
     ///
     /// # Errors
     ///
-    /// Fails if a name matches no dimension or several, or if members do not fill the dimensions
-    /// from the innermost outward.
+    /// Fails if a name matches no dimension or several, or if the members do not fill the
+    /// dimensions from the innermost outward.
     pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
         let mut place = self.place.clone();
         let list = || {
@@ -79,7 +79,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// Returns the stretches of `place`, each with its number of members.
+    /// Returns the mappings of `place`, each with its number of members.
     fn resolve_mapping(
         &self,
         place: &[AxisMapping],
@@ -123,16 +123,16 @@ impl ParallelismPlan {
         known.collect()
     }
 
-    /// Returns the rank at each position of `order`, so that axes are placed as `place` requires
-    /// (empty if rank r is at position r).
+    /// Returns the rank at each position of `order` such that axes are placed as `place` requires.
+    /// Returns an empty list if rank r is at position r.
     pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
         if !self.ranks.is_empty() {
             let expected = "no `place` together with `ranks`, because both set the order of ranks";
             return Err(invalid_mapping(&self.place, expected.to_owned()));
         }
         let stretches = self.resolve_mapping(&self.place)?;
-        // Distance in ranks between neighbours along each stretch: the product of the members of
-        // all inner stretches.
+        // Distance in ranks between neighbours along each mapping: the product of the members of
+        // all mappings inside it.
         let apart: Vec<u32> = stretches
             .iter()
             .enumerate()

@@ -1,9 +1,9 @@
-//! Operators that a tensor group shards by separate degrees (`[[operator]]` of a plan file).
+//! Operators that a tensor group shards with degrees of their own (`[[operator]]` in a plan file).
 
 use crate::generate::sharding::ShardingDegrees;
 
-/// Operators, selected by a name pattern, and the degrees by which members of a tensor group share
-/// them.
+/// Operators, selected by a name pattern, with the number of parts into which a tensor group
+/// divides each axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDegrees {
     /// Name pattern: `mlp.up` in every layer, or with the layer's name first, `stage2.0/conv1`. A `*` matches any
@@ -34,7 +34,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some(last) = pieces.next_back() else {
         return rest.is_empty();
     };
-    // The earliest match of each literal leaves the most text for later literals.
+    // Match each literal as early as possible, which leaves the most text for later literals.
     for piece in pieces {
         let Some(at) = rest.find(piece) else {
             return false;

@@ -1,5 +1,5 @@
-//! The options of a plan. Each option of a plan is declared once, with its field, key in files,
-//! flag, default, help and checks.
+//! Options of a plan. Each option is declared once, with its field, file key, flag, default, help
+//! and checks.
 
 use super::{
     AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
@@ -20,7 +20,7 @@ use value::{OptionValue, PlaceWord};
 
 mod value;
 
-/// Help headings.
+/// Headings under which help groups the options.
 const PARALLELISM: &str = "Parallelism and batch";
 const MEMORY: &str = "Memory and optimizer";
 const OVERLAP: &str = "Overlap and gradient buckets";
@@ -35,21 +35,21 @@ pub fn listed(degrees: &[u32]) -> String {
 /// An option of a plan: a key of plan files, and a flag of the same name.
 #[derive(Debug)]
 pub struct PlanOption {
-    /// Key in files.
+    /// Key in plan files.
     pub key: &'static str,
     /// Alternative name of the flag.
     pub alias: Option<&'static str>,
-    /// Placeholder for the flag's value in help (empty without a flag).
+    /// Placeholder for the flag's value in help; empty for an option without a flag.
     pub value: &'static str,
-    /// Help text, with keys of other options in braces: `with {zero} 3`.
+    /// Help text. Keys of other options are in braces: `with {zero} 3`.
     pub help: &'static str,
     /// Heading under which help lists the option.
     pub heading: &'static str,
-    /// Default value in the flag's syntax (empty if the default is computed or there is none).
+    /// Default value in the flag's syntax; empty if there is no default or it is computed.
     pub default: &'static str,
     /// True if short help leaves the option out.
     pub is_rare: bool,
-    /// Syntax of the flag's value.
+    /// True if short help (`-h`) leaves the option out.
     pub syntax: ValueSyntax,
     /// True if the flag takes a comma-separated list.
     pub is_list: bool,
@@ -61,15 +61,15 @@ pub struct PlanOption {
     least: u64,
     /// Example of a valid quantity, for messages.
     example: &'static str,
-    /// Sets the option to the value of a file's field.
+    /// Sets the option from a field of a plan file.
     pub(super) read_field: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
-    /// Sets the option to the value of the words after its flag.
+    /// Sets the option from the words after its flag.
     pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
     check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
     refusals: &'static [OptionConflict],
 }
 
-/// A conflict of an option with other options: condition, rejected value, expectation.
+/// A conflict between an option and others: condition, rejected value, expected value.
 type OptionConflict = (
     fn(&ParallelismPlan) -> bool,
     fn(&ParallelismPlan) -> String,
@@ -97,7 +97,7 @@ impl PlanOption {
         refusals: &[],
     };
 
-    /// Sets the option of `draft` to the value of a field.
+    /// Sets the option in `draft` from a field of a plan file.
     ///
     /// # Errors
     ///
@@ -124,11 +124,11 @@ impl PlanDraft {
         }
     }
 
-    /// Returns the finished plan.
+    /// Returns the plan with the schedule that the options chose.
     ///
     /// # Errors
     ///
-    /// Fails if chunks are given for a schedule without chunks, or missing for a schedule that
+    /// Fails if chunks are given for a schedule without chunks, or not given for a schedule that
     /// needs them.
     pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
         if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
@@ -165,8 +165,8 @@ impl ParallelismPlan {
         OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
     }
 
-    /// Sets an option that the user did not give to `words`, but leaves the plan unchanged if the
-    /// option makes the plan invalid.
+    /// Sets an option that the user did not give to `words`. If the plan would then be invalid,
+    /// leaves it unchanged.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl ParallelismPlan {
             .map_err(|why| option_refused(option.key, words.join(","), why))?;
         let plan = draft.finish()?;
         let check = |plan: &Self| plan.check_values().and_then(|()| plan.check_together());
-        // If the plan is rejected even without the option, the option is not the reason.
+        // If the plan is invalid even without the option, the option is not the cause.
         if check(self).is_ok() {
             check(&plan)?;
         }
@@ -189,7 +189,7 @@ impl ParallelismPlan {
         Ok(())
     }
 
-    /// Rejects options that cannot be combined with one another.
+    /// Rejects combinations of options that are invalid together.
     pub(in crate::generate) fn check_together(&self) -> Result<(), GenerateError> {
         for option in OPTIONS {
             for (applies, found, expected) in option.refusals {
@@ -235,7 +235,7 @@ macro_rules! plan_option {
 }
 
 /// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` declares an option
-/// whose value has another type than the field; `, and NAME, …` declares a further option for the
+/// whose value has another type than its field; `, and NAME, …` declares another option for the
 /// same field.
 macro_rules! plan_options {
     ($(
@@ -247,8 +247,8 @@ macro_rules! plan_options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
-            /// Remote memory of the machine for state that does not fit into the NPUs' memory,
-            /// under a residency rule. Not an option: binding to a machine sets it.
+            /// The machine's remote memory, which stores the state that does not fit into the NPUs'
+            /// memory under a residency rule. Not an option, because binding to a machine sets it.
             pub shared_memory: Option<SharedMemory>,
         }
 
@@ -291,8 +291,8 @@ plan_options! {
         ]
     };
     pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
-    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`: the experts of a layer are divided among
-    /// neighbouring ranks.
+    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`, because neighbouring ranks divide a
+    /// layer's experts among them.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
             (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
@@ -304,9 +304,9 @@ plan_options! {
                 "1 where operators have degrees of their own"),
         ]
     };
-    /// Number of neighbours in a tensor group that share each expert; if absent, all members share
-    /// each expert, as in Megatron-LM. The other members have other experts, or copies of other
-    /// tokens.
+    /// Number of neighbouring members of a tensor group that share each expert; if absent, all
+    /// members, as in Megatron-LM. The group's other members have other experts, or the same
+    /// experts for other tokens.
     expert_tensor: Option<u32> = None,
     "Tensor-parallel degree of experts; by default {tensor}" {
         value: "N", alias: Some("etp"), is_rare: true, refusals: &[
@@ -347,7 +347,7 @@ plan_options! {
     "Tokens per expert: balanced, or by a power law, skewed:POWER or skewed:POWER:SEED" {
         value: "HOW", default: "balanced", is_rare: true
     };
-    /// If not empty, these counts are the load of experts.
+    /// If given, these measured counts are the experts' load, in place of a distribution.
     expert_counts: Vec<u32> = Vec::new(), "Measured number of tokens of each expert: 40,3,17,…" {
         value: "COUNTS", is_rare: true, least: 0, refusals: &[
             (|p| !p.expert_counts.is_empty() && p.routing != RoutingBalance::Balanced, |p| format!("{} counts", p.expert_counts.len()),
@@ -360,7 +360,7 @@ plan_options! {
     "Token slots of each expert divided by its mean tokens; further tokens are dropped, free slots padded" {
         value: "FACTOR", is_rare: true
     } as CapacityFactor => |draft, factor| draft.plan.capacity_factor = Some(factor);
-    /// This number of neighbouring replicas share the tokens of their sequences.
+    /// Number of neighbouring replicas among which the tokens of their sequences are divided.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[
             (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
@@ -408,7 +408,7 @@ plan_options! {
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks),
-        // On the command line, a flag names a file with these orders.
+        // Only plan files use this key; on the command line, a flag names a file with these orders.
         and pass_orders, "Passes of each stage, step by step" { value: "" }
         as PassOrders => |draft, orders| draft.list_passes(orders);
     split_backward: bool = false,
@@ -430,14 +430,15 @@ plan_options! {
             draft.plan.order = order;
             draft.plan.place.clear();
         };
-    /// If empty, rank r is at position r.
+    /// If empty, rank r is at position r of the order.
     ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
         value: "RANKS", least: 0, is_rare: true
     } as Vec<u32> => |draft, ranks| {
             draft.plan.ranks = ranks;
             draft.plan.place.clear();
         };
-    // Each of these options numbers ranks, so a later one overrides the earlier ones.
+    // `place` and the pair `order` and `ranks` both number ranks, so whichever is set later
+    // overrides the other.
     place: Vec<AxisMapping> = Vec::new(),
     "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
      or x:y for each" {
@@ -521,7 +522,7 @@ plan_options! {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };
     optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
-    /// The model's weights have 16 bits; if true, the optimizer keeps a copy in fp32.
+    /// Model weights have 16 bits. If true, Adam keeps an additional fp32 copy of them.
     mixed: bool = true, "Mixed precision: Adam keeps fp32 master weights" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
@@ -555,7 +556,8 @@ plan_options! {
                 "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
         ]
     };
-    /// If absent, every member does its own exchange (PALM's Fig. 11, strategy 1).
+    /// If absent, every member exchanges its own data with other stages (PALM's Fig. 11, strategy
+    /// 1).
     adapters: Option<u32> = None,
     "Number of members of a tensor group that send to the next stage, where each receiver broadcasts; by default all" {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
@@ -579,7 +581,7 @@ plan_options! {
     buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters like PyTorch" {
         value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
     };
-    /// The gradient with which a bucket reaches this size is the bucket's last gradient.
+    /// A bucket is closed by the gradient with which it reaches this size.
     bucket: u64 = 40_000_000, "Gradient bucket size" {
         value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
@@ -631,11 +633,11 @@ plan_options! {
         value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
     };
     steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
-    /// If empty, layers are divided evenly. With several chunks on a stage, the first chunks of all
-    /// stages come before all second chunks.
+    /// If empty, layers are divided evenly. If stages have several chunks, all stages' first chunks
+    /// come first, then all stages' second chunks.
     stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
         as () => |_, ()| ();
-    /// If several patterns match an operator, the last applies.
+    /// If several patterns match an operator, the last one applies.
     operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
         as () => |_, ()| ();
     without: AblationSet = AblationSet::default(),

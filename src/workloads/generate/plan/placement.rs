@@ -10,35 +10,39 @@ use chakram_trace::format::groups::DeclaredGroups;
 pub struct RankCoordinates {
     /// Index in the tensor group.
     pub tensor: u32,
-    /// Index among the replicas; neighbouring replicas share the tokens of a sequence under context parallelism.
+    /// Index among the replicas. With context parallelism, neighbouring replicas share a sequence's tokens.
     pub data: u32,
     /// Index of the pipeline stage.
     pub stage: u32,
 }
 
-/// Kind of a group of ranks: the property that its members share.
+/// Kind of a group of ranks, named after the property that its members share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ParallelGroupKind {
-    /// Ranks that share a replica's stage.
+    /// Ranks that shard the same stage of the same replica.
     Tensor,
-    /// Ranks with the same part of the same stage.
+    /// Ranks of all replicas with the same shard of the same stage.
     Data,
-    /// The ranks with the same part on the first and last stage of a replica: both have the word embedding.
+    /// A replica's ranks with the same shard on the first and the last stage, which both have the word
+    /// embedding.
     Embedding,
-    /// All ranks of a replica form the group.
+    /// All ranks of a replica.
     Model,
-    /// Neighbours among which the experts of a layer are divided, with the same shard of each on the same stage.
+    /// Neighbouring ranks of a stage among which a layer's experts are divided; each has the same shard index
+    /// within its experts.
     Expert,
     /// Ranks with the same shard of the same experts on the same stage.
     ExpertData,
-    /// Neighbouring replicas that share the tokens of a sequence, with the same part of the same stage.
+    /// Neighbouring replicas that share a sequence's tokens; the ranks have the same shard of the same
+    /// stage.
     Context,
-    /// Members of a tensor group that share operators with separate degrees: the placement's partition with this index.
+    /// Members of a tensor group that share operators with degrees of their own; the value is the index of
+    /// the partition that divides the group.
     Operator(u16),
 }
 
 impl ParallelGroupKind {
-    /// The kinds that every plan may have, in the order in which groups are numbered.
+    /// The kinds that every plan can have, in the order in which groups get their numbers.
     pub const COMMON: [Self; 7] = [
         Self::Tensor,
         Self::Data,
@@ -68,30 +72,31 @@ impl ParallelGroupKind {
 #[derive(Clone, Debug)]
 pub struct RankPlacement {
     degrees: [u32; 3],
-    /// Expert-parallel degree: ranks among which the experts of a layer are divided.
+    /// Expert-parallel degree: number of ranks among which a layer's experts are divided.
     expert: u32,
     expert_tensor: Option<u32>,
-    /// Context-parallel degree: replicas that share the tokens of a sequence.
+    /// Context-parallel degree: number of replicas that share a sequence's tokens.
     context: u32,
-    /// The stages with the first and the last part of a model.
+    /// The stage with the model's first part and the stage with its last part.
     ends: [u32; 2],
-    /// True if each stage has the same parts and weights as the stage at the same distance from the other end.
+    /// True if every stage has the same weights as the stage at the same distance from the pipeline's other
+    /// end.
     mirrored: bool,
-    /// For each stage, the number of tensor-group members in all earlier stages, with the total
-    /// last (empty if all stages have the same number).
+    /// For each stage, the number of tensor-group members in all earlier stages. The last entry is
+    /// the total; empty if all stages have equally large groups.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
-    /// The rank at each position (empty if rank r is at position r).
+    /// The rank at each position; empty if rank r is at position r.
     rank_at: Vec<u32>,
     position_of: Vec<u32>,
-    /// True for each common kind that is used.
+    /// For each common kind, true if the plan uses groups of this kind.
     used: [bool; ParallelGroupKind::COMMON.len()],
-    /// Partitions of tensor groups, for operators with separate degrees.
+    /// Partitions of tensor groups, for operators with degrees of their own.
     partitions: Vec<MemberPartition>,
 }
 
 impl RankPlacement {
-    /// Creates the placement of `plan`, whose order and ranks must be permutations.
+    /// Creates the placement of `plan`. The plan's `order` and `ranks` must be permutations.
     pub fn new(plan: &ParallelismPlan) -> Self {
         let mut position_of = vec![0; plan.ranks.len()];
         for (position, rank) in plan.ranks.iter().enumerate() {
@@ -119,8 +124,8 @@ impl RankPlacement {
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
-            // The entries are in the order of `COMMON`; embedding and model groups are declared
-            // only if a collective uses them.
+            // In the order of `COMMON`. Embedding and model groups are declared later, if a
+            // collective uses them.
             used: [
                 plan.tensor > 1,
                 plan.copies() > 1,
@@ -134,7 +139,8 @@ impl RankPlacement {
         }
     }
 
-    /// Declares the groups of first and last stages, which sum gradients of their shared weights.
+    /// Declares the groups of first and last stages, which sum the gradients of their shared
+    /// weights.
     pub fn use_embedding(&mut self) {
         self.used[2] = self.members(ParallelGroupKind::Embedding) > 1;
     }
@@ -144,20 +150,21 @@ impl RankPlacement {
         self.used[3] = self.members(ParallelGroupKind::Model) > 1;
     }
 
-    /// Declares the partitions of tensor groups for operators, indexed by [`ParallelGroupKind::Operator`].
+    /// Declares the partitions of tensor groups for operators; the index of a partition is its
+    /// [`ParallelGroupKind::Operator`] number.
     pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
         self.partitions = partitions;
     }
 
-    /// All kinds of groups, in the order in which groups are numbered.
+    /// All kinds of groups, in the order in which groups get their numbers.
     pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
         let operators =
             (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
         ParallelGroupKind::COMMON.into_iter().chain(operators)
     }
 
-    /// Name of `family` in messages and reports. Members of a tensor group that share an expert
-    /// form one of the group's partitions.
+    /// Name of `family` in messages and reports. The members of a tensor group that share an expert
+    /// form a partition, which has a name of its own.
     pub fn word(&self, family: ParallelGroupKind) -> &'static str {
         match family {
             ParallelGroupKind::Operator(number)
@@ -178,7 +185,7 @@ impl RankPlacement {
         self.degrees[1] * self.members_until(self.degrees[2])
     }
 
-    /// Number of members of one replica's tensor groups in the stages before `stage`.
+    /// Number of members that one replica has in the stages before `stage`.
     pub fn members_until(&self, stage: u32) -> u32 {
         match self.members_before.get(stage as usize) {
             Some(before) => *before,
@@ -239,8 +246,8 @@ impl RankPlacement {
         }
     }
 
-    /// Number of members of a group of `family`; of the largest such group if stages have different
-    /// degrees.
+    /// Size of a group of `family`. If stages have different degrees, the size of the largest
+    /// group.
     pub fn members(&self, family: ParallelGroupKind) -> u32 {
         let [tensor, data, pipeline] = self.degrees;
         match family {
@@ -256,7 +263,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of members of the group of `family` at `place`.
+    /// Size of the group of `family` to which the rank at `place` belongs.
     pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
@@ -270,12 +277,13 @@ impl RankPlacement {
         data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
     }
 
-    /// Number of stages that have the same weights.
+    /// Number of stages that have the same weights (1, or 2 if mirrored).
     fn weight_side_count(&self) -> u32 {
         if self.mirrored { 2 } else { 1 }
     }
 
-    /// Returns the stages with the weights of `stage`, in ascending order.
+    /// Returns the stages that have the same weights as `stage`, including `stage`, in ascending
+    /// order.
     fn sides_of(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
         let other = match self.mirrored {
             true => self.degrees[2] - 1 - stage,
@@ -290,12 +298,12 @@ impl RankPlacement {
         .flatten()
     }
 
-    /// The first of the stages with the weights of `stage`.
+    /// The lowest stage with the same weights as `stage`.
     fn first_side(&self, stage: u32) -> u32 {
         self.sides_of(stage).next().unwrap_or(stage)
     }
 
-    /// Number of shards of an expert within a tensor group of `stage`.
+    /// Number of shards into which a tensor group of `stage` divides an expert.
     fn expert_shards(&self, stage: u32) -> u32 {
         self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
     }
@@ -308,8 +316,8 @@ impl RankPlacement {
         }
     }
 
-    /// Returns three indices: of the expert's shard, of the experts, and of the replica among ranks
-    /// with the same experts. Ranks are counted by replica and then by member of the tensor group,
+    /// Returns three indices: the shard within the expert, the set of experts, and the replica
+    /// among the ranks with these experts. Replicas count slower than members of the tensor group,
     /// as in Megatron-LM.
     fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
         let shards = self.expert_shards(place.stage);
@@ -318,7 +326,8 @@ impl RankPlacement {
         [rank % shards, blocks % self.expert, blocks / self.expert]
     }
 
-    /// Returns the coordinates for the indices from [`expert_place`](Self::expert_place).
+    /// Inverse of [`expert_place`](Self::expert_place): returns the coordinates for its three
+    /// indices.
     fn place_of_expert(&self, stage: u32, [shard, expert, replica]: [u32; 3]) -> RankCoordinates {
         let tensor = self.tensor_of(stage);
         let rank = (replica * self.expert + expert) * self.expert_shards(stage) + shard;
@@ -329,9 +338,9 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if `place` may be in a group of `family`. A partition applies only to tensor
-    /// groups of one size. If these sizes differ, members of the stages between the first and the
-    /// last may have no embedding group.
+    /// Returns true if the rank at `place` can belong to a group of `family`. A partition divides
+    /// only tensor groups of one size. If stages have different tensor degrees, only the first and
+    /// last stages have embedding groups.
     pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
         match family {
             ParallelGroupKind::Operator(number) => {
@@ -344,7 +353,7 @@ impl RankPlacement {
         }
     }
 
-    /// Number of groups of `family`, or the number of indices reserved for them.
+    /// Number of indices reserved for groups of `family`: at least the number of groups.
     pub fn count(&self, family: ParallelGroupKind) -> u32 {
         let [_, data, pipeline] = self.degrees;
         match family {
@@ -361,7 +370,7 @@ impl RankPlacement {
         }
     }
 
-    /// Index of the group of `family` at `place`.
+    /// Index, among the groups of `family`, of the group to which the rank at `place` belongs.
     fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
         let data = self.degrees[1];
         let block = |size: u32| {
@@ -396,7 +405,7 @@ impl RankPlacement {
         }
     }
 
-    /// Returns the number of the first group of `family`: 1 for the first used kind. Number 0 is
+    /// Returns the number of the first group of `family`. Numbers start at 1, because number 0 is
     /// the group of all ranks.
     fn first_group(&self, family: ParallelGroupKind) -> u32 {
         let before = self.families().take_while(|other| *other < family);
@@ -418,12 +427,13 @@ impl RankPlacement {
         }
     }
 
-    /// Returns true if groups of `family` are declared by name, because they are used and smaller than the world.
+    /// Returns true if groups of `family` are declared by name: they are used, and they are smaller than the
+    /// world.
     pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
         self.is_used(family) && self.members(family) < self.ranks()
     }
 
-    /// Name that nodes at `place` use for their group of `family`.
+    /// Name by which nodes of the rank at `place` refer to their group of `family`.
     pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
         if self.is_declared(family) && self.has(family, place) {
             GroupName::from_number((self.first_group(family) + self.index(family, place)).into())
@@ -432,7 +442,7 @@ impl RankPlacement {
         }
     }
 
-    /// Returns the members of the group of `family` at `place`.
+    /// Returns the members of the group of `family` to which the rank at `place` belongs.
     pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
         let [_, data, pipeline] = self.degrees;
         let at = |place| self.rank(place);
@@ -503,7 +513,7 @@ impl RankPlacement {
         }
     }
 
-    /// All groups of ranks that nodes name.
+    /// All groups that nodes refer to by name.
     pub fn declared(&self) -> DeclaredGroups {
         let mut groups = DeclaredGroups::new();
         for family in self.families().filter(|one| self.is_declared(*one)) {

@@ -1,25 +1,25 @@
-//! Memory of ranks: the NPUs' own, and the remote memory that plans with a residency rule use for
-//! all other bytes.
+//! Memory of ranks: each NPU's own memory, and the remote memory that plans with a residency rule
+//! use for bytes that do not fit there.
 
 use super::{ParallelismPlan, ResidencyRule};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{MemoryLocation, Op};
 
-/// Maximum bytes in use at once on a rank, if nodes run in the order of their ids.
+/// Maximum bytes in use at once on a rank, if its nodes run in id order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankPeak {
     /// Bytes in use.
     pub bytes: u64,
-    /// True if nodes load from or store to remote memory, which can then store the bytes that do
-    /// not fit on the NPU.
+    /// True if nodes load from or store to remote memory, so that remote memory can store the bytes
+    /// that do not fit on the NPU.
     pub streams: bool,
     used: u64,
 }
 
 impl RankPeak {
-    /// Creates the peak of a rank that needs `bytes`; `streams` is true if the rank loads from or
-    /// stores to remote memory.
+    /// Creates the peak of a rank that needs `bytes`; `streams` is true if the rank accesses remote
+    /// memory.
     pub fn new(bytes: u64, streams: bool) -> Self {
         Self {
             bytes,
@@ -28,7 +28,7 @@ impl RankPeak {
         }
     }
 
-    /// Adds the next node.
+    /// Adds the memory changes of the next node, in id order.
     pub fn add(&mut self, node: &NodeView<'_>) {
         let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
         self.used = self.used.saturating_add(sum(&node.memory.allocates));
@@ -38,7 +38,7 @@ impl RankPeak {
     }
 }
 
-/// Returns true if an operation loads from or stores to the unnamed remote memory.
+/// Returns true if the operation accesses the unnamed remote memory.
 pub fn streams(op: &Op<'_>) -> bool {
     matches!(op, Op::Memory { place, .. } if *place == MemoryLocation::Remote)
 }
@@ -72,9 +72,10 @@ impl RankMemory {
         self.own.saturating_add(share)
     }
 
-    /// Returns true if the memories fit these peaks, each with its number of ranks. Bytes beyond an
-    /// NPU's own memory go to remote memory. If all ranks share one remote memory, its whole
-    /// capacity counts; otherwise each rank must fit in its share.
+    /// Returns true if ranks with these peaks fit into the memories; each peak comes with its
+    /// number of ranks. Bytes beyond an NPU's own memory go to remote memory. If all ranks share
+    /// one remote memory, its whole capacity counts; otherwise each rank must fit into its own
+    /// share.
     pub fn fits(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
         let mut all = 0_u128;
         for (peak, ranks) in peaks {
@@ -103,8 +104,8 @@ mod tests {
     use super::*;
     use chakram_base::units::Bytes;
 
-    /// Four ranks have 10 B of memory each. Two ranks need 40 B, 30 B more than their own memory,
-    /// and two need 12 B, 2 B more: 64 B of remote memory in all.
+    /// Four ranks have 10 B of memory each. Two ranks need 40 B, which is 30 B more than they have,
+    /// and two need 12 B, 2 B more. Together they need 64 B of remote memory.
     #[test]
     fn remote_memory_holds_what_is_beyond_the_own() {
         let peak = RankPeak::new;
@@ -119,15 +120,15 @@ mod tests {
         let unlike = [(peak(40, true), 2), (peak(12, true), 2)];
         assert!(memory(64, 4).fits(unlike));
         assert!(!memory(63, 4).fits(unlike));
-        // A job on four of a machine's eight NPUs can use all of it.
+        // A job on four of eight NPUs that share a remote memory can use all of it.
         assert!(memory(64, 8).fits(unlike));
         assert_eq!(memory(64, 8).capacity(true), 10 + 64 / 4);
-        // With one remote memory per NPU, the largest rank must fit.
+        // With one remote memory per NPU, the rank with the largest need must fit into it.
         assert!(memory(30, 1).fits(unlike));
         assert!(!memory(29, 1).fits(unlike));
         assert_eq!(memory(30, 1).capacity(true), 40);
-        // Ranks that never load from remote memory, and plans that do not use it, have only their
-        // own memory.
+        // Ranks that never access remote memory have only their own memory, and so do ranks of
+        // plans that do not use it.
         assert!(!memory(64, 4).fits([(peak(40, true), 2), (peak(12, false), 2)]));
         let own = RankMemory {
             shared: None,

@@ -1,14 +1,14 @@
-//! Load of experts: the number of tokens for each expert, and for the fullest rank.
+//! Load of experts: how many tokens each expert and the fullest rank receive.
 //!
-//! With T tokens of k copies each, each of E experts receives T k / E copies if routing is
-//! balanced. If routing is skewed, a seed gives an order of the experts, and expert i in this order
-//! has a share proportional to (i + 1)^-a. An expert has at most T copies, because each token is
-//! sent to an expert at most once; the excess goes to other experts. Experts are placed on N ranks
-//! in order, E / N on each.
+//! Each of T tokens is sent to k of E experts. If routing is balanced, each expert receives T k / E
+//! copies. If routing is skewed, a seed shuffles the experts, and expert i in shuffled order
+//! receives a share proportional to (i + 1)^-a. An expert receives each token at most once, so at
+//! most T copies; the excess goes to other experts. Experts are assigned in order to N ranks, E / N
+//! to each.
 //!
-//! All ranks with experts wait for the rank with the most copies, so the plan gives every rank this
-//! number of copies. The step time is the same as with the true numbers, but exchanges and memory
-//! of the other ranks are overestimated.
+//! All ranks with experts wait for the rank with the most copies, so the generated traces give
+//! every rank this number. The step time is the same as with the true numbers, but the other ranks'
+//! exchanges and memory are overestimated.
 
 use chakram_base::random::split_mix;
 use std::fmt;
@@ -21,15 +21,15 @@ pub enum RoutingBalance {
     Balanced,
     /// A power law over experts.
     Skewed {
-        /// Exponent, above 0.
+        /// Exponent a, above 0.
         power: f64,
-        /// Seed of the order of experts.
+        /// Seed that shuffles the experts.
         seed: u64,
     },
 }
 
 impl RoutingBalance {
-    /// Syntax of a balance, for messages.
+    /// Syntax of a balance, for error messages.
     pub(super) const FORM: &'static str = "balanced, or skewed:POWER or skewed:POWER:SEED with a power above 0 and at most 10, such as skewed:1.2:7";
 }
 
@@ -65,7 +65,7 @@ impl FromStr for RoutingBalance {
     }
 }
 
-/// Capacity of an expert divided by its average number of tokens, in thousandths.
+/// An expert's capacity divided by the mean number of tokens per expert, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityFactor(u32);
 
@@ -96,7 +96,8 @@ impl FromStr for CapacityFactor {
     }
 }
 
-/// Returns each expert's share of all copies, if each token chooses `chosen` of `experts` experts.
+/// Returns each expert's share of all token copies, if each token goes to `chosen` of `experts`
+/// experts.
 fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: u64) -> Vec<f64> {
     let number = usize::try_from(experts).unwrap_or(usize::MAX);
     let mut weights: Vec<f64> = match balance {
@@ -106,7 +107,7 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
             let mut weights: Vec<f64> = (1..=experts)
                 .map(|place| libm::pow(place as f64, -power))
                 .collect();
-            // A uniformly random order (Fisher and Yates).
+            // Shuffle uniformly (Fisher and Yates).
             let mut state = seed;
             for last in (1..number).rev() {
                 let other = split_mix(&mut state) % (last as u64 + 1);
@@ -121,8 +122,8 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
     if !counts.is_empty() {
         return weights;
     }
-    // An expert receives each token at most once: a share of at most 1 / chosen. Each round of the computation brings
-    // at least one expert to this limit.
+    // An expert receives each token at most once, so its share is at most 1 / chosen. Each round fixes at
+    // least one expert at this limit, so the loop ends.
     let most = 1.0 / chosen.max(1) as f64;
     for _ in 0..number {
         let over: f64 = weights.iter().map(|part| (part - most).max(0.0)).sum();
@@ -141,8 +142,8 @@ fn expert_shares(balance: RoutingBalance, counts: &[u32], experts: u64, chosen: 
     weights
 }
 
-/// Returns the copies on the fullest of `ranks` ranks divided by the mean, or the capacity factor
-/// if `capacity` is given.
+/// Returns the number of token copies on the fullest of `ranks` ranks, divided by the mean. If
+/// `capacity` is given, returns the capacity factor.
 pub(in crate::generate) fn fullest_rank_load(
     balance: RoutingBalance,
     counts: &[u32],
@@ -150,7 +151,7 @@ pub(in crate::generate) fn fullest_rank_load(
     [experts, chosen, ranks]: [u64; 3],
 ) -> f64 {
     if let Some(CapacityFactor(thousandths)) = capacity {
-        // Unused capacity is padded, so all ranks have the same number of rows.
+        // With a capacity, unused places are padded, so all ranks process the same number of rows.
         return f64::from(thousandths) / 1000.0;
     }
     let shares = expert_shares(balance, counts, experts, chosen);
@@ -160,8 +161,9 @@ pub(in crate::generate) fn fullest_rank_load(
     fullest * ranks as f64
 }
 
-/// Returns the average number of ranks that have an expert of a token, if tokens choose `chosen` of
-/// `experts` experts on `ranks` ranks evenly: N (1 - C(E - E / N, k) / C(E, k)).
+/// Returns the mean number of ranks to which a token is sent, if tokens choose `chosen` of
+/// `experts` experts uniformly and the experts are spread over `ranks` ranks: N (1 - C(E - E / N,
+/// k) / C(E, k)).
 pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) -> f64 {
     let own = experts / ranks.max(1);
     let none = (0..chosen).fold(1.0, |none: f64, drawn| {
@@ -176,7 +178,7 @@ pub(in crate::generate) fn distinct_ranks([experts, chosen, ranks]: [u64; 3]) ->
 mod tests {
     use super::*;
 
-    /// Returns the same average by enumeration of every choice of k of E experts.
+    /// Returns the same mean as `distinct_ranks`, by enumerating every choice of k of E experts.
     fn by_trial([experts, chosen, ranks]: [u64; 3]) -> f64 {
         let (mut all, mut touched) = (0_u64, 0_u64);
         for set in 0..1_u64 << experts {
@@ -221,7 +223,8 @@ mod tests {
         let skewed = |power| RoutingBalance::Skewed { power, seed: 3 };
         let factor = |balance, counts: &[u32], of| fullest_rank_load(balance, counts, None, of);
         assert_eq!(factor(RoutingBalance::Balanced, &[], [8, 2, 4]), 1.0);
-        // Counts 10, 30, 0, 0 of four experts on two ranks: 40 of 40 copies are on the first rank.
+        // Counts 10, 30, 0, 0 of four experts on two ranks: the first rank has all 40 copies, twice
+        // the mean.
         assert_eq!(
             factor(RoutingBalance::Balanced, &[10, 30, 0, 0], [4, 1, 2]),
             2.0
@@ -230,16 +233,17 @@ mod tests {
             factor(RoutingBalance::Balanced, &[10, 0, 30, 0], [4, 1, 2]),
             1.5
         );
-        // A single rank has all copies. With more ranks, the fullest rank exceeds the mean by a
-        // larger factor.
+        // A single rank has all copies, which is also the mean. With more ranks, the fullest rank
+        // exceeds the mean by a larger factor.
         let of = |ranks| factor(skewed(1.2), &[], [64, 6, ranks]);
         let factors = [1, 2, 4, 8, 16, 32, 64].map(of);
         assert!((factors[0] - 1.0).abs() < 1e-9);
         assert!(factors.is_sorted_by(|a, b| a < b), "{factors:?}");
-        // With one expert per rank, the fullest rank has every token: at most E / k of the mean.
+        // With one expert per rank, the fullest rank receives each token at most once, which is at
+        // most E / k of the mean.
         assert!(factors[6] <= 64.0 / 6.0 + 1e-6);
         assert!((of(64) - factors[6]).abs() < 1e-12);
-        // The same seed gives the same order of experts, and another seed gives another order.
+        // Another seed gives another order of experts.
         let other = RoutingBalance::Skewed {
             power: 1.2,
             seed: 4,

@@ -9,14 +9,14 @@ use super::{
 use crate::generate::{GenerateError, option_refused};
 use std::collections::BTreeSet;
 
-/// Cores of a machine of tiles, as data.
+/// Core grid of a machine of tiles, as data, so that placement needs no machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreGrid {
     /// Dies along x and y.
     pub dies: [u32; 2],
     /// Cores of a die along x and y.
     pub cores: [u32; 2],
-    /// Coordinates of cores that run nothing.
+    /// Coordinates of cores that cannot run anything.
     pub faulty: BTreeSet<[u32; 2]>,
 }
 
@@ -40,14 +40,14 @@ impl CoreGrid {
         all.into_iter().filter(runs).collect()
     }
 
-    /// Returns the cores of a die in serpentine rows.
+    /// Returns a die's cores in serpentine order.
     fn of_die(&self, die: [u32; 2]) -> impl Iterator<Item = [u32; 2]> + use<> {
         let corner = [0, 1].map(|d| die[d] * self.cores[d]);
         walk_rows((corner, self.cores), true)
     }
 }
 
-/// Returns the coordinates in a rectangle row by row. With `turns`, every second row runs backward.
+/// Returns the coordinates of a rectangle row by row. With `turns`, every second row runs backward.
 fn walk_rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator<Item = [u32; 2]> {
     (0..size[1]).flat_map(move |y| {
         (0..size[0]).map(move |x| {
@@ -61,8 +61,8 @@ fn walk_rows((corner, size): ([u32; 2], [u32; 2]), turns: bool) -> impl Iterator
     })
 }
 
-/// Returns the coordinates in a rectangle in a spiral inward, starting with the first row to the
-/// right.
+/// Returns the coordinates of a rectangle in an inward spiral. The spiral starts along the first
+/// row, to the right.
 fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     let count = size[0] as usize * size[1] as usize;
     let [mut least, mut end] = [[0, 0], size];
@@ -70,7 +70,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
     while places.len() < count {
         places.extend((least[0]..end[0]).map(|x| [x, least[1]]));
         places.extend((least[1] + 1..end[1]).map(|y| [end[0] - 1, y]));
-        // Going back along a single row or column would visit its cores twice.
+        // In a single row or column, the way back would visit the same cores again.
         if end[1] - least[1] > 1 {
             places.extend((least[0]..end[0] - 1).rev().map(|x| [x, end[1] - 1]));
         }
@@ -83,7 +83,7 @@ fn walk_spiral(size: [u32; 2]) -> Vec<[u32; 2]> {
 }
 
 impl ParallelismPlan {
-    /// Assigns a core of the machine to every position, if the plan gives an order of tiles.
+    /// If the plan gives an order of tiles, assigns one of the machine's cores to every position.
     ///
     /// # Errors
     ///

@@ -1,14 +1,14 @@
 //! DualPipe (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, section 3.2.1): micro-batches enter
-//! a pipeline at both ends, and a forward pass in one direction overlaps a backward pass in the
-//! other, so that each hides the other's communication. Every part of the model is on two stages.
-//! DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from the
-//! front and the i-th part from the back, and the two directions are the two halves of a
-//! micro-batch's path.
+//! the pipeline at both ends. A forward pass in one direction overlaps a backward pass in the
+//! other, so that each hides the other's communication. Two stages have a copy of every part of the
+//! model. DualPipeV (Qi et al., 2025) is one half of DualPipe: stage i of S has the i-th part from
+//! the front and the i-th part from the back. A micro-batch's path has two halves, which are the
+//! two directions.
 //!
-//! Both DualPipe schedules follow eight steps. h is the distance of a stage from the nearer end and
-//! H the number of stages up to the middle; M is the number of micro-batches in each direction; F
-//! is a forward pass, B a backward pass, I and W the two parts of a split backward pass; 0 and 1
-//! are the directions:
+//! Both schedules have eight steps. h is a stage's distance from the nearer end, H the number of
+//! stages up to the middle, and M the number of micro-batches in each direction. F is a forward
+//! pass, B a backward pass, and I and W the two parts of a split backward pass; 0 and 1 are the
+//! directions:
 //!
 //! | step | times | |
 //! |---|---|---|
@@ -21,13 +21,15 @@
 //! | 7 | H - h - 1 | the first remaining W, I0 |
 //! | 8 | h + 1 | the first remaining W |
 //!
-//! On the two stages in the middle, which wait for no message, the first pair of step 4 runs one pass after the other.
+//! The two stages in the middle wait for no message, so they run the passes of the first pair of step 4 one
+//! after the other.
 
 use super::{PassKind, PipelinePass, PipelineStep};
 use crate::generate::{GenerateError, option_refused};
 use std::collections::VecDeque;
 
-/// Rejects too few stages or micro-batches, and numbers that do not divide into two directions.
+/// Rejects odd numbers, which two directions cannot share, and fewer micro-batches than twice the
+/// stages.
 pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     if stages % 2 == 1 {
         let expected = "an even number with schedule = dualpipe, which has two directions";
@@ -43,7 +45,7 @@ pub(super) fn check_dual_pipe(stages: u32, micro_batches: u32) -> Result<(), Gen
     Ok(())
 }
 
-/// Rejects too few micro-batches for DualPipeV.
+/// Rejects fewer micro-batches than twice the stages.
 pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
     let least = u64::from(stages) * 2;
     if u64::from(micro_batches) < least {
@@ -54,13 +56,13 @@ pub(super) fn check_v(stages: u32, micro_batches: u32) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// Returns the steps of DualPipe. Micro-batches of the first half enter at the first stage and pass
-/// chunk 0 of each stage.
+/// Returns the steps of DualPipe. The first half of the micro-batches enters at the first stage and
+/// passes chunk 0 of each stage.
 pub(super) fn dual_pipe_steps(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
     let (half, each) = (stages / 2, micro_batches / 2);
     let upper = stage >= half;
     let distance = if upper { stages - 1 - stage } else { stage };
-    // After the middle stage the directions swap.
+    // Beyond the middle of the pipeline, the directions are swapped.
     let chunk = |way: u32| way ^ u32::from(upper);
     eight_steps(distance, half, each, |kind, way, count| PipelinePass {
         kind,
@@ -80,9 +82,9 @@ pub(super) fn dual_pipe_v_steps(stage: u32, stages: u32, micro_batches: u32) -> 
     })
 }
 
-/// Returns the eight steps of a stage at `distance` from its end, with `half` stages up to the
-/// middle and `each` micro-batches in each direction; `pass` maps kind, direction and count to a
-/// pass.
+/// Returns the steps of a stage at `distance` from its end. `half` is the number of stages up to
+/// the middle, and `each` the number of micro-batches per direction. `pass` maps a kind, a
+/// direction and a count to a pass.
 fn eight_steps(
     distance: u32,
     half: u32,
@@ -124,7 +126,7 @@ fn eight_steps(
     }
     let middle = distance.div_ceil(2);
     for i in 0..=distance {
-        // If the number of pairs is odd, only the second pass of the middle pair is split.
+        // If the number of pairs is odd, the middle pair splits only its second pass.
         let whole = distance.is_multiple_of(2) && i == middle;
         steps.push_backward(1, i >= middle && !whole);
         steps.push_backward(0, i >= middle);
@@ -139,12 +141,12 @@ fn eight_steps(
     steps.steps
 }
 
-/// Steps of a stage, with counts of its passes in each direction.
+/// A stage's steps, with the number of passes so far in each direction.
 struct StepList<P> {
     steps: Vec<PipelineStep>,
     forwards: [u32; 2],
     backwards: [u32; 2],
-    /// Weight gradients that are still to be computed.
+    /// Weight gradients that are not yet scheduled, oldest first.
     left: VecDeque<PipelinePass>,
     pass: P,
 }

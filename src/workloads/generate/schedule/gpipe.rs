@@ -1,9 +1,9 @@
 //! GPipe (Huang et al., "GPipe: efficient training of giant neural networks using pipeline
-//! parallelism", 2019): all forward passes, then all backward passes, so every stage stores the
+//! parallelism", 2019): all forward passes precede all backward passes, so every stage stores the
 //! activations of every micro-batch.
 //!
-//! In the figure of the paper by Huang et al. (GPipe) the last micro-batch runs backward first;
-//! here the first micro-batch does, as in SC'21's figure 3. Time and peak memory are the same.
+//! In the figure of Huang et al., the last micro-batch runs backward first. Here the first
+//! micro-batch does, as in SC'21's figure 3; time and peak memory are the same.
 
 use super::ScheduleShape;
 

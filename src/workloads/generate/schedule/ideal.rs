@@ -1,34 +1,34 @@
-//! Time of a schedule by formula, if messages take no time.
+//! Formulas for the time of a schedule, if messages take no time.
 
 use super::PipelineSchedule;
 use chakram_base::units::Span;
 
-/// Durations of a micro-batch's passes through all chunks of a stage.
+/// Durations of a micro-batch's passes through a stage, all its chunks together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassTimes {
     /// Duration of a forward pass.
     pub forward: Span,
-    /// Duration of a pass for gradients of inputs.
+    /// Duration of a pass that computes input gradients.
     pub input: Span,
-    /// Duration of a pass for gradients of weights.
+    /// Duration of a pass that computes weight gradients.
     pub weight: Span,
-    /// Duration of overlapping forward and backward passes, including gradients of weights.
+    /// Duration of a forward pass that overlaps a whole backward pass, including weight gradients.
     pub pair: Span,
 }
 
 impl PipelineSchedule {
     /// Returns the time by PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without
-    /// the weight update. `stages` has F + B for each stage: one micro-batch through one chunk,
-    /// forward and backward, or only forward without a backward pass. With v chunks, v m replaces
-    /// m.
+    /// the weight update. `stages` has F + B of each stage, for one micro-batch and one chunk;
+    /// without backward passes, B is 0. With v chunks, v m takes the place of m.
     ///
-    /// The formula is exact for equal stages, and always for inference. With unequal stages GPipe
-    /// takes (m - 1) (max F + max B) plus sum(F + B), never less than PALM's Eq. 1. 1F1B can take
-    /// more or less than PALM's Eq. 1, because a fast stage benefits from the warm-up, but it takes
-    /// at least v m (F + B) of every stage, and at least the sum.
+    /// The formula is exact for equal stages and for inference. With unequal stages, GPipe takes (m
+    /// - 1) (max F + max B) + sum(F + B), which is never less than PALM's Eq. 1. 1F1B can be slower
+    /// or faster than PALM's Eq. 1, because the warm-up lets fast stages run ahead. It takes at
+    /// least v m (F + B) of every stage, and at least the sum.
     ///
-    /// Layer-wise, with fewer micro-batches than stages, the first stage waits for the first micro-batch at each of the
-    /// v - 1 changes of layer: each adds sum(F + B) - m max(F + B), forward and backward together.
+    /// In layer-wise schedules with fewer micro-batches than stages, the first stage waits for the first
+    /// micro-batch before each of the v - 1 next layers. Each wait adds sum(F + B) - m max(F + B), forward
+    /// and backward together.
     pub fn ideal(&self, stages: &[Span], micro_batches: u32) -> Span {
         let slowest = stages.iter().copied().max().unwrap_or(Span::ZERO);
         let through: Span = stages.iter().copied().sum();
@@ -38,15 +38,15 @@ impl PipelineSchedule {
             + self.ideal_waits(slowest, through, micro_batches)
     }
 
-    /// Returns the pipeline bubble of equal stages as a fraction of their computation:
-    /// (S - 1) / (v m) (SC'21, section 2.2.2); layer-wise schedules with fewer micro-batches than
-    /// stages add (v - 1) (S - m) / (v m). The result is not a fraction of the makespan: the makespan is the
-    /// computation times 1 + the result.
+    /// Returns the pipeline bubble of equal stages, divided by their computation: (S - 1) / (v m) (SC'21,
+    /// section 2.2.2). Layer-wise schedules with fewer micro-batches than stages add (v - 1) (S - m) / (v
+    /// m). The makespan is the computation times 1 + the result, so the result is not a fraction of the
+    /// makespan.
     ///
-    /// If weight gradients are separate or passes overlap, the formula assumes that forward passes,
-    /// input gradients and weight gradients take the same time, and that two overlapping passes
-    /// take the sum of both, so the idle time of [`PipelineSchedule::idle`] is a multiple of a
-    /// third. `None` for orders from a file.
+    /// For schedules with separate weight gradients or overlapping passes, the formula assumes that
+    /// forward passes, input gradients and weight gradients take equal times, and that overlapping
+    /// passes take the sum of their times. Idle time ([`PipelineSchedule::idle`]) is then a
+    /// multiple of a third of a micro-batch. Returns `None` for orders from a file.
     pub fn bubble(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
         if split || self.splits_backward() {
             let thirds = PassTimes {
@@ -58,15 +58,15 @@ impl PipelineSchedule {
             let idle = self.idle(stages, split, thirds)?.0;
             return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
         }
-        // With passes of length 1, the ideal time is a number of passes.
+        // With passes of length 1, times count passes.
         let all = Span(u64::from(stages));
         let waits = self.ideal_waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
         Some(idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches)))
     }
 
-    /// Returns the idle time of a stage in a step if `times` applies to every stage, with S stages,
-    /// v chunks, and enough micro-batches to fill the pipeline:
+    /// Returns a stage's idle time in a step, if all S stages have the times `times` and v chunks,
+    /// and micro-batches fill the pipeline:
     ///
     /// | schedule | idle |
     /// |---|---|
@@ -77,7 +77,8 @@ impl PipelineSchedule {
     /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
     /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
     ///
-    /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) `None` without a formula.
+    /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) Returns `None` for schedules
+    /// without a formula.
     pub fn idle(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
         let PassTimes {
             forward,

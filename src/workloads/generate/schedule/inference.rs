@@ -1,7 +1,9 @@
-//! Inference: micro-batches follow one another through the stages, and nothing is saved for a backward pass.
+//! Inference: micro-batches pass the stages one after another, and no activations are saved for a backward
+//! pass.
 //!
-//! In the steady state a micro-batch leaves the pipeline each time the slowest stage ends a pass, which PALM reports as
-//! throughput; filling and draining take the rest of [`PipelineSchedule::ideal`](super::PipelineSchedule::ideal).
+//! In the steady state, a micro-batch leaves the pipeline whenever the slowest stage ends a pass; PALM
+//! reports this rate as throughput. [`PipelineSchedule::ideal`](super::PipelineSchedule::ideal) also includes
+//! the time to fill and drain the pipeline.
 
 use super::ScheduleShape;
 

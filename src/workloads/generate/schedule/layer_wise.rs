@@ -1,10 +1,10 @@
 //! Layer-wise execution (PALM, Table II: a pipeline of depth 1): all micro-batches pass one layer
-//! before the next layer, forward and backward, so that the working set is the weights of one
-//! layer.
+//! before the next layer starts, forward and backward. So the working set is the weights of a
+//! single layer.
 //!
-//! With several stages, layers are distributed round-robin like the chunks of interleaved 1F1B, and the first stage
-//! continues with its next layer when the last one has processed the first micro-batch (Lamy-Poirier, "Breadth-first
-//! pipeline parallelism", 2022).
+//! If there are several stages, layers are distributed round-robin like the chunks of interleaved 1F1B. The
+//! first stage continues with its next layer when the last stage has processed the first micro-batch
+//! (Lamy-Poirier, "Breadth-first pipeline parallelism", 2022).
 
 use super::ScheduleShape;
 

@@ -1,5 +1,5 @@
-//! Orders of passes from a file: one line per stage, with steps separated by commas, in the format of PyTorch's
-//! pipelining.
+//! Orders of passes from a file, in the format of PyTorch's pipelining: one line per stage, in which commas
+//! separate steps.
 //!
 //! | cell | |
 //! |---|---|
@@ -9,13 +9,13 @@
 //! | `(0F4;3B0)OVERLAP_F_B` | a forward pass that overlaps a backward pass |
 //! | nothing | the stage waits; ignored, because the replay determines waiting |
 //!
-//! A stage has the parts that its line names; every part is on exactly one stage.
+//! A stage has the parts of the model that its line names; every part must be on exactly one stage.
 
 use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The order of the passes of each stage.
+/// The order of passes on each stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrders {
     /// Steps of each stage.
@@ -28,12 +28,12 @@ pub struct PassOrders {
     trains: bool,
 }
 
-/// An invalid cell or line.
+/// An invalid cell, line or file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PassOrderError {
-    /// Line number, from 1; the number of lines for an error of the whole file.
+    /// Number of the invalid line, from 1. For an error of the whole file, the number of lines.
     pub line: usize,
-    /// Cell number in its line, from 1, if the error is in a cell.
+    /// Number of the invalid cell in its line, from 1; `None` if no single cell is invalid.
     pub cell: Option<usize>,
     /// The invalid text.
     pub found: String,
@@ -53,17 +53,17 @@ impl fmt::Display for PassOrderError {
 
 impl std::error::Error for PassOrderError {}
 
-/// Valid cells, for messages.
+/// Valid cells, for error messages.
 const CELLS: &str = "a part, one of F, B, I and W, and a micro-batch, such as 2F0; or a pair such as \
                      (0F4;3B0)OVERLAP_F_B; messages, gathers and reductions follow from the plan";
 
-/// Maximum number of parts, micro-batches, and steps of a stage.
+/// Maximum number of parts, of micro-batches, and of a stage's steps.
 const MOST: usize = 1 << 24;
 
-/// A cell before the chunk of its part is known: kind, part, micro-batch.
+/// Kind, part and micro-batch of a pass. The part's chunk is not yet known when a cell is parsed.
 type CellPass = (PassKind, u32, u32);
 
-/// A cell: its number in the line, its pass, and the overlapping pass.
+/// Number of a cell in its line, the cell's pass, and the pass that overlaps it.
 type OrderCell = (usize, (CellPass, Option<CellPass>));
 
 fn parse_pass(text: &str) -> Option<CellPass> {
@@ -85,7 +85,7 @@ fn parse_pass(text: &str) -> Option<CellPass> {
     Some((kind, number(part)?, number(rest.as_str())?))
 }
 
-/// Parses a cell: a pass and the overlapping pass.
+/// Parses a cell: a pass, and an optional overlapping pass.
 fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
     let Some(pair) = text.strip_prefix('(') else {
         return Some((parse_pass(text)?, None));
@@ -101,8 +101,8 @@ impl PassOrders {
     ///
     /// # Errors
     ///
-    /// Fails if a cell has no valid pass; a pass is missing, occurs twice, or precedes its inputs; a part is on two
-    /// stages; or stages wait for one another forever.
+    /// Fails if a cell has no valid pass; if a pass is missing, occurs twice, or precedes its inputs; if two
+    /// stages have the same part; or if stages wait for one another forever.
     pub fn parse(text: &str) -> Result<Self, PassOrderError> {
         let lines: Vec<&str> = text.lines().collect();
         // Trailing empty lines are ignored.
@@ -233,11 +233,12 @@ impl PassOrders {
         Ok(orders)
     }
 
-    /// Checks that a stage runs each pass once, after the passes of the same stage that it needs.
+    /// Checks that a stage runs each of its passes once, and after the passes of the same stage on
+    /// which it depends.
     fn check_stage(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
-        // Completed work by part and micro-batch: forward, gradients of inputs, gradients of weights.
+        // Completed passes of each part and micro-batch: forward, input gradients, weight gradients.
         let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
-        // The backward pass of a pair cannot use the forward pass of the same pair, so it is checked first.
+        // Check the backward pass of a pair first, because it cannot use the forward pass of the same pair.
         let passes = cells.iter().flat_map(|(column, (first, second))| {
             [second.map(|pass| (*column, pass)), Some((*column, *first))]
         });
@@ -311,7 +312,7 @@ impl PassOrders {
                         break;
                     }
                     for (kind, part, micro_batch) in both.into_iter().flatten() {
-                        // No other pass waits for weight gradients.
+                        // No pass depends on weight gradients.
                         if kind != PassKind::WeightGradient {
                             over.insert((kind == PassKind::Forward, part, micro_batch), ());
                         }

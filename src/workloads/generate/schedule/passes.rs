@@ -1,4 +1,4 @@
-//! The order of a stage's passes, computed one at a time.
+//! Iterator over a stage's steps, which computes them one at a time.
 
 use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
@@ -23,12 +23,12 @@ struct CountedSteps {
 }
 
 impl ScheduleShape {
-    /// Number of forward passes of a stage.
+    /// Number of forward passes that a stage runs per step.
     pub(super) fn forward_count(&self, micro_batches: u32) -> u64 {
         u64::from(micro_batches) * u64::from(self.chunks)
     }
 
-    /// The `i`-th pass of a stage in one direction.
+    /// Returns a stage's `i`-th forward or backward pass, from 0.
     fn pass_at(&self, kind: PassKind, i: u64) -> PipelinePass {
         let together = u64::from(self.micro_batches_per_turn);
         let round = together * u64::from(self.chunks);
@@ -69,11 +69,11 @@ impl CountedSteps {
         }
         let i = self.next;
         self.next += 1;
-        // Between the first backward and the last forward pass they alternate, forward first.
+        // Until the last forward pass, forward and backward passes alternate, forward first.
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
         let (kind, i) = match i {
             _ if i < warm_up => (PassKind::Forward, i),
-            // Symmetric to the warm-up: the last passes are backward only.
+            // The end mirrors the warm-up: only backward passes are left.
             _ if i >= 2 * forwards - warm_up => (PassKind::Backward, i - forwards),
             _ if (i - warm_up).is_multiple_of(2) => {
                 (PassKind::Forward, warm_up + (i - warm_up) / 2)
@@ -81,7 +81,7 @@ impl CountedSteps {
             _ => (PassKind::Backward, (i - warm_up) / 2),
         };
         let pass = self.shape.pass_at(kind, i);
-        // Micro-batches pass a chunk in order, so the last one completes it.
+        // Micro-batches pass a chunk in order, so the last micro-batch completes the chunk.
         let last = pass.micro_batch + 1 == self.micro_batches;
         Some(PipelineStep {
             pass,

@@ -1,4 +1,4 @@
-//! Compares orders with handwritten orders, and times and peaks with a simulated pipeline.
+//! Compares orders with handwritten ones, and times and peaks with a simulated pipeline.
 
 use super::*;
 use chakram_base::units::Span;
@@ -11,7 +11,8 @@ mod split;
 
 use oracle::{Played, play};
 
-/// Abbreviated orders: `3b` is the third micro-batch forward through the second chunk, `3b'` backward.
+/// Abbreviates passes: `3b` is the third micro-batch's forward pass through the second chunk, and
+/// `3b'` its backward pass.
 fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
     let short = |pass: PipelinePass| {
         let chunk = char::from(b'a' + pass.chunk as u8);
@@ -45,7 +46,7 @@ fn layer_wise(layers: u32) -> PipelineSchedule {
     PipelineSchedule::LayerWise { layers }
 }
 
-/// Simulates equal stages.
+/// Simulates a pipeline of equal stages.
 fn equal(
     schedule: PipelineSchedule,
     stages: u32,
@@ -67,8 +68,8 @@ fn gpipe_goes_back_when_all_are_through() {
 
 #[test]
 fn one_f_one_b_alternates_after_a_warm_up() {
-    // SC'21, figure 4, top: the first of four stages runs three passes ahead, and the last runs
-    // none ahead.
+    // SC'21, figure 4, top: the first of four stages runs three forward passes ahead, and the last
+    // stage runs none ahead.
     let of = |stage| order(ONE_F_ONE_B, stage, 4, 8);
     let first = "1a 2a 3a 4a 1a' 5a 2a' 6a 3a' 7a 4a' 8a 5a' 6a' 7a' 8a'";
     assert_eq!(of(0), first);
@@ -76,27 +77,28 @@ fn one_f_one_b_alternates_after_a_warm_up() {
     assert_eq!(of(2), third);
     let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
     assert_eq!(of(3), last);
-    // Fewer micro-batches than the warm-up needs.
+    // There are fewer micro-batches than the warm-up has passes.
     assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
 }
 
 #[test]
 fn interleaved_chunks_take_turns_as_in_megatron() {
-    // With two stages and four micro-batches, forward passes have the order 1a 2a 1b 2b 3a 4a 3b
-    // 4b, backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead,
-    // the second 2.
+    // With two stages and four micro-batches, the order of forward passes is 1a 2a 1b 2b 3a 4a 3b
+    // 4b, and the order of backward passes 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1
+    // x 2 = 4 forward passes ahead, the second stage 2.
     let of = |stage| order(interleaved(2), stage, 2, 4);
     let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
     assert_eq!(of(0), first);
     let second = "1a 2a 1b 1b' 2b 2b' 3a 1a' 4a 2a' 3b 3b' 4b 4b' 3a' 4a'";
     assert_eq!(of(1), second);
 
-    // SC'21, figure 4, bottom, first of four stages: 2 x 3 + 1 x 4 = 10 ahead.
+    // SC'21, figure 4, bottom: the first of four stages runs 2 x 3 + 1 x 4 = 10 forward passes
+    // ahead.
     let first = "1a 2a 3a 4a 1b 2b 3b 4b 5a 6a 7a 1b' 8a 2b' 5b 3b' 6b 4b' 7b 1a' 8b 2a' \
                  3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
     assert_eq!(order(interleaved(2), 0, 4, 8), first);
 
-    // If the numbers of micro-batches and stages are equal, all forward passes come first.
+    // If there are as many micro-batches as stages, all forward passes come first.
     assert_eq!(
         order(interleaved(2), 1, 2, 2),
         "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
@@ -121,7 +123,8 @@ fn four_stages_take_33_and_interleaved_28_and_a_half() {
         assert_eq!(equal(schedule.clone(), 4, 8, 1, 2).time, 33);
         assert_eq!(schedule.ideal(&[Span(3); 4], 8), Span(33));
     }
-    // Chunks of half the layers, in halves: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 + 12 = 57 halves = 28.5.
+    // With chunks of half the layers, times count half passes: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 + 12
+    // = 57 halves = 28.5.
     assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
     assert_eq!(interleaved(2).ideal(&[Span(3); 4], 8), Span(57));
     // A pipeline of one stage has no bubble, so its time is 8 (1 + 2) = 24.
@@ -145,12 +148,12 @@ fn activations_are_held_until_their_way_back() {
         assert_eq!(equal(schedule.clone(), 4, count, 1, 2).peaks, held);
         held
     };
-    // S - i, at most the number of micro-batches.
+    // S - i passes, but at most the number of micro-batches.
     assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
     assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
     assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
-    // 2 (3 - i) + 4 + 1 halves; for the first stage 11 / 2 = 4 (1 + 3/8) micro-batches, the factor 1 + (S - 1)/(S v) of
-    // Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
+    // 2 (3 - i) + 4 + 1 halves. The first stage has 11 / 2 = 4 (1 + 3/8) micro-batches; the factor is 1 + (S
+    // - 1)/(S v) in Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
     assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
     assert_eq!(stored(interleaved(2), 4), [8; 4]);
     assert_eq!(stored(layer_wise(3), 2), [6; 4]);
@@ -200,7 +203,8 @@ fn equal_stages_take_as_long_as_the_formula_says() {
             }
         }
     }
-    // 72 pipelines of 7 schedules, and three more for the 12 + 6 + 4 + 3 + 2 + 2 = 29 that can interleave.
+    // 72 pipelines run 7 schedules each, and the 12 + 6 + 4 + 3 + 2 + 2 = 29 that can interleave run three
+    // more.
     assert_eq!(played, 3 * (72 * 7 + 29 * 3));
 }
 
@@ -293,8 +297,8 @@ proptest! {
         stages in 1_u32..6,
         rounds in 1_u32..4,
     ) {
-        // Every pass, except the first layers' forward and the last layers' backward pass, depends
-        // on one other pass, and no other pass depends on that pass.
+        // Every pass depends on exactly one other pass, and no two passes depend on the same one.
+        // The exceptions are the first layers' forward and the last layers' backward passes.
         let micro_batches = rounds * stages;
         let mut ends = 0;
         for stage in 0..stages {

@@ -11,9 +11,9 @@ fn pipeline_pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
     }
 }
 
-/// Returns the steps of ZB-H1: the order of 1F1B, in which stage i of S computes weight gradients i
-/// micro-batches late, so that every stage stores the activations of at most S micro-batches, like
-/// the first stage in 1F1B.
+/// Returns ZB-H1's steps. The order is 1F1B's, but stage i of S computes weight gradients i
+/// micro-batches late. So every stage stores the activations of at most S micro-batches, as the
+/// first stage does in 1F1B.
 pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let warm_up = micro_batches.min(stages - stage - 1);
     let mut order = Vec::new();
@@ -33,15 +33,16 @@ pub(super) fn zb_h1_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<P
     order
 }
 
-/// Returns the steps of ZB-V: stage i of S has the i-th part of the model from the front and the
-/// i-th part from the back, so that the path of a micro-batch is a V. The warm-up fills the V from
-/// its tip; then each forward pass is followed by both backward passes of a chunk, and weight
-/// gradients fill the end.
+/// Returns ZB-V's steps. Stage i of S has the i-th part of the model from the front and the i-th
+/// part from the back, so that a micro-batch's path is a V. The warm-up fills the V. Then each
+/// forward pass is followed by both backward passes of a chunk. The remaining weight gradients come
+/// last.
 pub(super) fn zb_v_passes(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
     let mut order = Vec::new();
-    // The next micro-batch of each chunk, by kind: forward, input gradients, weight gradients.
+    // The next micro-batch of each chunk, for forward passes, input gradients and weight gradients.
     let mut next = [[0_u32; 2]; 3];
-    // With few micro-batches, the order is the order of a full pipeline without the missing micro-batches.
+    // With few micro-batches, use a full pipeline's order and leave out the micro-batches that do not
+    // exist.
     let enough = micro_batches.max(2 * stages - 1);
     let mut add = |kind: PassKind, chunk: u32, next: &mut [[u32; 2]; 3]| {
         let row = match kind {

@@ -1,4 +1,5 @@
-//! Grid of devices: each device's shard along every axis, and groups that differ only in some axes.
+//! Grid of devices: the shard that each device has along every axis, and the groups of devices that
+//! differ only in some axes.
 //!
 //! PALM's rule: with degrees `[8, 2]` on devices 0 to 15, the groups along the first axis are {0, 2, .., 14} and {1, 3,
 //! .., 15}; along the last axis they are {0, 1}, {2, 3} and so on.
@@ -6,7 +7,7 @@
 use super::OperatorAxis;
 use super::layout::{MemberPartition, MeshAxis};
 
-/// Axes with their numbers of parts; the axis that counts slowest is first.
+/// Axes with their numbers of parts. The first axis counts slowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceGrid([(OperatorAxis, u32); 4]);
 
@@ -15,7 +16,7 @@ impl DeviceGrid {
         Self(axes)
     }
 
-    /// Returns the digit of a position that selects the shard along `axis`.
+    /// Returns the digit of a position that is the index of the shard along `axis`.
     pub(super) fn axis_digit(&self, axis: OperatorAxis) -> MeshAxis {
         let mut stride = 1;
         for &(one, parts) in self.0.iter().rev() {
@@ -27,7 +28,7 @@ impl DeviceGrid {
         unreachable!("a grid has every axis")
     }
 
-    /// Returns the groups of positions that differ only in `over`.
+    /// Returns the groups of positions that differ only along the axes `over`.
     pub(super) fn groups_over(&self, over: &[OperatorAxis]) -> MemberPartition {
         let count = self.0.iter().map(|&(_, parts)| parts).product();
         let digits: Vec<MeshAxis> = over.iter().map(|&axis| self.axis_digit(axis)).collect();
@@ -46,7 +47,7 @@ mod tests {
 
     #[test]
     fn leading_axes_are_strided_and_the_last_is_contiguous() {
-        // PALM's `split`, section IV-B.
+        // Example of PALM's `split`, section IV-B.
         let grid = DeviceGrid::new([
             (OperatorAxis::B, 8),
             (OperatorAxis::N, 2),
@@ -67,7 +68,7 @@ mod tests {
 
     #[test]
     fn two_axes_form_a_group_around_one_between_them() {
-        // Positions are 4 b + 2 n + m: b and m differ, n does not.
+        // Positions are 4 b + 2 n + m. In a group, b and m differ, but n does not.
         let grid = DeviceGrid::new([
             (OperatorAxis::B, 2),
             (OperatorAxis::N, 2),

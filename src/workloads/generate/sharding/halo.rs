@@ -1,13 +1,14 @@
-//! Halo of an image sharded by rows: the rows of a device, and the rows that its windows reach.
+//! Halo of an image that is sharded by rows: a device's own rows, and the rows that its windows
+//! reach.
 
 use std::ops::Range;
 
-/// Geometry of windows over the rows of an image.
+/// Geometry of windows that slide over the rows of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowRows {
     /// Rows of the input.
     pub inputs: u64,
-    /// Rows of the output.
+    /// Rows of the output, one per position of the window.
     pub outputs: u64,
     /// Rows of a window.
     pub kernel: u64,
@@ -24,8 +25,9 @@ impl WindowRows {
         u64::from(part) * each..(u64::from(part) + 1) * each
     }
 
-    /// Returns the input rows that the windows of part `part` of `parts` reach, from the first to
-    /// the last row, including gaps between windows (empty if all windows are in the padding).
+    /// Returns the input rows that the windows of part `part` of `parts` reach: all rows from the
+    /// first to the last, including gaps between windows. Returns an empty range if all these
+    /// windows are in the padding.
     pub(super) fn needed_rows(&self, part: u32, parts: u32) -> Range<u64> {
         let [inputs, kernel, stride, padding] =
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);

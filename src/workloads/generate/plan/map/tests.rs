@@ -1,4 +1,4 @@
-//! Compares ranks and members along dimensions with handwritten ones, and tests rejected mappings.
+//! Compares ranks and groups with handwritten lists, and tests rejected mappings.
 
 use super::*;
 use crate::generate::plan::{ParallelGroupKind, RankPlacement};
@@ -30,14 +30,15 @@ fn ranks(plan: &ParallelismPlan) -> Vec<u32> {
     all
 }
 
-/// A dimension of 4 NPUs has pairs of members and pairs of stages, and the next dimension has replicas: (t, d, p) is at
-/// t + 2 p of the first dimension and at d of the second, which is rank t + 2 p + 4 d.
+/// The first dimension, of 4 NPUs, has tensor members in pairs and two stages; the second has the replicas.
+/// Tensor member t of replica d in stage p is at t + 2 p of the first dimension and d of the second, which is
+/// rank t + 2 p + 4 d.
 #[test]
 fn ranks_follow_from_where_axes_lie() {
     let plan = plan(2, 2, 2, &["tp@0", "pp@0", "dp@1"]);
     // Ranks for each (p, d): (0, 0) 0 1, (0, 1) 4 5, (1, 0) 2 3, (1, 1) 6 7.
     assert_eq!(ranks(&plan), [0, 1, 4, 5, 2, 3, 6, 7]);
-    // The order of positions does not matter.
+    // The mappings decide the ranks, so `order` has no effect.
     let mut turned = plan.clone();
     turned.order = [
         ParallelAxis::Pipeline,
@@ -45,14 +46,14 @@ fn ranks_follow_from_where_axes_lie() {
         ParallelAxis::Tensor,
     ];
     assert_eq!(ranks(&turned), ranks(&plan));
-    // The default numbering needs no explicit ranks.
+    // This mapping gives the default numbering, so no explicit ranks are needed.
     let plan = self::plan(2, 2, 2, &["tp@0", "dp@0", "pp@1"]);
     assert_eq!(plan.placed().unwrap(), [0_u32; 0]);
 }
 
-/// Pairs of the four replicas are first along the outer dimension: replica d = a + 2 b is at a of
-/// dimension 1 and, after tensor groups, at b of dimension 0, which is rank t + 2 b + 4 a. Replicas
-/// 0, 1, 2, 3 with t = 0 are therefore ranks 0, 4, 2, 6.
+/// The four replicas are placed in pairs, first along the outer dimension: replica d = a + 2 b is
+/// at a of dimension 1. On dimension 0 it is at b, outside the tensor groups. So it has ranks t + 2
+/// b + 4 a.
 #[test]
 fn an_axis_may_lie_along_several_dimensions() {
     let plan = plan(2, 4, 1, &["tp@0", "dp:2@1", "dp:2@0"]);
@@ -66,7 +67,7 @@ fn an_axis_may_lie_along_several_dimensions() {
     };
     let group = RankPlacement::new(&placed).group(ParallelGroupKind::Data, first);
     assert_eq!(group, [0, 4, 2, 6]);
-    // A stretch without members gets the rest of its axis.
+    // A mapping without a number gets the axis's remaining members.
     let open = self::plan(2, 4, 1, &["tp@0", "dp@1", "dp:2@0"]);
     assert_eq!(ranks(&open), ranks(&plan));
 }

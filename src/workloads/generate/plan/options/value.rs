@@ -1,5 +1,4 @@
-//! Value types of options, with the parsing of each type from a file's field and from the words of
-//! a flag.
+//! Value types of options, and how each type is parsed from a file's field and from a flag's words.
 
 use super::PlanOption;
 use crate::generate::plan::AxisMapping;
@@ -24,9 +23,9 @@ pub enum ValueSyntax {
     Number,
     /// 64-bit integers.
     LongNumber,
-    /// One of these words.
+    /// One of the returned words.
     Words(fn() -> Vec<&'static str>),
-    /// Text that this function accepts.
+    /// Text for which this function returns `Ok`.
     Text(fn(&str) -> Result<(), String>),
 }
 
@@ -36,7 +35,7 @@ pub(super) trait OptionValue: Sized {
     const SYNTAX: ValueSyntax;
     /// True if the flag takes several words.
     const IS_LIST: bool = false;
-    /// Syntax of lists in files, for messages.
+    /// Syntax of lists in files, for error messages.
     const LIST: &'static str = "";
 
     /// Parses a field of a file.
@@ -45,7 +44,7 @@ pub(super) trait OptionValue: Sized {
     /// Parses a flag's words: exactly one word, unless the value is a list.
     fn parse(words: &[String]) -> Result<Self, String>;
 
-    /// Rejects a value that is invalid for `option`.
+    /// Rejects values of the right type that `option` does not allow.
     fn check(&self, _option: &PlanOption) -> Result<(), GenerateError> {
         Ok(())
     }
@@ -86,8 +85,8 @@ numbers! {
     u64: LongNumber, i64::MAX, "";
 }
 
-/// Implements [`OptionValue`] for types whose values each have a word; the expression reads a value
-/// from a field.
+/// Implements [`OptionValue`] for types whose values each have a word. The given expression reads a
+/// value from a file's field.
 macro_rules! words {
     ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
         impl OptionValue for $T {
@@ -109,7 +108,7 @@ macro_rules! words {
 }
 
 words! {
-    // Files state the ZeRO stage as a number.
+    // Files give the ZeRO stage as a number.
     ZeroStage: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
     ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
     ScheduleName: "", |field| field.choice(Self::ALL);
@@ -160,7 +159,7 @@ impl OptionValue for Bytes {
     }
 }
 
-/// One word of the option `place`.
+/// A word of the option `place`.
 pub(super) enum PlaceWord {
     Axis(AxisMapping),
     Tiles(CorePlacement),
@@ -282,7 +281,7 @@ impl OptionValue for CapacityFactor {
     }
 }
 
-/// In a plan file, orders are a list of strings; the command line takes a separate file.
+/// Plan files list orders as strings; the command line takes a separate file instead.
 impl OptionValue for PassOrders {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 
@@ -293,7 +292,7 @@ impl OptionValue for PassOrders {
         let lines = items.iter().map(|item| item.text(expected));
         let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
         Self::of_lines(&lines).map_err(|error| {
-            // An error about the whole list is reported at its last line, or at the field if the list is empty.
+            // The error of the whole list is reported at its last line, or at the field if the list is empty.
             let place = error
                 .line
                 .checked_sub(1)
@@ -312,7 +311,7 @@ impl OptionValue for PassOrders {
     }
 }
 
-/// Tables that exist only in files, and are read after all other options.
+/// Tables that only files have. They are read after all other options.
 impl OptionValue for () {
     const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
 

@@ -1,4 +1,4 @@
-//! Orders of cores, and plans that use them.
+//! Tests orders of cores, and plans that use them.
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn orders_are_those_of_their_names() {
     );
     let s = grid.in_order(TileOrder::Serpentine);
     assert_eq!(s[..5], [[0, 0], [1, 0], [1, 1], [0, 1], [2, 0]]);
-    // The second row of dies begins on the right.
+    // The second row of dies starts at the right end.
     assert_eq!(s[8..10], [[2, 2], [3, 2]]);
     assert_eq!(
         walk_spiral([3, 3])[..],
@@ -59,7 +59,8 @@ fn orders_are_those_of_their_names() {
     );
 }
 
-/// 4 x 4 cores in serpentine order: eight consecutive cores form a ring of neighbours.
+/// In serpentine order on 4 x 4 cores, each half (eight consecutive cores) forms a ring of
+/// neighbours.
 #[test]
 fn a_tensor_group_of_half_a_die_is_a_ring() {
     let all = grid([5, 4], [4, 4]).in_order(TileOrder::Serpentine);
@@ -103,7 +104,8 @@ fn faulty_cores_are_left_out_and_too_many_ranks_refused() {
     plan.check_tiles().unwrap();
     assert_eq!(plan.tiles.to_string(), "0:0,0:1,1:1");
     assert_eq!("0:0, 0:1,1:1".parse(), Ok(plan.tiles.clone()));
-    // With two replicas of two members, `near` gives 0 1 | 2 3, and `opposite` gives 0 2 | 1 3.
+    // For two replicas of two members, `near` puts the replicas on cores 0 1 | 2 3, and `opposite`
+    // on 0 2 | 1 3.
     let mut pair = ParallelismPlan {
         data: 2,
         tensor: 2,

@@ -1,4 +1,4 @@
-//! Orders from files.
+//! Tests orders of passes from files.
 
 use super::*;
 
@@ -33,8 +33,8 @@ fn orders_are_read_as_they_are_written() {
     }
 }
 
-/// PyTorch's pipelining output for 1F1B on two ranks: one line per rank, with empty cells for steps at which the rank
-/// waits.
+/// Output of PyTorch's pipelining for 1F1B on two ranks: one line per rank, with an empty cell wherever the
+/// rank waits.
 #[test]
 fn a_file_of_pytorch_is_read() {
     let text = "0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,\r\n";
@@ -96,8 +96,8 @@ fn wrong_orders_are_refused_where_they_are() {
             "line 2: found 2 parts of the model, expected 1",
         ),
         ("0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1", ""),
-        // The first stage waits for a gradient of micro-batch 0 before it sends 1, but the second stage processes 1
-        // first.
+        // Deadlock: the first stage waits for micro-batch 0's gradient before it sends 1, but the second
+        // stage wants to process 1 first.
         (
             "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1",
             "line 1, step 2: found 0B0, expected an order without a deadlock",

@@ -1,21 +1,21 @@
-//! A simulated pipeline: each stage takes its passes in order, and starts a pass when the pass's
-//! inputs are ready. Dependencies follow from the position of a chunk among all layers, not from
-//! the schedule under test.
+//! A simulated pipeline: each stage runs its passes in order, and starts a pass as soon as the
+//! pass's inputs are ready. Dependencies follow from a chunk's position among all layers, so they
+//! do not use the schedule under test.
 
 use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
 
 /// Result of a simulated pipeline.
 pub(super) struct Played {
-    /// Time at which the last stage ended.
+    /// Time at which the last pass ended.
     pub time: u64,
-    /// Maximum number of forward passes per stage without their backward pass (empty without backward
-    /// passes).
+    /// Per stage, the maximum number of forward passes whose backward pass has not run; empty if
+    /// there are no backward passes.
     pub peaks: Vec<u64>,
 }
 
-/// Simulates `schedule` on stages with the given durations of a forward and a backward pass through one chunk; messages
-/// take no time. Panics if the pipeline gets stuck, or if an order lacks or repeats a pass.
+/// Simulates `schedule` on stages with the given durations of a forward and of a backward pass through one
+/// chunk; messages take no time. Panics if the pipeline deadlocks, or if an order omits or repeats a pass.
 pub(super) fn play(
     schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
@@ -78,7 +78,7 @@ pub(super) fn play(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Entries are unique, so this number of entries means that none is missing.
+    // Entries are unique, so with this number of entries no pass is missing.
     let each = u64::from(micro_batches) * u64::from(last + 1);
     let expected = each * if trains { 2 } else { 1 };
     assert_eq!(over.len() as u64, expected, "{schedule:?}");

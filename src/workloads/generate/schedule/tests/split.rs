@@ -1,10 +1,10 @@
-//! Compares schedules with split backward passes or overlapping passes with formulas and published
+//! Compares schedules that split backward passes or overlap passes with formulas and published
 //! makespans.
 
 use super::*;
 
-/// Durations of passes: forward, input gradients, weight gradients, and a forward pass overlapping a whole backward
-/// pass.
+/// Durations of a forward pass, of input gradients, of weight gradients, and of a forward pass that overlaps
+/// a whole backward pass.
 type Times = [u64; 4];
 
 /// Result of a simulated pipeline.
@@ -14,7 +14,7 @@ struct PlayedSteps {
     idle: Vec<u64>,
     /// Idle time of each stage between its first and its last pass.
     idle_within: Vec<u64>,
-    /// Maximum number of micro-batches per stage, in passes, whose weight gradients are incomplete.
+    /// Per stage, the maximum number of forward passes whose weight gradients are incomplete.
     peaks: Vec<u64>,
 }
 
@@ -30,8 +30,9 @@ fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
     (0..stages).map(of).collect()
 }
 
-/// Simulates `schedule` on equal stages, with `times` for passes through all of their chunks. With `split`, a whole
-/// backward pass sends input gradients before it computes weight gradients.
+/// Simulates `schedule` on equal stages; `times` are for a micro-batch's passes through all chunks of a
+/// stage. With `split`, an unsplit backward pass sends its input gradients before it computes weight
+/// gradients.
 fn play_steps(
     schedule: &PipelineSchedule,
     stages: u32,
@@ -41,7 +42,7 @@ fn play_steps(
 ) -> PlayedSteps {
     let places = places(schedule, stages);
     let parts = 1 + places.iter().flatten().max().unwrap();
-    // With two directions, only half of the micro-batches pass a chunk.
+    // With two directions, each micro-batch passes only half of the chunks.
     let share = u64::from(parts / stages);
     let [forward, input, weight, pair] = times.map(|time| time / share);
     // Time at which the result of (micro-batch, part, backward) was sent.
@@ -105,7 +106,7 @@ fn play_steps(
                             assert!(over.contains_key(&(pass.micro_batch, part, true)));
                         }
                     }
-                    // In a pair, the forward pass is counted first.
+                    // In a pair, the forward pass counts before the backward pass is removed.
                     peaks[stage] = peaks[stage].max(held[stage]);
                     if pass.kind.finds_weights() {
                         held[stage] -= 1;
@@ -126,7 +127,7 @@ fn play_steps(
         );
         assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
     }
-    // Entries are unique, so this number of entries means that none is missing.
+    // Entries are unique, so with this number of entries no pass is missing.
     assert_eq!(over.len() as u32, 2 * count * parts);
     let time = free.iter().copied().max().unwrap();
     let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
@@ -138,7 +139,7 @@ fn play_steps(
     }
 }
 
-/// Returns the makespan and the largest idle time.
+/// Returns the makespan and the longest idle time of a stage.
 fn makespan(
     schedule: PipelineSchedule,
     stages: u32,
@@ -151,8 +152,8 @@ fn makespan(
 }
 
 /// Compares with the makespans of Qi et al. (2024), and with list schedules of DeepSeek's eight
-/// steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, and 306 if a stage sends the gradient
-/// of its input first; ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
+/// steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, or 306 if stages send input gradients
+/// before they compute weight gradients. ZB-H1 takes 240 + 3 (10 + 12 - 8) = 282.
 #[test]
 fn published_makespans_come_out() {
     let times = [10, 12, 8, 30];
@@ -195,8 +196,8 @@ fn idle_time_is_what_formulas_say() {
                 ];
                 for (schedule, split) in all {
                     let is_dual = schedule.chunks() == 2;
-                    // For overlapping passes the formula is exact only if both gradients take the
-                    // same time.
+                    // For overlapping passes, the formula is exact only if both kinds of gradients
+                    // take the same time.
                     if is_dual && times[1] != times[2] {
                         continue;
                     }
@@ -211,14 +212,15 @@ fn idle_time_is_what_formulas_say() {
         }
     }
     assert!(compared > 200);
-    // Equal passes: (4 - 1) (1 + 1 - 1) / (3 x 8), (8 / 2 - 1) (3 + 1 - 2) / (3 x 20).
+    // With passes of equal length, ZB-H1 has (4 - 1) (1 + 1 - 1) / (3 x 8), and DualPipe (8 / 2 -
+    // 1) (3 + 1 - 2) / (3 x 20).
     let h1 = PipelineSchedule::ZeroBubbleH1.bubble(4, 8, false);
     assert_eq!(h1, Some(3.0 / 24.0));
     let dual = PipelineSchedule::DualPipe.bubble(8, 20, false);
     assert_eq!(dual, Some(6.0 / 60.0));
 }
 
-/// No stage waits between its first and its last pass if all passes take the same time.
+/// If all passes take the same time, no stage waits between its first and its last pass.
 #[test]
 fn a_v_of_equal_passes_has_no_bubble() {
     for stages in 2..9 {
@@ -235,15 +237,15 @@ fn a_v_of_equal_passes_has_no_bubble() {
                 "{stages} {count}: {:?}",
                 found.idle_within
             );
-            // The last stage begins S - 1 passes through half of its layers after the first.
+            // The last stage begins after S - 1 passes, each through half of a stage's layers.
             assert_eq!(found.time, u64::from(6 * count + stages - 1));
         }
     }
 }
 
-/// Compares stored activations with the tables of Qi et al. and DeepSeek-AI, in passes through a
-/// chunk: S micro-batches of a stage for ZB-H1, and S micro-batches of two halves each for ZB-V; at
-/// most S + 1 for DualPipe, and 2 S + 1 halves for DualPipeV.
+/// Compares stored activations with the tables of Qi et al. and DeepSeek-AI, counted in passes
+/// through a chunk. ZB-H1 stores S micro-batches of a stage, and ZB-V S micro-batches of two halves
+/// each. DualPipe stores at most S + 1, and DualPipeV 2 S + 1 halves.
 #[test]
 fn schedules_hold_what_their_tables_say() {
     for stages in [2, 4, 6, 8] {
@@ -271,7 +273,7 @@ fn schedules_hold_what_their_tables_say() {
     }
 }
 
-/// With fewer micro-batches than fill the pipeline, every pass still occurs once.
+/// If micro-batches do not fill the pipeline, every pass still occurs once.
 #[test]
 fn few_micro_batches_pass_all_the_same() {
     for stages in 1..6 {
@@ -330,7 +332,7 @@ fn each_result_goes_where_it_is_needed() {
                 }
             }
         }
-        // In a pipeline, each micro-batch ends one forward and one backward path.
+        // Each micro-batch ends one forward path and one backward path of the pipeline.
         assert_eq!(ends, 2 * count, "{schedule:?}");
     }
 }
