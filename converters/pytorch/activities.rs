@@ -1,19 +1,19 @@
 //! Activities of a rank, with the dependencies that determine when each can start.
 //!
-//! Every operator becomes one activity, placed in the gap between its child calls in which it does its own work
-//! ([`own_places`]). The time of an operator outside its own activity, and the time between operators, becomes host
-//! time before the next activity. The conversion loses no time, and every activity keeps its recorded time. An
-//! annotation becomes a mark of zero length, because the time between its child calls is Python's.
+//! Every operator becomes one activity. It is placed in the gap between child calls in which the operator does its
+//! own work ([`own_places`]). The remaining time of the operator, and the time between operators, becomes host time
+//! before the next activity. The conversion therefore loses no time, and every activity keeps its recorded time. An
+//! annotation becomes a mark of zero length, because the time between its child calls belongs to Python.
 //!
-//! An activity depends on the following activities, each of which had ended when it started:
+//! An activity depends on the following activities, each of which ended before it started:
 //!
 //! - the previous activity on its thread or stream;
 //! - for communication and kernels, the activity that launched it;
 //! - for an activity that had to wait ([`host_waits`]), the communication or kernel that it waited for. The wait
 //!   itself is part of no activity, because the replay determines its length;
-//! - for a thread that idled, the activity on another thread that ended last.
+//! - for a thread that was idle, the activity on another thread that ended last.
 //!
-//! The host time before an activity starts at the end of its last dependency.
+//! The host time before an activity starts when its last dependency ends.
 
 use super::calls::CommCalls;
 use super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
@@ -45,7 +45,8 @@ pub enum ActivityKind {
 pub enum ActivityLane {
     /// A host thread.
     Thread(u32),
-    /// Communication in flight on the host: of one worker thread, or the messages to one peer.
+    /// Communication in flight on the host: the calls of one worker thread, or the messages to one
+    /// peer.
     Flight(u32),
     /// A stream of the device.
     Stream(i64),
@@ -82,7 +83,7 @@ pub struct DependencyStats {
     pub wait_tensor: u64,
     /// Waits before the first use of the result's storage.
     pub first_use: u64,
-    /// Waits inferred from times alone: a thread idled until communication ended.
+    /// Waits inferred from times alone: a thread was idle until communication ended.
     pub by_time: u64,
     /// Waits of the host for the device.
     pub device_syncs: u64,
@@ -90,7 +91,7 @@ pub struct DependencyStats {
     pub stream_waits: u64,
     /// Waits of threads that resumed when another thread finished its work.
     pub handoffs: u64,
-    /// Dependencies dropped because the earlier activity ended after the later one began.
+    /// Dependencies dropped because the earlier activity ended after the later activity began.
     pub cut: u64,
     /// Calls for which no wait was found.
     pub unawaited: u64,
@@ -176,8 +177,8 @@ impl Activities {
         }
     }
 
-    /// Returns the thread's activity that submitted this one: a host activity submits itself, device work is
-    /// submitted by its launch, and a call by its operator. Returns 0 if the launch was before the capture.
+    /// Returns the activity that submitted this one: for a host activity the activity itself, for device
+    /// work its launch, and for a call its operator. Returns 0 if the launch was before the capture.
     pub fn submitter_of(&self, rank: &RankTimeline, work: u32) -> u32 {
         let item = match self.list[work as usize].kind {
             ActivityKind::Item(_) | ActivityKind::End(_) => return work,
@@ -210,9 +211,9 @@ impl Activities {
         }
     }
 
-    /// Sorts the dependencies and drops those that contradict the times: a dependency must end before its
-    /// dependent begins. Zero-length activities at the same moment are ordered by insertion, so that
-    /// dependencies form no cycle.
+    /// Sorts the dependencies, and drops dependencies that contradict the times: a dependency must end
+    /// before its dependent begins. Zero-length activities at the same moment are ordered by insertion,
+    /// so that dependencies form no cycle.
     fn normalize_dependencies(&mut self) {
         sort_by_effect(&mut self.dependencies, self.list.len());
         self.dependencies.dedup();
@@ -229,7 +230,7 @@ impl Activities {
     }
 }
 
-/// Sorts dependencies among a total of `activities` activities by effect, then by cause.
+/// Sorts dependencies by effect, then by cause; `activities` is the total number of activities.
 fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
     // Counting sort by effect; the few causes of each effect are sorted afterwards.
     let mut place = vec![0_u32; activities + 1];
@@ -245,7 +246,7 @@ fn sort_by_effect(dependencies: &mut [(u32, u32)], activities: usize) {
         causes[*place as usize] = cause;
         *place += 1;
     }
-    // After the loop, each entry of `place` is the end of the range of its effect.
+    // After the loop, each entry of `place` is the end of its effect's range.
     let mut start = 0;
     for (effect, end) in (0..).zip(place) {
         let own = start..end as usize;
@@ -269,7 +270,7 @@ fn find_worker_threads(rank: &RankTimeline, calls: &CommCalls) -> Vec<bool> {
     works_for
 }
 
-/// Returns whether a host interval's own time counts as work rather than as Python's time.
+/// Returns whether the own time of a host interval counts as work; other time belongs to Python.
 fn is_work(role: HostIntervalKind) -> bool {
     role != HostIntervalKind::Annotation
 }

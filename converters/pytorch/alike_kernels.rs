@@ -1,10 +1,9 @@
-//! Estimates the work of kernels without an operator from kernels with the same name that have an operator, and the
-//! bytes of copies in the same way.
+//! Estimates the work of kernels that have no operator from kernels of the same name that have one. The bytes of
+//! copies are estimated in the same way.
 //!
-//! Kernels launched before the capture began, or by a graph, have no operator that states their shapes. A kernel with
-//! the same name is the same program on other data. If there are several such kernels, the estimate uses the kernel
-//! with the nearest duration. The estimate scales the FLOPs and bytes (`work'`) of that kernel by the ratio of
-//! durations:
+//! Kernels launched before the capture began, or by a graph, have no operator that states their shapes. A kernel of
+//! the same name is the same program on other data. If there are several such kernels, the kernel with the nearest
+//! duration is chosen. Its FLOPs and bytes (`work'`) are scaled by the ratio of the durations:
 //!
 //! ```text
 //! work = work' t / t'
@@ -20,8 +19,7 @@ pub(super) struct KernelWork {
     pub name: u32,
     /// Duration, ns.
     pub time: u64,
-    /// FLOPs and bytes, or zero if the kernel has no operator, or the operator's shapes are
-    /// unknown.
+    /// FLOPs and bytes; zero if the kernel has no operator, or the operator has unknown shapes.
     pub cost: OpCost,
     /// Element type in which the kernel computes.
     pub dtype: Option<Dtype>,
@@ -34,7 +32,7 @@ impl KernelWork {
     }
 }
 
-/// Kernels with known work, used for kernels with the same name and unknown work.
+/// Kernels with known work, from which the work of kernels with the same name is estimated.
 #[derive(Debug, Default)]
 pub(super) struct AlikeKernels {
     /// Sorted by name, then time.
@@ -42,7 +40,7 @@ pub(super) struct AlikeKernels {
 }
 
 impl AlikeKernels {
-    /// Collects the kernels of a rank with known work, if another kernel with the same name has unknown work.
+    /// Collects a rank's kernels with known work whose name also occurs with unknown work.
     pub fn new(kernels: impl Iterator<Item = KernelWork> + Clone) -> Self {
         let unknown = kernels.clone().filter(|kernel| !kernel.is_known());
         let mut names: Vec<u32> = unknown.map(|kernel| kernel.name).collect();
@@ -56,8 +54,8 @@ impl AlikeKernels {
         Self { known }
     }
 
-    /// Estimates the work of a kernel with the name `name` that took `time` ns. Returns `None` if no known
-    /// kernel has that name.
+    /// Estimates the work of a kernel called `name` that took `time` ns. Returns `None` if no kernel of
+    /// that name has known work.
     pub fn of(&self, name: u32, time: u64) -> Option<KernelWork> {
         let before = |kernel: &KernelWork| (kernel.name, kernel.time) < (name, time);
         let above = self.known.partition_point(before);
@@ -110,10 +108,10 @@ mod tests {
         assert_eq!(work(0, 120), Some((2400, 600)));
         // A duration of 300 ns is nearer to 400: 16,000 · 300 ÷ 400 = 12,000 and 800 · 300 ÷ 400 = 600.
         assert_eq!(work(0, 300), Some((12_000, 600)));
-        // A kernel shorter than all known kernels, and a longer one.
+        // One kernel is shorter than all known kernels, the other longer.
         assert_eq!(work(0, 50), Some((1000, 250)));
         assert_eq!(work(0, 800), Some((32_000, 1600)));
-        // No kernel with the name 1 has unknown work; no kernel with the name 2 has known work.
+        // All kernels with name 1 have known work, and no kernel with name 2 has.
         assert_eq!(work(1, 50), None);
         assert_eq!(work(2, 10), None);
     }

@@ -1,5 +1,5 @@
-//! Matches calls: the k-th collective of a group on each member is one collective, and each send is paired with a
-//! receive.
+//! Matches calls. The k-th call of each member in a group belongs to the same collective, and each send is paired
+//! with a receive.
 
 use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -13,15 +13,15 @@ use chakram_trace::matching::{
 /// A collective with the calls of its captured members.
 #[derive(Clone, Debug)]
 pub struct MatchedCollective {
-    /// Kind of the collective.
+    /// Kind.
     pub kind: CollectiveKind,
     /// Index of the group.
     pub group: u32,
     /// The call of each captured member, in the group's order.
     pub members: Vec<CommRef>,
-    /// Index in `members` of the root, or `None` if there is no root or the root has no capture.
+    /// Index of the root in `members`; `None` if there is no root or the root has no capture.
     pub root: Option<u32>,
-    /// `comm_size`: the largest value over all members.
+    /// `comm_size` of the collective: the largest value over all members.
     pub bytes: u64,
     /// Whether the members state different sizes.
     pub uneven: bool,
@@ -43,7 +43,7 @@ pub struct CallMatches {
     pub collectives: Vec<MatchedCollective>,
     /// Messages whose send and receive were both found.
     pub messages: Vec<MatchedMessage>,
-    /// Calls without a matching call, by reason.
+    /// Calls without a matching call, each with the reason.
     pub unmatched: Vec<(CommRef, &'static str)>,
 }
 
@@ -130,10 +130,10 @@ pub fn matching(
     Ok(matches)
 }
 
-/// Reason given for unmatched calls whose partner's kernel is missing.
+/// Reason why a call is unmatched: its partner's kernel is missing.
 const PARTNER_DROPPED: &str = "with partners whose kernels the profiler dropped";
 
-/// Returns the calls of a rank in program order with their indices; dropped calls are indexed after all others.
+/// Returns a rank's calls in program order, with their indices. The indices of dropped calls follow all others.
 fn in_order(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
     let mut all: Vec<(u32, &CommCall)> =
         (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
@@ -172,8 +172,7 @@ impl<'a> CapturedCalls<'a> {
     }
 
     /// Keeps only the calls that all members share, because profiling windows may start or end at different calls. If
-    /// no shift makes the members agree, keeps the first calls of each list, up to the length of the shortest list,
-    /// so that the mismatch is reported.
+    /// no shift makes the members agree, cuts all lists to the shortest length, so that the mismatch is reported.
     fn keep_common<'c>(
         &self,
         mut members: Vec<MemberCalls<'c>>,
@@ -196,7 +195,7 @@ impl<'a> CapturedCalls<'a> {
         });
         let shifts: Option<Vec<i64>> = std::iter::once(Some(0)).chain(shifts).collect();
         let shifts = shifts.unwrap_or_else(|| vec![0; members.len()]);
-        // Positions count from the start of the first member's calls.
+        // Positions are relative to the start of the first member's calls.
         let ends = members.iter().zip(&shifts);
         let ends = ends.map(|(member, shift)| member.calls.len() as i64 + shift);
         let from = shifts.iter().copied().max().unwrap_or(0);
@@ -217,7 +216,7 @@ impl<'a> CapturedCalls<'a> {
 
     fn outline_of(&self, at: CommRef) -> CallOutline {
         let call = self.call_at(at);
-        // A root may finish before the others begin.
+        // The root may end before the others begin, so its times do not help to align the calls.
         let timed = !self.ranks[at.0 as usize].timeline.untimed
             && !self.kind_of(at).has_root()
             && !self.is_dropped(at);
@@ -231,7 +230,7 @@ impl<'a> CapturedCalls<'a> {
     fn signature_of(&self, at: CommRef) -> CollectiveSignature {
         let kind = self.kind_of(at);
         // In a scatter only the root knows the total size, and in all-to-all and gather each member may have its own
-        // size, so a difference is no error.
+        // size. For these kinds, different sizes are no error.
         let one_size = !matches!(
             kind,
             CollectiveKind::AllToAll
@@ -345,12 +344,12 @@ impl<'a> CapturedCalls<'a> {
     }
 }
 
-/// Returns `comm_size` of a collective from one member's input and output bytes, in a group of `count` members.
+/// Returns a collective's `comm_size`, given the input and output bytes of one member of a group of `count`.
 fn comm_size(kind: CollectiveKind, bytes_in: u64, bytes_out: u64, count: u64) -> u64 {
     match kind {
         CollectiveKind::AllToAll => bytes_in.max(bytes_out),
         CollectiveKind::AllGather if bytes_in == 0 => bytes_out / count.max(1),
-        // Kineto omits nested lists of tensors, so the input bytes are missing.
+        // Kineto omits nested lists of tensors, so the input bytes may be missing.
         CollectiveKind::ReduceScatter if bytes_in == 0 => bytes_out.saturating_mul(count),
         CollectiveKind::Scatter => bytes_out.saturating_mul(count),
         CollectiveKind::Barrier => 0,

@@ -1,11 +1,11 @@
-//! Calls that several ranks' captures have in common.
+//! Finds the calls that the captures of several ranks have in common.
 //!
 //! Profilers of different ranks start and stop at different calls. Two members of a group see the same collectives in
-//! one order, so the list of one member is the list of the other moved by a *shift*. A shift is possible if the
-//! signatures agree wherever the lists overlap. Among several possible shifts, the best makes collectives end
-//! together on both ranks: the differences between end times, which estimate the clock offset, then vary least. Among
-//! equally small variations, the shift with the smallest differences is best. Two lists of equal length with
-//! different clocks are assumed to contain the same calls if the variation under shift zero is minimal.
+//! the same order, so one member's list is the other's list moved by a *shift*. A shift is possible if the signatures
+//! agree wherever the lists overlap. Of several possible shifts, the best is the shift under which end times on the
+//! two ranks differ most uniformly, because their difference is the clock offset. If two shifts are equally uniform,
+//! the shift with the smaller differences is best. Two lists of equal length with different clocks are assumed to
+//! contain the same calls if no other shift is more uniform than shift zero.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
@@ -17,19 +17,20 @@ pub struct CallOutline {
     pub signature: CollectiveSignature,
     /// Sequence number of the call in its group, if the profiler wrote one.
     pub sequence: Option<u64>,
-    /// Start and end, ns by the rank's own clock, or `None` if the call has no time, or may end at different times
-    /// on different members.
+    /// Start and end, ns by the rank's own clock. `None` if the call has no time, or may end at different times on
+    /// different members.
     pub span: Option<(i64, i64)>,
 }
 
-/// Maximum shift beyond the difference of the lists' lengths.
+/// Maximum shift, in calls, in addition to the difference between the lists' lengths.
 const FARTHEST: i64 = 256;
 
-/// Resolution for comparing the variation of end times, ns: threads can be scheduled late by this much.
+/// Variations of end times that differ by less than this count as equal, ns: threads can be scheduled
+/// late by as much.
 const ALIKE: i64 = 200_000;
 
-/// Returns the position in `one` of the first call of `other`, which may be negative or past the end, or `None` if
-/// no shift fits. `one_clock` states that both lists have the same clock.
+/// Returns the position in `one` of the first call of `other`, which may be negative or past the end. Returns
+/// `None` if no shift fits. `one_clock` is true if both lists use the same clock.
 pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Option<i64> {
     let (n, m) = (one.len() as i64, other.len() as i64);
     if let Some(shift) = by_sequence(one, other) {
@@ -44,7 +45,7 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
             return Some(0);
         }
     }
-    // Most of the shorter list of calls must overlap the longer one, otherwise almost any shift
+    // At least half of the shorter list must overlap the longer list, otherwise almost any shift
     // would fit.
     let least = (n.min(m) + 1) / 2;
     let (low, high) = ((n - m).min(0) - FARTHEST, (n - m).max(0) + FARTHEST);
@@ -52,7 +53,7 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
     let fitting = shifts.filter(|&shift| windows_agree(one, other, shift));
     fitting.min_by_key(|&shift| {
         let (offset, spread) = time_differences(one, other, shift);
-        // If times do not decide, prefer aligned starts, then aligned ends.
+        // If times do not decide, prefer to align the starts, then the ends.
         let end = if shift == 0 {
             0
         } else {
@@ -71,7 +72,8 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
     })
 }
 
-/// Returns the shift under which sequence numbers agree, if every call has a sequence number and some numbers agree.
+/// Returns the shift under which sequence numbers agree; `None` unless every call has a sequence number and some
+/// numbers agree.
 fn by_sequence(one: &[CallOutline], other: &[CallOutline]) -> Option<i64> {
     let place = |list: &[CallOutline], of: &CallOutline| {
         let place = list.iter().position(|call| call.sequence == of.sequence)?;
@@ -90,7 +92,7 @@ fn overlap_count(n: i64, m: i64, shift: i64) -> i64 {
     n.min(m + shift) - shift.max(0)
 }
 
-/// Returns the pairs of calls that are the same collective.
+/// Returns the pairs of calls that belong to the same collective under a shift.
 fn matching_pairs<'c>(
     one: &'c [CallOutline],
     other: &'c [CallOutline],
@@ -115,7 +117,7 @@ fn time_differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (
     (middle, median_of(&mut apart))
 }
 
-/// Returns whether at least half of the pairs overlap in time, given a common clock.
+/// Returns whether at least half of the pairs overlap in time. Both lists must use the same clock.
 fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
     let spans = matching_pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
     let spans: Vec<_> = spans.collect();
@@ -146,7 +148,8 @@ mod tests {
         }
     }
 
-    /// A job whose steps have three collectives, with the given sizes, that take 2, 3 and 5 ms.
+    /// Builds a job whose steps have three collectives of the given sizes, which take 2, 3 and 5
+    /// ms.
     fn job(steps: i64, sizes: [u64; 3]) -> Vec<CallOutline> {
         let ends = (0..steps).flat_map(|step| {
             // Step lengths differ by some microseconds.
@@ -174,7 +177,7 @@ mod tests {
             for clock in [0, 300_000, -4_000_000] {
                 for (one, other) in [
                     (0..24, 0..24),
-                    // The lists differ in start and end.
+                    // The lists start and end at different calls.
                     (0..20, 3..24),
                     (2..24, 0..21),
                     // The lists have equal lengths but different calls.
@@ -200,8 +203,8 @@ mod tests {
         }
     }
 
-    /// Collectives every 10 ms, with or without a common clock: without one, a clock that is 10 ms behind looks like
-    /// a missing call.
+    /// Collectives follow each other every 10 ms. Without a common clock, a clock that is 10 ms late looks like a
+    /// missing call.
     #[test]
     fn only_one_clock_moves_lists_of_one_length_that_agree() {
         let calls = |first: i64| -> Vec<CallOutline> {
@@ -211,7 +214,7 @@ mod tests {
         };
         assert_eq!(shift(&calls(1), &calls(0), true), Some(-1));
         assert_eq!(shift(&calls(1), &calls(0), false), Some(0));
-        // If lengths differ, calls are assumed to be missing.
+        // If the lengths differ, some calls are assumed to be missing.
         assert_eq!(shift(&calls(1), &calls(0)[..8], false), Some(-1));
     }
 
@@ -244,7 +247,8 @@ mod tests {
         assert_eq!(shift(&untimed(0..24), &untimed(0..18), false), Some(0));
         assert_eq!(shift(&untimed(0..24), &untimed(4..24), false), Some(4));
         assert_eq!(shift(&untimed(1..24), &untimed(0..24), false), Some(-1));
-        // Without times a shift by whole steps is invisible, so the lists are aligned at the first call.
+        // Without times, a shift by whole steps cannot be detected, so the lists are aligned at the
+        // first call.
         assert_eq!(shift(&untimed(0..24), &untimed(3..21), false), Some(0));
         assert_eq!(shift(&untimed(0..6), &[call(9, 0); 6], false), None);
         assert_eq!(shift(&[], &untimed(0..3), false), None);

@@ -1,10 +1,9 @@
 //! Clock offsets between the hosts of the ranks.
 //!
-//! A collective that needs every member ends on all of them at about the same moment. The difference between the end
-//! times of a collective that needs every member on two ranks is the difference between their clocks, plus the delay in
-//! noticing the end. The *estimate* is the median difference of end times over all collectives that two ranks share.
-//! Causality bounds the estimate: no member can end before the last has started, and no message arrives before it was
-//! sent.
+//! A collective that needs every member ends on all members at about the same moment. On two ranks, its recorded end
+//! times therefore differ by the difference between the two clocks, plus the delay in noticing the end. The *estimate*
+//! is the median of these differences over all collectives that the two ranks share. Causality bounds the estimate: no
+//! member can end before the last has started, and no message arrives before it was sent.
 //!
 //! Clocks of different hosts also run at different rates. If the differences grow with time by more than their scatter
 //! explains, the rank's times are corrected by a line:
@@ -13,11 +12,10 @@
 //! corrected = t + offset + drift × (t − from)
 //! ```
 //!
-//! Ranks on one host share a clock, so their estimate is noise. A clock on the same host is
-//! corrected only if zero is outside the bounds, and then only to the nearer bound. The estimated
-//! clock difference is also ignored unless zero is outside the bounds if only messages were
-//! observed, because messages give bounds but no estimate. If the captures do not name their hosts,
-//! estimates within the scatter are not applied.
+//! Ranks on one host share a clock, so an estimate between them is noise. Their clocks are corrected only if zero is
+//! outside the bounds, and then only to the nearer bound. Messages give bounds but no estimate. If only messages were
+//! observed, the clock is therefore corrected only if zero is outside the bounds. If the captures do not name their
+//! hosts, an estimate within the scatter is ignored.
 
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;
@@ -37,7 +35,7 @@ pub struct ClockOffset {
     /// Time by the rank's clock at which the drift correction is zero, ns.
     #[serde(rename = "drift_from_ns")]
     pub drift_from: i64,
-    /// Median difference of end times, ns, or zero if no collective was observed.
+    /// Median difference of end times, ns; zero if no collective was observed.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
     /// Median absolute deviation from the estimate, ns.
@@ -75,9 +73,10 @@ fn drift_gain(drift: i64, passed: i64) -> i64 {
     i64::try_from(gained).unwrap_or(i64::MAX)
 }
 
-/// Unit of drift: a drift of 1 is one part in 10^12.
+/// Unit of drift: a drift of 1 means one part in 10^12.
 const WHOLE: i64 = 1_000_000_000_000;
-/// Largest plausible drift. Quartz is off by at most 200 parts in a million, and NTP corrects by up to 500.
+/// Largest plausible drift. Quartz clocks are off by at most 200 parts in a million, and NTP corrects by at
+/// most 500.
 const LARGEST_DRIFT: i64 = WHOLE / 1000;
 /// Minimum number of collectives for a drift estimate; fewer collectives cannot separate drift from
 /// noise.
@@ -129,8 +128,8 @@ pub fn offsets(
     let mut known = vec![false; ranks.len()];
     let hosts =
         |a: u32, b: u32| HostRelation::between_ranks(&ranks[a as usize], &ranks[b as usize]);
-    // Spread from known ranks to unknown ones: first to ranks on the same host, because they share its clock, then
-    // along the pair with the most shared observations.
+    // Go from ranks with known offsets to ranks without: first to ranks on the same host, because these share a
+    // clock, then along the pair of ranks with the most shared observations.
     loop {
         let next = between
             .iter()
@@ -178,8 +177,7 @@ impl HostRelation {
     }
 }
 
-/// Estimates the offset of the second of two ranks. `base` is the correction of the first rank's
-/// clock.
+/// Estimates the offset of the second of two ranks; `base` corrects the first rank's clock.
 fn estimate_offset(
     mut seen: Vec<ClockObservation>,
     base: &ClockOffset,
@@ -188,7 +186,7 @@ fn estimate_offset(
     let own_base = base.applied;
     for seen in &mut seen {
         let (start, end) = seen.spans[0];
-        // Offsets are relative to the first rank's clock without that rank's own offset.
+        // Offsets are relative to the first rank's clock, so subtract that rank's own offset.
         let time = |time: i64| base.correct(time).saturating_sub(own_base);
         seen.spans[0] = (time(start), time(end));
     }
@@ -208,8 +206,8 @@ fn estimate_offset(
     let estimate = median_of(&mut differences);
     let spread = median_distance(&differences, estimate);
     let bounds = find_bounds(&seen);
-    // Errors in the two clocks can make the bounds contradict each other. If the bounds contradict
-    // each other, the estimate, or the middle of the bounds, is used unchanged.
+    // Errors in the two clocks can make the bounds contradict each other. Then the estimate is used
+    // unchanged, or the middle of the bounds if there is no estimate.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
@@ -235,8 +233,8 @@ fn estimate_offset(
     }
 }
 
-/// Returns the bounds of the second rank's offset. No member of a collective can end before another starts, and nothing
-/// is received before it is sent.
+/// Returns the bounds of the second rank's offset. They follow from two facts: no member of a collective can end before
+/// another starts, and nothing is received before it is sent.
 fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
@@ -254,7 +252,7 @@ fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     bounds
 }
 
-/// Returns, per collective, how much later it ended on the first rank's clock than on the second's.
+/// Returns, for each collective, its end on the first rank's clock minus its end on the second's.
 fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
     let collectives = seen
         .iter()
@@ -264,9 +262,10 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
         .collect()
 }
 
-/// Returns the drift of the second rank's clock against the first's, and the moment at which it is
-/// zero. The drift is the median slope between collectives half the window apart, which is robust
-/// against stragglers. The drift is zero if the scatter of the differences can explain the growth.
+/// Returns the drift of the second rank's clock against the first's, and the moment at which the
+/// correction for drift is zero. The drift is the median slope between collectives half the window
+/// apart, because the median is robust against stragglers. The drift is zero if the scatter of the
+/// differences can explain the growth.
 fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
@@ -306,9 +305,9 @@ fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let middle = median_of(&mut left);
     let spread = median_distance(&left, middle) as f64;
     let growth = drift_gain(drift, to.saturating_sub(from)).saturating_abs();
-    // A slope fitted to n differences of standard deviation s = 1.48 × spread has standard error s √12 / √n per window;
-    // a slope from medians has 1.25 times that: 6.4 × spread / √n. Growth of four standard errors counts as
-    // significant.
+    // A slope fitted to n differences of standard deviation s = 1.48 × spread has a standard error of s √12 / √n per
+    // window. A slope from medians has 1.25 times this error: 6.4 × spread / √n. A growth of four standard errors
+    // counts as significant.
     let chance = 4.0 * 6.4 * spread / (ends.len() as f64).sqrt();
     if growth >= LEAST_GROWTH && growth as f64 > chance {
         (drift, from)
@@ -344,8 +343,8 @@ fn collect_observations(
         if matched.kind.has_root() {
             continue;
         }
-        // Each member of a collective is compared with the first member and with its neighbour. Comparing all
-        // pairs of members would be quadratic in large groups, and a chain of neighbours reaches every member.
+        // Compare each member of a collective with the first member and with the next member. Comparing all
+        // pairs would take quadratic time in large groups, and the chain of neighbours reaches every member.
         let first = matched.members[0];
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
@@ -359,7 +358,7 @@ fn collect_observations(
     between
 }
 
-/// Returns the median absolute distance from `middle`.
+/// Returns the median absolute distance of `values` from `middle`.
 fn median_distance(values: &[i64], middle: i64) -> i64 {
     let distance = |value: &i64| value.saturating_sub(middle).saturating_abs();
     median_of(&mut values.iter().map(distance).collect::<Vec<i64>>())
@@ -376,7 +375,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// Returns collectives one second apart. Each collective ends later on the first rank by its entry of
+    /// Builds collectives one second apart. Each ends later on the first rank, by its entry of
     /// `differences`, and lasts `before` ns on both ranks.
     fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
         let seen = (1..).zip(differences).map(|(second, difference)| {
@@ -411,7 +410,7 @@ mod tests {
         assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
         assert_eq!(offset.spread, 25);
-        // Seen from the other rank all signs are reversed, and the next rank adds its offset.
+        // Seen from the other rank, all signs are reversed. The next rank adds its own offset.
         assert_eq!(
             of(&turned(&seen), HostRelation::Different).applied,
             -3 * MS - 5
@@ -432,13 +431,13 @@ mod tests {
         let seen = collectives(&noise, MS);
         assert_eq!(of(&seen, HostRelation::Same).applied, 0);
         assert_eq!(of(&seen, HostRelation::Different).applied, 200_000);
-        // The scatter is 50 us. An offset of 200 us exceeds three times the scatter, 100 us does
+        // The scatter is 50 us. An offset of 200 us exceeds three times the scatter; 100 us does
         // not.
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 200_000);
         let seen = collectives(&[100_000, -300_000, 150_000], MS);
         assert_eq!(of(&seen, HostRelation::Unknown).applied, 0);
-        // Ends differ by 300 us and the collectives last 20 us: an offset of zero is impossible,
-        // and the clock moves to the nearer bound.
+        // Ends differ by 300 us and the collectives last 20 us, so an offset of zero is impossible,
+        // and the clock is moved to the nearer bound.
         let seen = collectives(&[300_000, 300_010], 20_000);
         assert_eq!(of(&seen, HostRelation::Same).applied, 280_010);
         // An offset of zero is possible, so the large estimate is not applied.
@@ -465,8 +464,8 @@ mod tests {
         }
     }
 
-    /// The second clock is 20 parts in a million fast and starts 3 ms ahead: 60 collectives, one
-    /// second apart.
+    /// The second clock runs 20 parts in a million too fast and starts 3 ms ahead. 60 collectives
+    /// are one second apart.
     #[test]
     fn a_line_through_the_differences_follows_a_drift() {
         let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
@@ -474,7 +473,7 @@ mod tests {
         let seen = collectives(&drifting, 300_000);
         for hosts in [HostRelation::Different, HostRelation::Unknown] {
             let offset = of(&seen, hosts);
-            // Noise of 1 us over half a minute is a drift of 0.03 parts in a million.
+            // A noise of 1 us over half a minute changes the drift by 0.03 parts in a million.
             assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
             for seen in &seen {
                 let apart = seen.spans[0].1 - offset.correct(seen.spans[1].1);

@@ -1,4 +1,5 @@
-//! Kernels and copies: their launches, dependencies between streams, and host waits for them.
+//! Kernels and copies: their launches, the dependencies between streams, and the host's waits for
+//! device work.
 
 use super::super::calls::{CommCall, CommCalls};
 use super::super::kineto::EventCategory;
@@ -8,8 +9,8 @@ use super::host_waits::{HostWait, ResultUses, WaitSource};
 use super::thread_chains::ActivityBounds;
 use super::{Activities, Activity, ActivityKind, ActivityLane, CallPlace, DependencyStats};
 
-/// Calls that return only after device work has ended: CUDA, HIP, SYCL (unified runtime and its predecessor), Level
-/// Zero and CANN.
+/// Calls that return only after device work has ended: CUDA's, HIP's, SYCL's (unified runtime and its predecessor),
+/// Level Zero's and CANN's.
 const BLOCKING: [&str; 22] = [
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",
@@ -37,13 +38,14 @@ const BLOCKING: [&str; 22] = [
 
 /// Returns whether a call with this name returns only after device work has ended.
 fn is_blocking_call(name: &str) -> bool {
-    // With per-thread default streams, CUDA's entry points have a suffix. CANN's calls have their layer as a prefix.
+    // With per-thread default streams, CUDA's entry points end in `_ptsz`. CANN's calls begin with the name of their
+    // layer.
     let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
-/// Finds host waits for the device: inside synchronizing calls, and for copies that had ended when the requesting
-/// call returned, including earlier work on the stream of such a copy.
+/// Finds the host's waits for the device: in synchronizing calls, and in calls that request a copy and return
+/// after it. Such a copy also waits for earlier work on its stream.
 pub(super) fn host_syncs(
     rank: &RankTimeline,
     bounds: &mut ActivityBounds,
@@ -65,7 +67,7 @@ pub(super) fn host_syncs(
             .binary_search_by_key(&event.correlation, |&(correlation, _)| correlation)
             .ok()
             .and_then(|i| sync_stream(rank, syncs[i].1));
-        // The last to end of the launched events, limited to the stream if the capture names one.
+        // The launched event that ended last, on the call's stream if the capture names one.
         let last = match stream {
             Some(stream) => launches.last_before(stream, item.start),
             None => launches.last_to_end(rank, item.start, item.end),
@@ -90,8 +92,8 @@ pub(super) fn host_syncs(
             continue;
         }
         found.device_syncs += 1;
-        // A call that returns after its copy also waits for earlier work of the stream, because a copy queued after
-        // kernels starts after them on any device.
+        // A call that returns after its copy also waits for earlier work on the stream, because on any device, a
+        // copy that is queued after kernels starts after them.
         let before = index.checked_sub(1).map(|before| &rank.devices[before]);
         let queued = before.is_some_and(|b| b.stream == device.stream && b.end > item.start);
         let from = if queued {
@@ -111,7 +113,7 @@ pub(super) fn host_syncs(
     }
 }
 
-/// Creates the activities of all device events and of calls on devices, with their dependencies; returns the
+/// Creates the activities of all device events and device calls, with their dependencies. Returns the
 /// activity of each device event.
 pub(super) fn place_device_activities(
     rank: &RankTimeline,
@@ -127,7 +129,7 @@ pub(super) fn place_device_activities(
     }
     made.sort_unstable();
     let mut placed = vec![NONE; rank.devices.len()];
-    // Last activities of the stream; there are several if one kernel carried out a batch of messages.
+    // The stream's last activities. There are several if one kernel carried out a batch of messages.
     let mut previous: (i64, Vec<u32>) = (i64::MIN, Vec::new());
     for (index, device) in rank.devices.iter().enumerate() {
         if previous.0 != device.stream {
@@ -144,7 +146,8 @@ pub(super) fn place_device_activities(
             placed[index] = placed[further[at].1 as usize];
             continue;
         }
-        // A call lasts until its last kernel ends, even if the stream runs other work in between.
+        // A call ends with its last kernel, even if the stream runs other work between the call's
+        // kernels.
         let ends = previous
             .1
             .iter()
@@ -169,8 +172,8 @@ pub(super) fn place_device_activities(
                 let kind = ActivityKind::Device(index as u32);
                 placed[index] = add(activities, kind, device.end);
             }
-            // Messages of a batch run concurrently; on one lane they would wait for one another, so each has its own
-            // lane.
+            // Messages of a batch run concurrently. On one lane they would wait for one another, so each gets its
+            // own lane.
             [_, ..] => {
                 for (place, &call) in own.iter().enumerate() {
                     let lane = match place {
@@ -232,8 +235,8 @@ fn stream_waits(
     }
 }
 
-/// Adds dependencies of collectives: the stream of a collective waits for earlier work of the caller's stream, and
-/// the first kernel that uses the result waits for the collective.
+/// Adds the dependencies of collectives: the collective's stream waits for earlier work on the caller's stream,
+/// and the first kernel that uses the result waits for the collective.
 fn link_collectives(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -268,8 +271,8 @@ fn link_collectives(
         let own = activities.of_call[index];
         let thread = rank.items[call.item as usize].thread;
         let before = by_launch.partition_point(|&(launch, _)| launch < call.item);
-        // c10d makes its stream wait for the caller's current stream, whose last work is assumed to be the last
-        // launch of the caller's thread.
+        // c10d makes its stream wait for the caller's current stream. The last work on that stream is assumed
+        // to be the last launch of the caller's thread.
         let given = before.checked_sub(1).map(|i| by_launch[i]);
         if let Some((launch, device)) = given
             && rank.items[launch as usize].thread == thread
@@ -291,7 +294,8 @@ fn link_collectives(
             activities.add_dependency(own, placed[device as usize]);
             continue;
         }
-        // A Kineto trace alone states no storages, so only times can show which kernel waited.
+        // A Kineto trace without a host trace names no storages, so only times can show which
+        // kernel waited.
         let timed = waited_in_time(rank, call, &streams);
         match timed.len() {
             0 => found.unawaited += 1,
@@ -303,11 +307,12 @@ fn link_collectives(
     }
 }
 
-/// Maximum time between the end of a collective and the start of a kernel that waited for it, ns.
+/// Maximum time, ns, from the end of a collective to the start of a kernel that waited for the
+/// collective.
 const AT_ONCE: i64 = 20_000;
 
-/// Returns the kernels that waited on their stream for `call`: kernels that were launched before the call ended,
-/// whose stream was idle, and that began right after the call. `communicating` lists the communication streams.
+/// Returns the kernels that waited for `call`. Such a kernel was launched before the call ended, its stream was
+/// idle, and it began right after the call. `communicating` lists the communication streams.
 fn waited_in_time(rank: &RankTimeline, call: &CommCall, communicating: &[i64]) -> Vec<u32> {
     if !call.asked.results.is_empty() {
         return Vec::new();
@@ -378,8 +383,8 @@ impl LaunchIndex {
         (found == stream).then_some(device)
     }
 
-    /// Returns the event with the latest end, up to `until`, among all events on any stream that were launched by the
-    /// time `launched`.
+    /// Returns the event that ended last, but not after `until`. Considers events on all streams that were launched
+    /// by the time `launched`.
     fn last_to_end(&self, rank: &RankTimeline, launched: i64, until: i64) -> Option<u32> {
         let candidates = self
             .streams
@@ -411,7 +416,7 @@ fn syncs_by_correlation(rank: &RankTimeline) -> Vec<(u64, u32)> {
     list
 }
 
-/// Returns the stream of a synchronization event, or `None` if it covers all streams.
+/// Returns the stream of a synchronization event; `None` if the event covers all streams.
 fn sync_stream(rank: &RankTimeline, event: u32) -> Option<i64> {
     let event = &rank.events[event as usize];
     let name = rank.kineto.texts.get(event.name);

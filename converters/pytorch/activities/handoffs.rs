@@ -1,12 +1,12 @@
-//! Dependencies of threads that continued when another thread finished its work.
+//! Dependencies of threads that continued when another thread had finished its work.
 
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::thread_chains::ThreadChains;
 use super::{Activities, Activity, DependencyStats, find_worker_threads};
 
-/// Adds a dependency for each thread that starts, or continues after an idle time, when another thread has
-/// finished its work. An example is `backward()`, which continues after the device's autograd thread.
+/// Adds a dependency for each thread that starts, or continues after a pause, when another thread has
+/// finished its work. For example, `backward()` continues after the device's autograd thread.
 pub(super) fn link_handoffs(
     chains: &ThreadChains,
     rank: &RankTimeline,
@@ -50,7 +50,7 @@ pub(super) fn link_handoffs(
             continue;
         };
         let woke = activities.list[waker as usize].end;
-        // The other activity ended the gap only if that activity's end is nearer to the gap's end than to its start.
+        // The other activity ended the gap only if it ended nearer to the gap's end than to its start.
         if woke > since && (since == i64::MIN || begin - woke < woke - since) {
             activities.add_dependency(waker, work);
             found.handoffs += 1;
@@ -58,10 +58,10 @@ pub(super) fn link_handoffs(
     }
 }
 
-/// Returns the gaps of threads that are longer than Python's usual gaps, and the starts of all threads but the
-/// first.
+/// Returns the gaps of threads that are longer than the usual gaps of Python, and the starts of all threads
+/// except the first.
 fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<ThreadGap> {
-    /// Gap length, ns, below which a gap is attributed to Python.
+    /// Gaps shorter than this, ns, are attributed to Python.
     const NOTICEABLE: i64 = 100_000;
     let mut gaps = Vec::new();
     for &thread in free {
@@ -82,7 +82,7 @@ fn find_gaps(chains: &ThreadChains, free: &[u32], list: &[Activity]) -> Vec<Thre
     gaps
 }
 
-/// Time during which a thread did nothing.
+/// Period in which a thread did nothing.
 struct ThreadGap {
     thread: u32,
     /// End of the previous activity; `i64::MIN` if there is none.
@@ -95,7 +95,7 @@ struct ThreadGap {
 struct MergedEnds {
     /// Index of the activity, and its thread.
     list: Vec<(u32, u32)>,
-    /// For each entry, the last earlier entry of another thread, or [`NONE`].
+    /// For each entry, the index of the last earlier entry of another thread, or [`NONE`].
     of_another: Vec<u32>,
 }
 
@@ -125,7 +125,7 @@ impl MergedEnds {
         }
     }
 
-    /// Returns the activity with the latest end not after `time`, on any thread but `thread`.
+    /// Returns the activity that ended last, at or before `time`, on any thread except `thread`.
     fn last_by(&self, time: i64, thread: u32, list: &[Activity]) -> Option<u32> {
         let after = self
             .list
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::pytorch::stream::damage::pseudo_random;
 
-    /// The merged list must give the same last end of other threads as a search in each thread.
+    /// The merged list and a search in each thread must find the same last end of other threads.
     #[test]
     fn the_last_end_of_other_threads_is_that_of_a_search_in_each() {
         let mut below = pseudo_random(3);

@@ -14,7 +14,7 @@ pub(super) enum WaitSource {
     Device(u32),
 }
 
-/// Part of a thread's time that is not work, because the thread waited for something else to end.
+/// Part of a thread's time in which it did no work but waited for something else to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostWait {
     /// Waiting thread.
@@ -33,12 +33,13 @@ pub(super) struct HostWait {
 /// Minimum idle time, ns, for a wait that is inferred from times alone. Python leaves gaps of some tens of
 /// microseconds between operators.
 const NOTICEABLE: i64 = 100_000;
-/// Minimum idle time, ns, if the thread launched the call right before, and resumed soon after the call was done.
+/// Minimum idle time, ns, if the thread launched the call just before, and resumed soon after the call was done.
 const PROMPT: i64 = 40_000;
-/// Maximum nesting of operators around one that requests communication.
+/// Maximum number of nested operators around the operator that requests communication.
 const DEEPEST: usize = 16;
 
-/// Sets the time from which each call's result was usable: the worker may copy the result into place first.
+/// Sets the time from which each call's result could be used. This may be after the call's end, because the
+/// worker may first copy the result into place.
 pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
     for (worker, list) in by_worker(calls) {
         let range = rank.threads[worker as usize].items.clone();
@@ -51,7 +52,8 @@ pub(super) fn set_done(rank: &RankTimeline, calls: &mut CommCalls) {
             let first = items.partition_point(|item| item.start < call.end);
             let mut done = call.done;
             for item in items[first..].iter().take_while(|item| item.start < until) {
-                // After its last copy the worker may already prepare the next call.
+                // Once the next call is launched, the worker may already prepare it. From then on,
+                // only work on this call's results counts.
                 let ours = item.start < done || uses_storages(rank, item.host, &call.asked.results);
                 if item.start >= later && !ours {
                     break;
@@ -126,8 +128,8 @@ pub(super) fn find_host_waits(
                 into: NONE,
             });
         } else {
-            // A use long after the call was done, for example in a later step, does not end a wait that was inferred
-            // from times.
+            // If a result is first used long after the call was done, for example in a later step, the thread may
+            // still have waited right after the call. A wait inferred from times therefore takes precedence.
             let used = uses.first_use(rank, calls, index, &segments);
             let timed = match used {
                 Some(wait) if wait.from < wait.to => None,
@@ -148,8 +150,8 @@ pub(super) fn find_host_waits(
     (waits, blocked)
 }
 
-/// Returns the wait for a message. The interval of a message ends when the program has waited for the message, which
-/// happens between operators. If the interval ends within an operator's own time, nothing waited.
+/// Returns the wait for a message. A message's recorded interval ends when the program has waited for the message,
+/// which happens between operators. If the interval ends within an operator's own time, no thread waited.
 fn wait_for_message(
     rank: &RankTimeline,
     call: &CommCall,
@@ -173,8 +175,8 @@ fn wait_for_message(
     })
 }
 
-/// Returns the wait of a thread that was idle, outside operators, until the call was done. Right after the launch a
-/// shorter idle time suffices.
+/// Returns the wait of a thread that was idle, outside operators, until the call was done. A shorter idle time
+/// suffices right after the launch.
 fn by_time(
     rank: &RankTimeline,
     call: &CommCall,
@@ -190,7 +192,8 @@ fn by_time(
         own.is_none_or(|item| rank.role(item) == HostIntervalKind::Annotation)
     };
     let asker = rank.items[call.item as usize];
-    // Operators that enclose the requesting operator end after it and do nothing else.
+    // Operators around the requesting operator end after it and do nothing else, so they count as
+    // idle time.
     let ends_asking = |segment: &ThreadSegment| {
         let owner = rank.items.get(segment.owner as usize);
         owner.is_some_and(|item| item.start <= asker.start && item.end >= asker.end)
@@ -211,7 +214,7 @@ fn by_time(
     )
 }
 
-/// Host intervals whose tensors are in storages that contain results of calls.
+/// Host intervals whose tensors are in storages that also contain results of calls.
 pub(super) struct ResultUses(Vec<(u64, i64, u32)>);
 
 impl ResultUses {
@@ -264,7 +267,8 @@ impl ResultUses {
         found.into_iter().map(|(_, item)| item)
     }
 
-    /// Returns the wait before, or inside, the first use of a call's result by a thread other than its worker.
+    /// Returns the wait before or inside the first use of a call's result. Uses by the call's own worker do
+    /// not count.
     fn first_use(
         &self,
         rank: &RankTimeline,
@@ -290,7 +294,7 @@ impl ResultUses {
                     into: i,
                 });
             }
-            // Creating a view of an unfinished result does not wait for the result.
+            // Creating a view of an unfinished result does not wait, so an earlier start is no use.
             if item.start < call.done {
                 continue;
             }

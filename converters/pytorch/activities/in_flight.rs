@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 /// Lanes, ordered by the time at which they become free.
 type FreeLanes = BinaryHeap<Reverse<(i64, u32)>>;
 
-/// Creates the activity of every call that the host carried out, with its dependencies.
+/// Creates the activity of every call that the host executed, with its dependencies.
 pub(super) fn place_in_flight(
     rank: &RankTimeline,
     calls: &CommCalls,
@@ -23,8 +23,8 @@ pub(super) fn place_in_flight(
         .collect();
     order.sort_by_key(|&call| (calls.list[call as usize].start, call));
     // Calls of one worker queue for that worker, and messages to one peer queue for their connection. No other calls
-    // queue, even if the recorded times suggest it. Each worker and each connection has a lane of its own, or
-    // several lanes if calls were in flight concurrently.
+    // queue, even if the recorded times suggest it. Each worker and each connection gets its own lane, or several
+    // lanes if its calls were in flight concurrently.
     let mut lanes: BTreeMap<(u32, Option<u32>, bool), FreeLanes> = BTreeMap::new();
     let mut count = 0;
     for index in order {

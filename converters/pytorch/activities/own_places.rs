@@ -5,14 +5,14 @@
 //!
 //! - An operator that launches device work is placed before its first launch.
 //! - If nothing ran on a device, an operator whose children only allocate memory or create views is one piece of work
-//!   from start to end: the operator computes between those calls. The children's time belongs to the operator, and
-//!   the children become zero-length marks before it.
+//!   from start to end, because it computes between those calls. The children's time belongs to the operator, and the
+//!   children become zero-length marks before it.
 //! - Any other operator is placed after its last child call.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::super::view_operators::is_view;
 
-/// Helper operators: they allocate or clear memory, or are views that copy only if necessary.
+/// Helper operators: they allocate or clear memory, or return a view and copy only if necessary.
 const ALLOCATORS: &[&str] = &[
     "contiguous",
     "empty",
@@ -28,22 +28,22 @@ const ALLOCATORS: &[&str] = &[
     "zeros_like",
 ];
 
-/// Tolerance, ns, for a child that ends after its caller, because profilers round to a microsecond. For a short
-/// caller, the tolerance is a fraction of the caller's length.
+/// Tolerance, ns, if a child ends after its caller, because profilers round to a microsecond. If the caller is
+/// short, the tolerance is a fraction of the caller's length.
 const ROUNDING: i64 = 1_000;
 const ROUNDED_PART: i64 = 64;
 
 /// Position of a host interval's own work among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
-    /// Time between the children around the position, start and end in ns; if `is_whole`, the whole time of the host
-    /// interval.
+    /// Start and end of the time between the children around the position, ns; of the whole host interval if
+    /// `is_whole`.
     pub span: (i64, i64),
     /// Number of children before the position.
     pub before: u32,
     /// Whether the host interval and its children are one piece of work.
     pub is_whole: bool,
-    /// Start of the piece of work that the host interval belongs to, or `None`.
+    /// Start of the piece of work to which the host interval belongs, or `None`.
     pub part_of: Option<i64>,
     children: u32,
 }
@@ -69,7 +69,7 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
         let around = item.parent as usize;
         let place = &mut places[around];
         place.children += 1;
-        // A call that continues after its caller's end is not the caller's own work.
+        // A child that continues after its caller's end is not the caller's own work.
         let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
         let crosses = item.end > parent.end.saturating_add(rounding);
         only_helpers[index] &= !crosses;

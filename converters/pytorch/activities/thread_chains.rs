@@ -8,8 +8,8 @@ use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Upper bounds on the ends of the activities of host intervals.
 pub(super) struct ActivityBounds {
-    /// Latest possible end for host intervals that launch something: the interval's time after the launch
-    /// belongs to the next activity.
+    /// Latest possible end of each host interval that launches something; the interval's time after the
+    /// launch belongs to the next activity.
     pub latest: Vec<i64>,
 }
 
@@ -52,8 +52,8 @@ pub(super) fn build_chains(
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // For each host interval, choose a part of its own time: between the child calls around its place, the
-    // largest part without waiting.
+    // For each host interval, choose a part of its own time: the longest part without waiting between the
+    // child calls around its position.
     let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
         // The host interval launched its work before its place.
@@ -85,7 +85,7 @@ pub(super) fn build_chains(
         let carved = merge_intervals(carved);
         for item in rank.threads[thread as usize].items.clone() {
             let (from, to) = place[item as usize];
-            // An operator that is whole (its children are part of its own work) begins after the last wait inside it.
+            // A whole operator (its children are part of its own work) begins after the last wait inside it.
             let before = carved.partition_point(|&(start, _)| start < to);
             if places[item as usize].is_whole
                 && let Some(&(_, end)) = carved[..before].last()
@@ -138,10 +138,10 @@ pub(super) fn build_chains(
             *place = (mark, mark);
         }
     }
-    // Memory is freed here, because the code below needs as much again.
+    // Free this memory now, because the code below needs the same amount again.
     drop((earliest, bounds));
-    // Time at which each thread finished its last call: for a message, when the caller has waited for it; for other
-    // calls, when the worker is done.
+    // Time at which each thread finished its last call. A message is finished when its caller has waited for it;
+    // other calls are finished when the worker is.
     let mut awaited = vec![None; rank.threads.len()];
     for call in calls.list.iter().filter(|call| !call.on_device()) {
         let on = match call.worker {
@@ -155,7 +155,8 @@ pub(super) fn build_chains(
     // its end.
     let most = rank.items.len() + rank.devices.len() + rank.threads.len();
     activities.list.reserve_exact(most + calls.list.len());
-    // Each activity depends on its predecessor on the lane, and device work also on its launch.
+    // Upper bound: each activity depends on its predecessor on the lane, and device work also on
+    // its launch.
     let waited = waits.len() + 4 * calls.list.len();
     activities
         .dependencies
@@ -184,7 +185,7 @@ pub(super) fn build_chains(
             .map(|item| item.end);
         let end = end.chain(awaited[thread]).max();
         if let (Some(last), Some(end)) = (last, end)
-            // Without an end mark the replay would end before the thread does.
+            // Without a mark at the thread's end, the replay would end before the thread does.
             && end > last
         {
             chain.push(activities.push(Activity {
