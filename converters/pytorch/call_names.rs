@@ -1,18 +1,18 @@
-//! Names of operators that request communication and of the intervals in which libraries carry it out; used to match
-//! operators with intervals.
+//! Names of operators that request communication, and names of the intervals in which libraries execute it. The
+//! names serve to match operators with intervals.
 
 use chakram_trace::format::CollectiveKind;
 
-/// Kind of communication, as named by the library that carries it out.
+/// Kind of communication, according to the name that a library uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CarrierKind {
-    /// The name means an all-reduce.
+    /// All-reduce.
     AllReduce,
-    /// Reduce-scatter; gloo carries out a reduce-scatter as an all-reduce.
+    /// Reduce-scatter. Gloo implements a reduce-scatter as an all-reduce.
     ReduceScatter,
-    /// The name means an all-gather.
+    /// All-gather.
     AllGather,
-    /// The name means an all-to-all.
+    /// All-to-all.
     AllToAll,
     /// Broadcast.
     Broadcast,
@@ -36,7 +36,7 @@ impl CarrierKind {
         matches!(self, Self::Send | Self::Receive)
     }
 
-    /// Returns whether an interval of kind `carrier` may carry out this kind of request.
+    /// Returns whether an interval of kind `carrier` may execute a request of this kind.
     pub fn is_carried_by(self, carrier: Self) -> bool {
         self == carrier || self == Self::ReduceScatter && carrier == Self::AllReduce
     }
@@ -84,12 +84,13 @@ impl CarrierKind {
     }
 }
 
-/// Returns the kind of communication that the `c10d` operator `name` requests.
+/// Returns the kind of communication that the `c10d` operator `name` requests; `None` for other
+/// operators.
 pub(super) fn operator_kind(name: &str) -> Option<CarrierKind> {
     CarrierKind::from_name(name.strip_prefix("c10d::")?)
 }
 
-/// Returns the kind of communication that an interval such as `gloo:all_reduce` or `nccl:all_to_all` carries out.
+/// Returns the kind of communication of an interval such as `gloo:all_reduce` or `nccl:all_to_all`.
 pub(super) fn carrier_kind(name: &str) -> Option<CarrierKind> {
     let (library, plain) = name.split_once(':')?;
     let known = ["gloo", "nccl", "mpi", "ucc", "xccl", "hccl"].contains(&library);

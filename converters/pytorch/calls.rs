@@ -1,9 +1,9 @@
-//! Communication calls of one rank: the arguments of each, and its time in flight.
+//! Communication calls of one rank: their arguments and their times in flight.
 //!
-//! The arguments come from three sources. `c10d::*` operators carry tensors, root and peer. The
-//! enclosing `_c10d_functional::*` operators carry the group's name. `record_param_comms`, which
-//! NCCL's process group writes, carries all arguments. The time in flight comes from gloo's
-//! intervals or NCCL's kernels.
+//! The arguments come from three sources. `c10d::*` operators contain tensors, root and peer. The
+//! enclosing `_c10d_functional::*` operators contain the group's name. `record_param_comms`, which
+//! NCCL's process group writes, contains all arguments. The time in flight comes from gloo's intervals
+//! or NCCL's kernels.
 
 use super::rank_timeline::{NONE, RankTimeline};
 use chakram_trace::format::CollectiveKind;
@@ -21,9 +21,9 @@ pub use args::{CallArgs, dtype, positional_group};
 pub enum CommOp {
     /// One member's part of a collective.
     Collective(CollectiveKind),
-    /// Sends to a member of the group.
+    /// Send to a member of the group.
     Send,
-    /// Receives from a member of the group.
+    /// Receive from a member of the group.
     Receive,
 }
 
@@ -32,7 +32,7 @@ pub enum CommOp {
 pub struct CommCall {
     /// Index of the host interval (a timeline entry) that made the call.
     pub item: u32,
-    /// Record function id; the calls of a rank are sorted by it.
+    /// Record function id. A rank's calls are sorted by this id.
     pub rf_id: u64,
     /// Operation of the call.
     pub act: CommOp,
@@ -40,25 +40,25 @@ pub struct CommCall {
     pub asked: CallArgs,
     /// Index of the job's group; set once the groups are known.
     pub group: u32,
-    /// Index in [`RankTimeline::threads`] of the thread that carried out the call, or [`NONE`] if
-    /// the caller's thread or a device did.
+    /// Index in [`RankTimeline::threads`] of the worker thread that executed the call; [`NONE`] if the
+    /// caller's thread or a device executed it.
     pub worker: u32,
-    /// Stream that carried out the call, if the call ran on a device.
+    /// Stream that executed the call, if the call ran on a device.
     pub stream: Option<i64>,
-    /// Index in [`RankTimeline::devices`] of the kernel that carried out the call, or [`NONE`].
+    /// Index in [`RankTimeline::devices`] of the kernel that executed the call, or [`NONE`].
     pub device: u32,
-    /// Time at which the work had been launched. The caller's time after `launched` does not belong
-    /// to the call.
+    /// Time at which the work had been launched. After that, the caller's time does not belong to the
+    /// call.
     pub launched: i64,
     /// Start of the call, ns since the epoch by this rank's clock.
     pub start: i64,
     /// End of the transfer; for a message on the host, the end of the program's wait for it.
     pub end: i64,
-    /// Time from which the result was usable, after the copies that the worker makes at the end.
+    /// Time from which the result could be used, after the copies that the worker makes at the end.
     pub done: i64,
-    /// Kineto event that carried out the call; the last one if several did.
+    /// Kineto event that executed the call; the last event if several did.
     pub event: u32,
-    /// Number of intervals or kernels that carried out the call.
+    /// Number of intervals or kernels that executed the call.
     pub parts: u32,
 }
 
@@ -67,18 +67,18 @@ pub struct CommCall {
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
-    /// Calls whose kernels the profiler dropped. Dropped calls get no node, but calls of other
-    /// ranks match them. The launch times replace the missing kernel times.
+    /// Calls whose kernels the profiler dropped. They get no node, but other ranks' calls are still
+    /// matched with them. Their launch times replace the missing kernel times.
     pub dropped: Vec<CommCall>,
     /// Calls without a recorded execution, by operator name.
     pub never_ran: Vec<String>,
     /// Number of communication intervals without an operator that requested them.
     pub orphans: u64,
-    /// For calls with several kernels: the kernels after the first, as indices in [`RankTimeline::devices`], sorted,
-    /// each with the index of the call's first kernel.
+    /// For each call with several kernels, the kernels after the first, each with the index of the first. All are
+    /// indices in [`RankTimeline::devices`], in ascending order.
     pub further: Vec<(u32, u32)>,
-    /// Communication kernels and copies of unknown operation, as sorted indices in
-    /// [`RankTimeline::devices`].
+    /// Sorted indices in [`RankTimeline::devices`] of communication kernels and copies whose operation
+    /// is unknown.
     pub unknown: Vec<u32>,
     /// Number of entries of `unknown` launched before the capture began.
     pub before: u64,

@@ -1,6 +1,7 @@
 //! Number and size of tensor elements.
 
-/// Returns the number of elements of a tensor with the sizes `dims`, or of a list of tensors.
+/// Returns the number of elements of a tensor with the sizes `dims`, or the total over a list of
+/// tensors.
 pub(super) fn elements_of(dims: &serde_json::Value) -> u64 {
     let list = dims.as_array().map_or(&[][..], Vec::as_slice);
     if list.iter().any(serde_json::Value::is_array) {
@@ -10,7 +11,7 @@ pub(super) fn elements_of(dims: &serde_json::Value) -> u64 {
     sizes.fold(1, u64::saturating_mul)
 }
 
-/// Returns the bytes per element of the C++ type `name`, or `None` if it is not a tensor type.
+/// Returns the bytes per element of the C++ type `name`; `None` if the name is not an element type.
 pub(super) fn element_bytes(name: &str) -> Option<u64> {
     let plain = name.trim_start_matches("c10::");
     Some(match plain {
@@ -20,7 +21,7 @@ pub(super) fn element_bytes(name: &str) -> Option<u64> {
         "long" | "long int" | "long long" | "unsigned long" | "uint64_t" | "double"
         | "complex<float>" => 8,
         "complex<double>" => 16,
-        // A type that packs two values in a byte counts each pair of values as one element.
+        // Types that pack two values into a byte count each pair as one element.
         _ if plain.starts_with("Float8") || plain.starts_with("Float4") => 1,
         _ => return None,
     })

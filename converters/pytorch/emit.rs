@@ -22,9 +22,9 @@ mod order;
 
 pub use lanes::lane_names;
 
-/// Job-wide data that the nodes of a rank refer to.
+/// Data of the job to which a rank's nodes refer.
 pub struct EmitContext<'a> {
-    /// Rank number; the capture may belong to another rank.
+    /// Rank number. The capture may belong to another rank with the same role.
     pub number: u32,
     /// Groups of the job.
     pub groups: &'a [JobGroup],
@@ -34,39 +34,39 @@ pub struct EmitContext<'a> {
     pub matches: &'a [CallMatchInfo],
     /// Start of the job, by this rank's clock, ns.
     pub start: i64,
-    /// Whether nothing in the job ran on a device, so that host operators are the compute.
+    /// Whether no node of the job ran on a device. If so, host operators count as compute.
     pub host_computes: bool,
-    /// Time of one profiler record, ns.
+    /// Time that the profiler needs to write one record, ns.
     pub record_ns: u64,
 }
 
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMatchInfo {
-    /// Value of `comm_size`, or, for a message, the bytes sent.
+    /// Value of `comm_size`; for a message, the bytes sent.
     pub bytes: u64,
     /// Whether no capture states the bytes.
     pub size_unknown: bool,
     /// Position of the root in the group.
     pub root: Option<u32>,
-    /// Whether members exchange parts of different sizes.
+    /// Whether members exchange parts of unequal sizes.
     pub uneven: bool,
-    /// Whether the partners were found. A call without partners is written as host or device work.
+    /// Whether the partners were found. A call without partners becomes host or device work.
     pub found: bool,
 }
 
-/// Numbers of emitted nodes and dependencies.
+/// Counts of emitted nodes and dependencies, and the times in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct EmittedCounts {
     /// Number of nodes.
     pub nodes: u64,
     /// Number of dependencies between nodes.
     pub causes: u64,
-    /// Time of nodes on device streams, including waiting for other ranks, ns.
+    /// Time of nodes on device streams, ns; includes the waiting for other ranks.
     pub device_ns: u64,
     /// Estimated time that the profiler added to host nodes, ns.
     pub profiler_ns: u64,
-    /// Estimated profiler time per record, ns.
+    /// Estimated time that the profiler needs to write one record, ns.
     pub profiler_record_ns: u64,
 }
 
@@ -116,7 +116,7 @@ pub fn write<W: Write>(
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();
-        // Dependencies are sorted by dependent, so all dependencies of one activity are adjacent.
+        // Dependencies are sorted by dependent, so an activity's dependencies are adjacent.
         let (from, to) = (first[work as usize], first[work as usize + 1]);
         let own = &activities.dependencies[from as usize..to as usize];
         let mut last = None;

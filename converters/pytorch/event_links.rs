@@ -1,5 +1,5 @@
-//! Joins the host trace and the Kineto trace of one rank: by record function id, or by order on
-//! each thread if there are no ids.
+//! Joins the host trace and the Kineto trace of one rank. Nodes and events are matched by record
+//! function id, or by their order on each thread if there are no ids.
 
 use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
@@ -22,7 +22,7 @@ pub enum LinkMethod {
     HostAlone,
 }
 
-/// Result of joining one host thread by order.
+/// Result of matching one host thread's operators by order.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct ThreadLinks {
     /// Thread number assigned by the observer.
@@ -41,12 +41,13 @@ pub struct ThreadLinks {
     pub agreeing: u64,
     /// Range of the track's events, by index, that match the nodes.
     pub window: (u64, u64),
-    /// Number of event ranges that match the nodes equally well; the first is used.
+    /// Number of event ranges that match the nodes equally well. The first range is used.
     pub windows: u64,
 }
 
 impl ThreadLinks {
-    /// Returns the share of nodes that are linked, times the share of pairs whose shapes agree.
+    /// Returns the share of nodes that are linked, times the share of compared pairs whose shapes are
+    /// equal.
     pub fn confidence(&self) -> f64 {
         if self.nodes == 0 {
             return 1.0;
@@ -59,20 +60,20 @@ impl ThreadLinks {
     }
 }
 
-/// The host node of each Kineto event, with statistics of the join.
+/// The host node of each Kineto event, with statistics of the matching.
 #[derive(Debug, Default)]
 pub struct HostNodeLinks {
     /// Per Kineto event: its host node, or [`NONE`].
     pub host_of: Vec<u32>,
     /// Number of host nodes that have an event.
     pub linked: u64,
-    /// Number of host nodes with a record function id but without an event: such work ran on
-    /// threads that Kineto did not record, or before its recording started.
+    /// Number of host nodes with a record function id but without an event. Their work ran on threads
+    /// that Kineto did not record, or before Kineto's recording started.
     pub host_only: u64,
     /// Number of host nodes that represent a process or thread.
     pub roots: u64,
-    /// Number of host nodes that are intervals of a library's workers, in captures where only operators
-    /// represent calls.
+    /// Number of host nodes that are intervals of a library's workers; counted only in captures in which
+    /// operators represent all calls.
     pub carried: u64,
     /// Number of worker intervals (see `carried`) that no operator requests.
     pub unrequested: u64,
@@ -121,16 +122,16 @@ impl TimeWindow {
 pub struct EventLinkError {
     /// Fault of the files.
     pub found: String,
-    /// Suggestion for the user.
+    /// Advice to the user.
     pub hint: &'static str,
     /// Offset in the Kineto file, if the error is at one place in it.
     pub offset: Option<u64>,
 }
 
-/// Maximum share of pairs with differing names; above this share the files are assumed to be from
+/// Maximum share of pairs with different names. Above this share, the files are assumed to come from
 /// different runs.
 const MAX_RENAMED: f64 = 0.02;
-/// Minimum confidence for a join by order.
+/// Minimum confidence for matching by order.
 const MIN_CONFIDENCE: f64 = 0.9;
 
 impl HostNodeLinks {
@@ -201,7 +202,7 @@ impl HostNodeLinks {
         kineto.with_rf_id > 0 && host.records.iter().any(|record| record.rf_id != 0)
     }
 
-    /// Returns links of `events` events, none of which has a host node.
+    /// Creates links for `events` events, none of which has a host node.
     pub(super) fn without_links(events: usize) -> Self {
         Self {
             host_of: vec![NONE; events],
@@ -209,8 +210,8 @@ impl HostNodeLinks {
         }
     }
 
-    /// Returns the share of nodes that are linked, times the share of compared shapes that agree, over the threads
-    /// that Kineto recorded.
+    /// Returns the share of nodes that are linked, times the share of compared shapes that are equal. Only threads
+    /// that Kineto recorded count.
     pub fn confidence(&self) -> f64 {
         let watched = || self.threads.iter().filter(|row| row.events > 0);
         let nodes: u64 = watched().map(|row| row.nodes).sum();
@@ -222,11 +223,11 @@ impl HostNodeLinks {
         }
     }
 
-    /// Rejects links by order with a low confidence.
+    /// Rejects links by order if their confidence is low.
     fn require_confidence(self) -> Result<Self, EventLinkError> {
         let confidence = self.confidence();
-        // Kineto may record fewer threads than the observer; but if more than half of the operators
-        // have no event, the files are hardly from one run.
+        // Kineto may record fewer threads than the observer. But if more than half of the operators have
+        // no event, the files are probably from different runs.
         let enough = self.linked > 0 && self.linked >= self.host_only;
         if enough && confidence >= MIN_CONFIDENCE {
             return Ok(self);
@@ -273,8 +274,8 @@ impl HostNodeLinks {
                 offset: Some(offset),
             });
         }
-        // Kineto may record for longer than the observer, but hardly for less than half of the
-        // observer's time.
+        // Kineto may record for longer than the observer, but is unlikely to record less than half of
+        // the observer's nodes.
         if self.linked == 0 || self.linked * 2 < nodes {
             return Err(EventLinkError {
                 found: format!(

@@ -17,11 +17,13 @@ use held::spoken;
 /// Files of a rank: a host trace, a Kineto trace, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CapturePair {
-    /// Rank from the file names, or the index among the pairs if the names contain no rank.
+    /// Rank in the file names; the pair's index if the names contain no rank.
     pub rank: u32,
-    /// Whether the names do not distinguish the rank from others, so the capture must state the rank.
+    /// Whether the names do not distinguish the rank from others, so that the capture itself must state
+    /// the rank.
     pub unnumbered: bool,
-    /// Whether the rank is only a guess: a number in the name of the only capture, which may be the number of a step.
+    /// Whether the rank is only a guess. The name of the only capture contains a number, which may also be a step's
+    /// number.
     pub guessed: bool,
     /// The host trace.
     pub host: Option<PathBuf>,
@@ -33,7 +35,7 @@ pub struct CapturePair {
     pub held: HeldFiles,
 }
 
-/// Path that represents a capture from standard input.
+/// Path that stands for a capture from standard input.
 pub const PIPE: &str = "-";
 
 fn is_pipe(path: &Path) -> bool {
@@ -51,7 +53,7 @@ impl CapturePair {
         paths.filter(|path| self.held.get(path).is_none())
     }
 
-    /// Returns the file to name in messages about the rank: the Kineto trace if there is one.
+    /// Returns the file that messages about the rank name: the Kineto trace if there is one.
     pub fn named(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
@@ -61,7 +63,7 @@ impl CapturePair {
         }
     }
 
-    /// Reads `path`, one of the rank's files: `read` reads the file from disk, `parse` parses a file in memory.
+    /// Reads one of the rank's files. `read` reads the file from disk; `parse` parses a file that is in memory.
     pub(super) fn read_file<T>(
         &self,
         path: &Path,
@@ -80,7 +82,8 @@ impl CapturePair {
 pub struct CaptureSet {
     /// Files of each rank.
     pub pairs: Vec<CapturePair>,
-    /// Files in folders and archives that are other captures or no captures, each with the reason.
+    /// Files in folders and archives that were not used, each with the reason: they are other captures
+    /// or no captures.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Archives that were unpacked.
     pub archives: Vec<PathBuf>,
@@ -93,25 +96,25 @@ struct FoundFile {
     /// Rank in the file's name, or `None`.
     rank: Option<u32>,
     path: PathBuf,
-    /// Whether the user gave the file by name (`true`) or it was found in a folder.
+    /// Whether the user named the file. Other files were found in a folder.
     named: bool,
 }
 
 /// Host traces and Kineto traces, by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures among `paths`: files, folders (their JSON files), and tar archives, whose captures are read
-/// into memory. A host trace and a Kineto trace belong together if their names contain the same rank, or if there is
-/// only one of each and neither name contains a rank.
+/// Finds the captures in `paths`. Each path is a file, a folder (which stands for its JSON files), or a tar archive,
+/// whose captures are read into memory. A host trace and a Kineto trace belong together if their names contain the
+/// same rank, or if there is only one of each and neither name contains a rank.
 ///
-/// Fails if a file given by name is neither a host trace nor a Kineto trace, if only some ranks have times, or if a
-/// rank has two indistinguishable files of one kind.
+/// Fails if a file that the user named is neither a host trace nor a Kineto trace, if only some ranks have times, or
+/// if a rank has two indistinguishable files of one kind.
 pub fn pairs(paths: &[PathBuf]) -> Result<CaptureSet, TraceError> {
     pairs_with(paths, None)
 }
 
-/// Pairs files as [`pairs`] does, but the capture `piped` replaces [`PIPE`]. If there is only one other file, that
-/// file is of the same rank.
+/// Pairs files like [`pairs`], but reads the capture `piped` in place of [`PIPE`]. If there is only one other
+/// file, it belongs to the same rank.
 pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<CaptureSet, TraceError> {
     let mut files = Vec::new();
     for path in paths {
@@ -125,7 +128,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             files.extend(expand_pattern(path)?.into_iter().map(|path| (path, true)));
         }
     }
-    // A file that is both named and found in a folder counts as named.
+    // If a file was both named by the user and found in a folder, it counts as named.
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
     let mut held = HeldFiles::new(piped);
@@ -158,7 +161,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
                 steps.insert(file.rank, file.path.clone());
                 continue;
             }
-            // Folders may contain other JSON, so only files given by name must be captures.
+            // Folders may contain other JSON files, so only files that the user named must be captures.
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
                 let path = spoken(&file.path);
@@ -325,8 +328,8 @@ fn describe_others(found: &[FoundFile]) -> String {
     )
 }
 
-/// Returns the only file of a rank among `files` of one kind. If there are several, files of a different process than
-/// `other` are put aside, unless the user gave them by name.
+/// Returns the only file of one kind in `files`, which belong to one rank. If there are several, leaves aside files
+/// of a different process than `other`, except files that the user named.
 fn require_single(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
@@ -366,7 +369,7 @@ fn require_single(
     Ok(files.pop())
 }
 
-/// Returns the file that is probably the missing half of a rank but cannot be read.
+/// Returns an unreadable file that is probably the missing half of the rank's pair.
 fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&'f Path> {
     let name = |path: &Path| {
         path.file_name()
@@ -388,8 +391,8 @@ fn damaged_neighbour<'f>(pair: &CapturePair, found: &'f [FoundFile]) -> Option<&
     other.map(|file| file.path.as_path())
 }
 
-/// Expands a pattern such as `run?/host.*.json`, for shells that do not expand patterns; returns `path` itself if it
-/// is not a pattern.
+/// Expands a pattern such as `run?/host.*.json`, for shells that do not. Returns `path` itself if it is not a
+/// pattern.
 fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     let text = path.to_str().filter(|text| text.contains(['*', '?', '[']));
     let Some(pattern) = text else {
@@ -414,7 +417,7 @@ fn expand_pattern(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files and archives directly in a folder, or, if there are none, the files directly in its
+/// Returns the JSON files and archives directly in a folder. If there are none, returns those directly in its
 /// subfolders.
 fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = folder_entries(folder)?;
@@ -428,7 +431,8 @@ fn list_captures(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     Ok(inside)
 }
 
-/// JSON files and archives of a folder, each with `false` (not given by name), and the folder's subfolders.
+/// Contents of a folder: JSON files and archives, each with `false` (not named by the user), and
+/// subfolders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn folder_entries(folder: &Path) -> Result<FolderEntries, TraceError> {
@@ -460,12 +464,12 @@ fn is_listed(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-/// Maximum of a number in a file name that counts as a rank without the word `rank` before it; larger numbers are
+/// Largest number in a file name that counts as a rank without the word `rank` before it. Larger numbers are
 /// process ids and times.
 const LARGEST: u32 = 99_999;
 
-/// Returns the rank in the name of a capture. A profiler puts the process id in the position of the rank in its file
-/// names.
+/// Returns the rank in a capture's name. A number that is the capture's process id is no rank: profilers put the
+/// process id where the rank would be.
 fn rank_in(
     path: &Path,
     kind: CaptureFileKind,
@@ -475,7 +479,8 @@ fn rank_in(
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
-        // Process ids in a container may be as low as ranks.
+        // In a container, process ids may be as low as ranks, so compare the number with the capture's
+        // process id.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
             let pid = held.pid(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
@@ -484,9 +489,9 @@ fn rank_in(
     }
 }
 
-/// Returns the rank in a file's name: the number after `rank`, or otherwise the last separate number, as in
+/// Returns the rank in a file's name: the number after `rank`, or else the last separate number, as in
 /// `host.3.json`, `kineto_3.json.gz`, `worker3`. Versions such as `1.0.2` do not count. If the file's name has no
-/// number, returns the number after `rank` in the name of the file's folder.
+/// number, the number after `rank` in the folder's name is used.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let stem = without_versions(name.split(".json").next()?);
@@ -524,7 +529,7 @@ fn worded_rank(text: &str) -> Option<u32> {
     after("rank").or_else(|| after("worker"))
 }
 
-/// Returns `stem` without sequences of at least three numbers separated by dots.
+/// Returns `stem` without sequences of three or more numbers that are separated by dots.
 fn without_versions(stem: &str) -> String {
     let mut out = String::with_capacity(stem.len());
     let mut rest = stem;
@@ -581,7 +586,7 @@ mod tests {
         assert_eq!(rank("trace.json"), None);
         assert_eq!(rank("run/rank_5/trace.json"), Some(5));
         assert_eq!(rank("run/7/trace.json"), None);
-        // Numbers of versions, process ids and times do not count as ranks.
+        // Numbers of versions, process ids and times are not ranks.
         assert_eq!(rank("1.0.2-chakra.0.0.4.json"), None);
         assert_eq!(rank("resnet.1.0.3.host.2.json"), Some(2));
         assert_eq!(rank("gaunernst_bert-small-uncased__1016001.json.gz"), None);

@@ -1,10 +1,10 @@
 //! Determines the process group of each communication call.
 //!
 //! NCCL's records and functional operators name their group. The `c10d` operators of host backends do not, so their
-//! group is inferred: either only one group exists, or the worker threads identify it, because gloo creates two
-//! workers for every new group. NCCL records that state only a number of members are distinguished by stream.
-//! Messages have no worker; a message belongs to the group of all ranks, unless its send and receive would then not
-//! match.
+//! group is inferred. If only one group exists, it is this group. Otherwise the worker threads identify it, because
+//! gloo creates two workers for every new group. If NCCL's records state only the number of members, the stream
+//! identifies the group. Messages have no worker. A message belongs to the group of all ranks, unless its send and
+//! receive would then not match.
 
 use super::calls::{CommCall, CommCalls, CommOp, positional_group};
 use super::groups::LARGEST_GROUP;
@@ -17,12 +17,12 @@ use workers::WorkerPools;
 mod communicators;
 mod workers;
 
-/// A process group of the job.
+/// A process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobGroup {
     /// Name of the group, unique in the job.
     pub name: String,
-    /// Name of the group in the captures of its members. Other ranks may use the same name for other groups.
+    /// Name of the group in its members' captures. Other ranks may use this name for other groups.
     pub called: String,
     /// Purpose stated by the program.
     pub desc: String,
@@ -30,36 +30,36 @@ pub struct JobGroup {
     pub ranks: Vec<u32>,
 }
 
-/// Number of a job's calls by the method that determined their groups.
+/// How many of a job's calls got their group by each method.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupInference {
-    /// Calls whose capture names the group, by group.
+    /// Calls whose capture names the group; counted by group.
     pub named: BTreeMap<u32, u64>,
     /// Calls assigned to the only group that exists.
     pub only: u64,
-    /// Calls whose group was inferred from the worker thread or stream, by group.
+    /// Calls whose group was inferred from their worker thread or stream; counted by group.
     pub by_worker: BTreeMap<u32, u64>,
-    /// Calls assigned by size to the only group with that many members, and kernels known only by name, assigned to
-    /// the only group that other calls name. Counted by group.
+    /// Calls assigned to the only group with the right number of members, and kernels known only by name, assigned
+    /// to the only group that other calls name. Counted by group.
     pub by_size: BTreeMap<u32, u64>,
     /// Barriers and device collectives whose group is unknown.
     pub untold: u64,
-    /// Number of messages assigned to each group (all ranks, or a smaller group).
+    /// Messages assigned to the group of all ranks or to a smaller group; counted by group.
     pub messages: BTreeMap<u32, u64>,
 }
 
-/// Failure to infer the groups.
+/// Error: the groups cannot be inferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupInferenceError {
     /// Rank whose capture shows the problem.
     pub rank: u32,
     /// Fault in the captures.
     pub found: String,
-    /// Suggestion for the user.
+    /// Advice to the user.
     pub hint: String,
 }
 
-/// Sets the group of every call. `ranks` are sorted; `world` is the number of ranks of the job.
+/// Sets the group of every call. `ranks` must be sorted; `world` is the number of ranks in the job.
 pub fn resolve(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
@@ -75,7 +75,7 @@ pub fn resolve(
     let known: Vec<_> = (0..ranks.len())
         .map(|r| WorkerPools::new(&ranks[r], &calls[r], &own[r], &groups))
         .collect();
-    // Host traces alone do not show the worker threads.
+    // Host traces alone do not show which threads are workers.
     let workers = if ranks.iter().any(|rank| rank.untimed) {
         vec![BTreeMap::new(); ranks.len()]
     } else {
@@ -92,7 +92,7 @@ pub fn resolve(
         let CommCalls { list, dropped, .. } = &mut calls[r];
         for call in list.iter_mut().chain(dropped) {
             let key = communicators::communicator_key(call);
-            // A record may state the number of the group's members.
+            // A record may state how many members its group has.
             let fits = |group: &u32| {
                 key.is_none_or(|(_, size)| groups[*group as usize].ranks.len() == size as usize)
             };
@@ -127,7 +127,8 @@ pub fn resolve(
                     inferred.only += 1;
                     only
                 }
-                // Provisional: `messages` moves the message if its send and receive do not match.
+                // This is provisional: `messages` moves the message to another group if its send and
+                // receive do not match.
                 (None, _) if call.is_message() => own[0],
                 (None, _) => {
                     if let Some(group) = by_thread() {
@@ -141,8 +142,8 @@ pub fn resolve(
                         || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
-                        // A barrier moves no data: the call keeps its time, and nothing waits for it. A kernel of an
-                        // unknown group is treated in the same way.
+                        // A barrier moves no data, so it keeps its recorded time, and nothing waits for it. A kernel
+                        // of an unknown group is treated in the same way.
                         inferred.untold += 1;
                         UNTOLD
                     } else {
@@ -170,7 +171,8 @@ pub fn resolve(
 /// Sentinel for calls whose group is unknown.
 pub const UNTOLD: u32 = u32::MAX;
 
-/// Returns the only group of `own` whose number of members matches the sizes of `call`.
+/// Returns the only group of `own` whose number of members fits the sizes of `call`; `None` if several
+/// fit.
 fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let shown = shown_members(call)?;
     let mut fitting = own
@@ -180,7 +182,7 @@ fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     fitting.next().is_none().then_some(only)
 }
 
-/// Returns the only group of `own` with several members; groups with equal members count as one.
+/// Returns the only group of `own` with several members. Groups with equal members count as one.
 fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let ranks = |group: u32| &groups[group as usize].ranks;
     let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
@@ -190,7 +192,8 @@ fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
         .then_some(first)
 }
 
-/// Returns the group of kernels that have only a name: the single group that other calls of the rank name.
+/// Returns the group of a rank's kernels of which only the name is known: the only group that the rank's
+/// other calls name.
 fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
@@ -215,7 +218,8 @@ fn shown_members(call: &CommCall) -> Option<u32> {
     }
 }
 
-/// Returns a lower bound on the job's number of ranks: its default group contains all ranks, and no group is larger.
+/// Returns a lower bound on the number of ranks in the job. The bound follows from the groups, because the default
+/// group contains all ranks and no group is larger.
 pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
     let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
     let of_groups = declared.chain(recorded_groups(rank)).map(|group| {
@@ -235,8 +239,8 @@ pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
         .unwrap_or(0)
 }
 
-/// Returns the groups that records of calls describe: the name, and either the members (listed or computed) or only
-/// the number of members.
+/// Returns the groups that the records of calls describe. Each has a name, and either its members (listed or
+/// computed) or only their number.
 fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
@@ -247,7 +251,7 @@ fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     for group in kineto.chain(host) {
         found.entry(group.name.clone()).or_insert(group);
     }
-    // Observers before schema 1.1.0 wrote the group among a record's inputs.
+    // Before schema 1.1.0, observers wrote the group among a record's inputs.
     for args in &rank.host.args {
         let is_known = |group: &ProcessGroup| !group.ranks.is_empty() || group.size.is_some();
         let Some(group) = positional_group(&args.inputs).filter(is_known) else {
@@ -264,8 +268,8 @@ fn recorded_groups(rank: &RankTimeline) -> Vec<ProcessGroup> {
     found.into_values().chain(placed.into_values()).collect()
 }
 
-/// Attribute names in a record that describe its group, in this order: name (or the group's number), description,
-/// members, first member, stride, number of members.
+/// Names of the attributes that describe a record's group, in this order: name (or the group's number),
+/// description, members, first member, stride, number of members.
 type GroupKeys = [&'static str; 7];
 
 const OF_PROFILER: GroupKeys = [
@@ -288,7 +292,7 @@ const OF_OBSERVER: GroupKeys = [
     "pg_size",
 ];
 
-/// Returns the group that a record's arguments describe: the members, or only the number of members.
+/// Returns the group that a record's arguments describe, with its members or only their number.
 fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
     let get = |key: &str| {
         let value = args.iter().find(|(name, _)| name == key);
@@ -312,14 +316,15 @@ fn group_from_arguments(args: &[(String, String)], keys: &GroupKeys) -> Option<P
     })
 }
 
-/// Returns whether a group without a member list contains all ranks: the group is the default group or its number of
-/// members is the number of ranks.
+/// Returns whether a group without a list of members contains all ranks: it is the default group, or it has as many
+/// members as the job has ranks.
 fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
     let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
     is_default || group.size.is_none_or(|size| size as usize == all.len())
 }
 
-/// Merges the groups that `rank` declares into `groups`; returns their indices, the group of all ranks first.
+/// Merges the groups that `rank` declares into `groups`. Returns their indices; the first is the group of all
+/// ranks.
 fn merge_declared(
     rank: &RankTimeline,
     all: &[u32],
@@ -334,7 +339,7 @@ fn merge_declared(
             None => list.push(group.clone()),
         }
     }
-    // Records describe groups that are not declared, and members that no declaration lists.
+    // Records may describe undeclared groups, and members that no declaration lists.
     for group in recorded_groups(rank) {
         match list.iter_mut().find(|known| known.name == group.name) {
             Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
@@ -345,7 +350,7 @@ fn merge_declared(
             None => list.push(group),
         }
     }
-    // The members of other groups are unknown.
+    // The members of the remaining groups are unknown, so drop these groups.
     list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
     // If no group is declared, the only group is the group of all ranks.
     if list.is_empty() {
@@ -361,7 +366,8 @@ fn merge_declared(
         } else {
             group.ranks
         };
-        // If every rank creates only its own part of a split, the parts share a name but no rank.
+        // If every rank creates only its own part of a split, the parts have the same name but no common
+        // rank.
         let known = groups.iter().position(|known| {
             known.called == group.name && known.ranks.iter().any(|rank| ranks.contains(rank))
         });
@@ -392,14 +398,15 @@ fn merge_declared(
     }
     let whole = own.iter().position(|&g| groups[g as usize].ranks == all);
     if let Some(whole) = whole {
-        // The group of all ranks comes first because messages without a group are assigned to this group; the
-        // other groups keep their order.
+        // Put the group of all ranks first, because messages without a group are assigned to it. The other
+        // groups keep their order.
         own[..=whole].rotate_right(1);
     }
     Ok(own)
 }
 
-/// Returns `name` if it is unused in the job, else `name@first`, and appends a number if `name@first` is taken too.
+/// Returns `name` if it is unused in the job, otherwise `name@first`, with a number appended if that name is used
+/// too.
 pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String {
     let taken = |name: &str| groups.iter().any(|group| group.name == name);
     if !taken(name) {
@@ -415,7 +422,7 @@ pub(super) fn unique_name(name: &str, first: u32, groups: &[JobGroup]) -> String
     unique
 }
 
-/// Moves messages to a smaller group if sends and receives do not match among all ranks.
+/// Moves messages to a smaller group if their sends and receives do not match in the group of all ranks.
 fn narrow_message_groups(
     ranks: &[RankTimeline],
     calls: &mut [CommCalls],
@@ -424,7 +431,8 @@ fn narrow_message_groups(
 ) -> Result<(), GroupInferenceError> {
     let place: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(i, r)| (r.rank, i)).collect();
     let mut candidates: Vec<u32> = (0..groups.len() as u32).collect();
-    // Largest group first: smaller groups are tried only if messages among all ranks do not match.
+    // Start with the largest group, so that messages go to a smaller group only if they do not match in
+    // a larger one.
     candidates.sort_by_key(|&g| (std::cmp::Reverse(groups[g as usize].ranks.len()), g));
     let mut open: Vec<bool> = calls
         .iter()
@@ -473,14 +481,15 @@ fn unnamed_message(call: &CommCall) -> bool {
     call.is_message() && call.asked.group.is_none()
 }
 
-/// Returns whether the messages of all members pair up when the peers are numbered within `group`.
+/// Returns whether the messages of all members match if the peers are numbered within `group`.
 fn messages_pair_up(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
     group: &JobGroup,
     members: &[usize],
 ) -> bool {
-    // A send adds one to a count and a receive subtracts one; a group fits if every count ends at zero.
+    // A send adds one to a count, and a receive subtracts one. The group fits if every count ends at
+    // zero.
     let mut balance: BTreeMap<(u32, u32, i32, u64), i64> = BTreeMap::new();
     for &member in members {
         let own = ranks[member].rank;
@@ -496,7 +505,7 @@ fn messages_pair_up(
             else {
                 return false;
             };
-            // The messages of a rank without a capture are unknown.
+            // A peer without a capture has unknown messages, so skip it.
             if ranks.binary_search_by_key(&peer, |rank| rank.rank).is_err() {
                 continue;
             }

@@ -1,15 +1,14 @@
-//! Process groups as host traces and Kineto traces declare them.
+//! Process groups, as declared by host traces and Kineto traces.
 //!
-//! Long lists of ranks are abbreviated to their first members, `...` and their last members. The omitted members are
-//! reconstructed from the stride of the first members, if that stride leads to the last members and to the stated
-//! size.
+//! In a long list of ranks, `...` replaces the middle. The omitted members are reconstructed from the stride of the
+//! first members, if this stride leads to the last members and to the stated size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// A process group entry; writers disagree about the keys of later versions.
+/// A process group entry. Different writers use different keys for the fields that later versions added.
 #[derive(Deserialize)]
 struct ProcessGroupEntry<'a> {
     #[serde(borrow)]
@@ -40,7 +39,7 @@ impl From<ProcessGroupEntry<'_>> for ProcessGroup {
 }
 
 /// Parses a list of a group's ranks; `size` is the number of members, or `None` if unknown. Returns `None` if the
-/// text is not such a list, or if the list is abbreviated and the omitted ranks cannot be reconstructed.
+/// text is not such a list, or if `...` replaces ranks that cannot be reconstructed.
 pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     if inner.trim().is_empty() {
@@ -61,7 +60,7 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     );
     let stride = match front[..] {
         [.., one, next] => next.checked_sub(one)?,
-        // One member does not determine the stride, but one member and the group's size do.
+        // One member does not determine the stride unless the group's size is known too.
         [first] => match (&back, size) {
             (Some(back), Some(size)) => {
                 let [last] = back[..] else { return None };
@@ -88,8 +87,8 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
 /// Maximum number of members of a group.
 pub(super) const LARGEST_GROUP: u32 = 1 << 20;
 
-/// Returns `size` ranks from `first` on, `stride` apart, or `None` if the group would be too large or
-/// contain duplicates.
+/// Returns `size` ranks that start at `first` and are `stride` apart. Returns `None` if the group would
+/// be too large or contain duplicates.
 pub(super) fn rank_progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
     if size == 0 || size > LARGEST_GROUP || stride == 0 && size > 1 {
         return None;
@@ -98,7 +97,7 @@ pub(super) fn rank_progression(first: u32, stride: u32, size: u32) -> Option<Vec
     (0..size).map(rank).collect()
 }
 
-/// Puts quotes around each `...` that replaces values, so that the text is JSON.
+/// Quotes each `...` that replaces values, so that the text becomes valid JSON.
 fn quote_gaps(json: &str) -> Cow<'_, str> {
     if !json.contains("...") {
         return Cow::Borrowed(json);
@@ -123,8 +122,8 @@ fn quote_gaps(json: &str) -> Cow<'_, str> {
     Cow::Owned(quoted)
 }
 
-/// Parses a list of groups. If the text is damaged or truncated, returns the groups before the damage together with
-/// the error.
+/// Parses a list of groups. If the text is damaged or truncated, returns an error, and the groups before the
+/// damage.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
     let json = quote_gaps(json);
@@ -173,8 +172,8 @@ mod tests {
             parse_ranks("[0, 1, ..., 7]", Some(8)),
             Some((0..8).collect())
         );
-        // Lists that cannot be reconstructed: without a size and an end; with a size that does not match the end;
-        // with two strides; with entries that are not ranks.
+        // These lists cannot be reconstructed: no size and no end, a size that contradicts the end, two different
+        // strides, and entries that are not ranks.
         for (text, size) in [
             ("[0, ...]", Some(4)),
             ("[0, 2, ...]", None),

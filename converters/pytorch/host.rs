@@ -1,4 +1,5 @@
-//! The host trace: operators with nesting, order and arguments, but without times (the device trace has the times).
+//! The host trace: operators with their nesting, order and arguments. It has no times; these are in the device
+//! trace.
 
 mod raw;
 mod reader;
@@ -25,14 +26,14 @@ pub struct HostTrace {
     pub schema: String,
     /// Nodes in file order, which is the order in which operators ended.
     pub nodes: Vec<HostNode>,
-    /// Per node, facts that only an observer records (empty if the trace was built from Kineto's
-    /// data).
+    /// Facts about each node that only an observer records. Empty if the trace was built from Kineto's
+    /// data.
     pub records: Vec<ObserverRecord>,
-    /// Properties of operators, each distinct value once.
+    /// Distinct properties of operators. Operators with equal properties share an entry.
     pub forms: Vec<HostNodeForm>,
     /// Interned texts that nodes refer to.
     pub texts: NameTable,
-    /// Storages; nodes refer to ranges of this list.
+    /// Storage ids; each node refers to a range of this list.
     pub storages: Vec<u64>,
     /// Arguments of communication operators.
     pub args: Vec<CommArgs>,
@@ -40,7 +41,7 @@ pub struct HostTrace {
     pub groups: Vec<ProcessGroup>,
     /// Repairs made to the text of the file.
     pub repairs: JsonRepairs,
-    /// Length of the JSON, in bytes.
+    /// Length of the JSON text, in bytes.
     pub bytes: u64,
 }
 
@@ -62,13 +63,13 @@ pub struct HostNode {
 pub struct ObserverRecord {
     /// Id of the node; ids ascend in the order in which operators began.
     pub id: u64,
-    /// Id of the enclosing node; the node of the process has its own id here.
+    /// Id of the enclosing node. For the node of the process, its own id.
     pub parent: u64,
-    /// Record function id, which joins the node to the device trace, or 0 if there is none.
+    /// Record function id, which is also in the device trace; 0 if there is none.
     pub rf_id: u64,
-    /// Sequence number of autograd, −1 if there is none.
+    /// Sequence number of autograd; −1 if there is none.
     pub seq_id: i64,
-    /// For a backward operator, the id of its forward operator, or 0 if there is none.
+    /// Forward operator of a backward operator, by id; 0 if there is none.
     pub fw_parent: u64,
     /// Range in [`HostTrace::storages`] of the storage ids of the node's input tensors.
     pub storages_in: (u32, u32),
@@ -76,23 +77,24 @@ pub struct ObserverRecord {
     pub storages_out: (u32, u32),
 }
 
-/// Properties shared by operators with equal operands, for example in successive layers.
+/// Properties of operators. Operators with equal operands, for example in successive layers, share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostNodeForm {
     /// Scope of the record function: 0 is a function, 1 a backward function, 7 a user range.
     pub scope: u8,
     /// Index of the operator's schema in [`HostTrace::texts`].
     pub op_schema: u32,
-    /// Index of the input shapes, in Python's notation: `[[4, 3, 64, 64], []]`.
+    /// Index in [`HostTrace::texts`] of the input shapes, in Python's notation: `[[4, 3, 64, 64], []]`.
     pub shapes_in: u32,
-    /// Index of the input types, in Python's notation: `['Tensor(float)', 'Int']`.
+    /// Index in [`HostTrace::texts`] of the input types, in Python's notation: `['Tensor(float)',
+    /// 'Int']`.
     pub types_in: u32,
     /// Index in [`HostTrace::texts`] of the output shapes, in Python's notation.
     pub shapes_out: u32,
     /// Index in [`HostTrace::texts`] of the output types, in Python's notation.
     pub types_out: u32,
-    /// Index in [`HostTrace::texts`] of the scalar values as a JSON list, kept only if they determine how much the
-    /// operator computes or moves.
+    /// Index in [`HostTrace::texts`] of the scalar values as a JSON list. They are kept only if they determine how
+    /// much the operator computes or moves.
     pub values: u32,
     /// Bytes of the input tensors, each tensor counted once.
     pub bytes_in: u64,
@@ -111,8 +113,8 @@ pub struct CommArgs {
     pub input_shapes: String,
     /// Output values, a JSON list.
     pub outputs: String,
-    /// Attributes that not every node has, such as `collective_name` and `pg_name`: strings unchanged, other
-    /// values as JSON.
+    /// Attributes that only some nodes have, such as `collective_name` and `pg_name`. Strings are unchanged;
+    /// other values are JSON.
     pub attrs: Vec<(String, String)>,
 }
 
@@ -127,16 +129,16 @@ impl HostTrace {
         !self.records.is_empty()
     }
 
-    /// Returns the id of the node at `index`. Without an observer ids are counted from 1. Returns 0 if there is
-    /// no such node.
+    /// Returns the id of the node at `index`; 0 if there is no such node. Without an observer, ids are counted
+    /// from 1.
     pub fn node_id(&self, index: u32) -> u64 {
         let made = || self.nodes.get(index as usize).map(|_| u64::from(index) + 1);
         let record = self.records.get(index as usize);
         record.map(|record| record.id).or_else(made).unwrap_or(0)
     }
 
-    /// Returns the storages of the input and output tensors of the node at `index` (empty if
-    /// unknown).
+    /// Returns the storages of the input tensors and of the output tensors of the node at `index`; both
+    /// are empty if unknown.
     pub fn storages_of(&self, index: u32) -> [&[u64]; 2] {
         let held = |(from, to): (u32, u32)| self.storages.get(from as usize..to as usize);
         let record = self.records.get(index as usize);
@@ -145,14 +147,14 @@ impl HostTrace {
         })
     }
 
-    /// Reads the file at `path`, compressed or not.
+    /// Reads the file at `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_elements(path, &mut reader)?;
         Ok(reader.finish())
     }
 
-    /// Parses the contents of a file, compressed or not.
+    /// Parses the contents of a file, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = HostTraceReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;

@@ -1,12 +1,13 @@
-//! Events for a capture without a Kineto trace: order and nesting of host operators, without times.
+//! Builds events for a capture without a Kineto trace. They have the order and nesting of the host operators, but no
+//! times.
 //!
-//! Operators begin in the order of their ids, one tick apart, and end with the last operator that ran in them. Ticks
-//! only define an order: nodes made from them have no duration, and the replay computes their time from their work.
+//! Operators begin one tick apart, in the order of their ids, and each ends with the last operator that ran inside
+//! it. Ticks only define an order. Nodes made from such events have no duration, and the replay computes their times
+//! from their work.
 //!
-//! Every operator that requests communication is assumed to carry it out immediately. The file's intervals of gloo's
-//! workers are ignored: without times these intervals carry no information. The nesting of these intervals is
-//! arbitrary, because a worker's interval is pushed onto the stack of the operator that the caller runs when the
-//! worker starts the interval.
+//! Every operator that requests communication is assumed to execute it immediately. The file's intervals of gloo's
+//! workers are ignored, because they contain no information without times. Even their nesting is arbitrary: when a
+//! worker starts an interval, it is pushed onto the stack of the operator that the caller is running.
 
 use super::IN_FLIGHT;
 use super::call_names::{carrier_kind, operator_kind};
@@ -45,7 +46,7 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
             }
             None => Some(()),
         };
-        // The index of a name has 32 bits, so the name table can be full.
+        // A name's index has 32 bits, so the name table can become full.
         if pushed.is_none() || flight.is_none() {
             break;
         }
@@ -56,8 +57,8 @@ pub(super) fn kineto_trace(host: &HostTrace) -> (KinetoTrace, HostNodeLinks) {
     (events.kineto, link)
 }
 
-/// Returns how many worker intervals of a kind no operator in the file requests. Worker intervals that no
-/// operator requests come from library calls without operators.
+/// Returns how many worker intervals of one kind no operator in the file requests. They come from library
+/// calls without operators.
 fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> &'h str) -> u64 {
     let mut requested: Vec<_> = order
         .iter()
@@ -77,7 +78,7 @@ fn count_unrequested<'h>(flights: &[u32], order: &[u32], name: &impl Fn(u32) -> 
 struct TickedEvents {
     kineto: KinetoTrace,
     host_of: Vec<u32>,
-    /// Tracks by thread. Each thread has a separate track for communication.
+    /// Tracks by (thread, whether communication). Each thread has a separate track for communication.
     tracks: BTreeMap<(u32, bool), u32>,
 }
 
@@ -124,7 +125,7 @@ impl TickedEvents {
     }
 }
 
-/// Returns the end tick of each operator of `order`: a tick after the last operator that ran inside the operator.
+/// Returns the tick at which each operator in `order` ends: one tick after the last operator that ran inside it.
 fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     let mut ends: Vec<i64> = (0..order.len() as i64)
         .map(|i| TICK * (i + 1) + TICK - 1)
@@ -137,12 +138,11 @@ fn operator_ends(host: &HostTrace, order: &[u32]) -> Vec<i64> {
     ends
 }
 
-/// Returns the index in `order` of the operator that encloses each operator.
+/// For each operator, returns the index in `order` of the operator that encloses it.
 ///
-/// The observer writes operators when they end. On one thread, an operator ran inside another if it began later and
-/// ended earlier. Comparing the times of operators is more reliable than the file's own parent links, because a
-/// link names the top of a stack that gloo's workers share. If another tool sorted the file, only the links are
-/// available.
+/// The observer writes an operator when it ends. On one thread, an operator ran inside another if it began later
+/// and ended earlier. This order is more reliable than the file's own parent links, because a link names the top of
+/// a stack that gloo's workers share. But if another tool sorted the file, only the links are available.
 fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let linked = linked_parents(host, order);
     let pairs = linked.iter().zip(order);
@@ -154,8 +154,7 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let mut open: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let parent = |(own, &i): (usize, &u32)| {
         let stack = open.entry(host.nodes[i as usize].tid).or_default();
-        // A node's index is its position in the file, and nodes are written when they end, so the index gives the
-        // order of ends.
+        // Nodes are written when they end, so a node's index in the file gives the order of ends.
         while stack.last().is_some_and(|&top| order[top] < i) {
             stack.pop();
         }
@@ -166,7 +165,8 @@ fn operator_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     order.iter().enumerate().map(parent).collect()
 }
 
-/// Returns the index in `order` of each operator's stated parent, if the parent began earlier on the same thread.
+/// Returns the index in `order` of each operator's parent in the file. The parent counts only if it began earlier
+/// on the same thread.
 fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let place: BTreeMap<u64, usize> = order
         .iter()
@@ -176,7 +176,7 @@ fn linked_parents(host: &HostTrace, order: &[u32]) -> Vec<Option<usize>> {
     let parent = |(own, &i): (usize, &u32)| {
         let tid = |i: u32| host.nodes[i as usize].tid;
         let parent = place.get(&host.records[i as usize].parent).copied()?;
-        // A link to a later operator or to another thread is damage.
+        // A link to a later operator or to another thread means that the file is damaged.
         (parent < own && tid(order[parent]) == tid(i)).then_some(parent)
     };
     order.iter().enumerate().map(parent).collect()

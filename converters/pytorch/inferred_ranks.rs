@@ -1,17 +1,19 @@
-//! Infers ranks without a capture from captured ranks of the same role.
+//! Infers ranks without a capture from captured ranks with the same role.
 //!
-//! Rank `m` behaves like a captured rank `t`, its *model*, with groups and message peers translated. With p(x) the
-//! position of rank x in a group:
+//! Rank `m` behaves like a captured rank `t`, its *model*, but with translated groups and message peers. With p(x)
+//! the position of rank x in a group:
 //!
-//! - a group of `t` that contains `m` is kept. For any other group, `m` uses a declared group with the same purpose,
-//!   size and spacing of members that contains `m`, or otherwise the group shifted by m − t;
-//! - a message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
+//! - If `m` is in a group of `t`, `m` uses the same group. Otherwise `m` uses a declared group that contains `m` and
+//!   has the same purpose, size and spacing of members; if there is none, it uses the group shifted by m − t.
+//! - A message to member q of a group goes to member p(m) + (q − p(t)), modulo the group's size.
 //!
 //! A captured rank is a valid model only if nothing contradicts it. In every group, captured members must have equal
-//! numbers of collectives of each kind. The messages that captured ranks send to `m` and expect from `m` must match
-//! the messages that `m` receives and sends; between two ranks, both sides must agree on the first and the last
-//! message in each direction. Among several valid models, the one with the most groups in which p(m) = p(t) is taken
-//! (for example a rank of the same tensor shard); among equal models, the nearest.
+//! numbers of collectives of each kind. The messages that captured ranks send to `m` must match the messages that
+//! `m` receives, and the messages that they expect from `m` must match the messages that `m` sends. Between two
+//! ranks, both sides must agree on the first and the last message in each direction.
+//!
+//! If several models are valid, the model with the most groups in which p(m) = p(t) is used, for example a rank with
+//! the same tensor shard. If several models are equal in this, the nearest is used.
 
 use super::call_matching::JobRank;
 use super::calls::{CommCall, CommCalls, CommOp};
@@ -25,7 +27,7 @@ use std::fmt;
 pub struct RankModel {
     /// Rank number in the job.
     pub number: u32,
-    /// Index among the captured ranks: the capture of this rank or, if the rank is inferred, of its model.
+    /// Index of the captured rank whose capture is used: this rank, or its model if the rank is inferred.
     pub capture: usize,
     /// Whether the rank has no capture of its own.
     pub inferred: bool,
@@ -47,7 +49,7 @@ impl RankModel {
 pub struct UnknownRole {
     /// Rank that cannot be inferred.
     pub rank: u32,
-    /// Captured rank that comes closest to a valid model.
+    /// Captured rank that is nearest to a valid model.
     pub nearest: u32,
     /// Contradiction that rules out `nearest` as the model.
     pub found: String,
@@ -63,8 +65,8 @@ impl fmt::Display for UnknownRole {
     }
 }
 
-/// Returns all ranks of the job with their calls: the captured `ranks`, and every other rank with its model. Adds
-/// groups that no capture declares.
+/// Returns all ranks of the job with their calls: the captured `ranks`, and a model for every other rank. Adds
+/// the groups that no capture declares.
 pub fn infer_ranks(
     ranks: &[JobRank<'_>],
     calls: &[CommCalls],
@@ -130,7 +132,7 @@ pub fn infer_ranks(
     Ok(all)
 }
 
-/// Calls of a rank that a valid model implies.
+/// Calls that a rank makes under a valid model.
 struct ModelCandidate {
     capture: usize,
     /// Number of groups in which the rank and its model have the same position.
@@ -150,8 +152,8 @@ struct ModelSearch<'a> {
 }
 
 impl ModelSearch<'_> {
-    /// Returns the rank inferred from the captured rank, if the positions of the two agree in more than `least`
-    /// groups.
+    /// Returns the rank as the captured model implies it; `None` unless their positions agree in more than
+    /// `least` groups.
     fn better_than(&self, least: Option<usize>) -> Result<Option<ModelCandidate>, String> {
         let model = self.numbers[self.capture];
         let mut added: Vec<JobGroup> = Vec::new();
@@ -159,7 +161,7 @@ impl ModelSearch<'_> {
         let own = &self.calls[self.capture].list;
         let used: BTreeSet<u32> = own.iter().map(|call| call.group).collect();
         let mut alike = 0;
-        // Groups that contain both ranks come first, so that no other group is mapped to them.
+        // Map groups that contain both ranks first, so that no other group is mapped to them.
         let shared = |group: &u32| self.groups[*group as usize].ranks.contains(&self.number);
         let used = used.into_iter().filter(|&group| group != UNTOLD);
         let (stay, go): (Vec<u32>, Vec<u32>) = used.partition(shared);
@@ -196,7 +198,7 @@ impl ModelSearch<'_> {
                 let peer = (is + from.len() + peer as usize).checked_sub(was);
                 call.asked.peer = peer.map(|peer| (peer % from.len()) as u32);
             }
-            // The split sizes of the model are the model's own, so the inferred rank's sizes per peer are unknown.
+            // The model's split sizes are not valid for this rank, so its sizes per peer are unknown.
             (call.asked.sends, call.asked.receives) = (None, None);
             call.group = to;
         }
@@ -210,7 +212,7 @@ impl ModelSearch<'_> {
         }))
     }
 
-    /// Returns the group in which the rank has the role that its model has in `group`; adds the group to the job if
+    /// Returns the group in which the rank has the role that its model has in `group`. Adds the group to the job if
     /// no capture declares it.
     fn counterpart_group(
         &self,
@@ -247,7 +249,7 @@ impl ModelSearch<'_> {
                 from.name, from.ranks
             ));
         };
-        // A capture declares all groups that it uses.
+        // A captured rank declares all groups that it uses, so a new group must not contain one.
         let captured = |rank: &&u32| self.numbers.binary_search(rank).is_ok();
         if let Some(rank) = ranks.iter().find(captured) {
             return Err(format!(
@@ -265,7 +267,7 @@ impl ModelSearch<'_> {
         Ok((self.groups.len() + added.len() - 1) as u32)
     }
 
-    /// Checks that captured members of each group have equal numbers of collectives of each kind.
+    /// Checks that the captured members of each group have equal numbers of collectives of each kind.
     fn hold_collectives(&self, calls: &[CommCall]) -> Result<(), String> {
         let count = |calls: &[CommCall], group: u32| {
             let mut kinds: BTreeMap<usize, u64> = BTreeMap::new();
@@ -297,8 +299,8 @@ impl ModelSearch<'_> {
     }
 
     /// Checks that captured ranks send the messages that the rank receives, and receive the messages that it sends.
-    /// Between two ranks, the first and the last message must have the same direction on both sides: comparing the
-    /// messages as a set is not enough, because neighbouring stages send each other equal messages.
+    /// Between two ranks, both sides must also agree on the direction of the first and of the last message.
+    /// Comparing sets of messages is not enough, because neighbouring stages send each other equal messages.
     fn hold_messages<'m>(
         &self,
         calls: &[CommCall],
@@ -347,5 +349,5 @@ impl ModelSearch<'_> {
     }
 }
 
-/// Direction (whether sent), tag and bytes of a message.
+/// Direction (true if sent), tag and bytes of a message.
 type MessageOutline = (bool, i32, u64);

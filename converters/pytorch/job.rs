@@ -1,4 +1,4 @@
-//! A job's captures: reads them, joins them across ranks and writes traces.
+//! Reads the captures of a job, joins them across ranks, and writes traces.
 
 use super::calls::CommKernels;
 use super::files::CapturePair;
@@ -21,19 +21,20 @@ use rank_capture::RankCapture;
 /// Options of a conversion.
 #[derive(Clone, Debug, Default)]
 pub struct ConvertOptions {
-    /// Number of the only step to convert, from its range `ProfilerStep#N`; `None` converts all steps.
+    /// Number of the only step to convert, from its range `ProfilerStep#N`; `None` to convert all steps.
     pub step: Option<u64>,
-    /// Number of ranks in the job. If this number is set, ranks without a capture are inferred.
+    /// Number of ranks in the job. If set, ranks without a capture are inferred.
     pub infer_ranks: Option<u32>,
-    /// Number of ranks read at once; 0 means the number of processors.
+    /// Number of ranks that are read in parallel; 0 means the number of processors.
     pub threads: usize,
-    /// Names of communication kernels other than those of NCCL and similar libraries.
+    /// Names of further communication kernels, in addition to the built-in names of NCCL and similar
+    /// libraries.
     pub comm_kernels: CommKernels,
 }
 
 /// Converts the captures `pairs` of one job. Creates rank r's trace in `files` as `path(r)`, compressed according to
-/// the extension of that path, and returns the summary and the written files. Files appear when `files` are
-/// committed. `progress` is called with the number of ranks read so far and the total.
+/// its extension. Returns the summary and the written files, which appear when `files` are committed. Calls
+/// `progress` with the number of ranks read so far and the total.
 ///
 /// # Errors
 ///
@@ -50,8 +51,8 @@ pub fn convert(
     write_job(captures, options, path, files)
 }
 
-/// Converts the device traces of one job, like [`convert`]. Each device trace must state its rank and the file it was
-/// read from.
+/// Converts the device traces of one job, each with the file it was read from, like [`convert`]. Each device trace
+/// must state its rank.
 ///
 /// # Errors
 ///
@@ -95,7 +96,7 @@ fn write_job(
 /// A rank's number and its trace, as bytes.
 pub type RankTrace = (u32, Vec<u8>);
 
-/// A rank's number with its host trace and its Kineto trace, each `None` if it does not exist.
+/// A rank's number, its host trace and its Kineto trace; a missing trace is `None`.
 pub type RankFiles<'a> = (u32, Option<&'a [u8]>, Option<&'a [u8]>);
 
 /// Converts captures that are in memory.

@@ -1,5 +1,5 @@
 //! The device trace: times of host operators and device kernels, and the launch calls that connect
-//! an operator to its kernels.
+//! operators with their kernels.
 
 mod merged;
 mod operands;
@@ -26,17 +26,17 @@ pub struct KinetoTrace {
     pub events: Vec<KinetoEvent>,
     /// Calls of Python functions and modules, in file order.
     pub python: Vec<PythonEvent>,
-    /// Event details, each distinct one once.
+    /// Distinct details of events. Events with equal details share an entry.
     pub details: Vec<EventDetails>,
-    /// Number of arrows (flow events). The reader only counts arrows, because their ids repeat the
-    /// ids of the events that they join.
+    /// Number of arrows (flow events). Arrows are only counted, because their ids are also in the events
+    /// that they connect.
     pub arrows: u64,
     /// Tracks of events: host threads and device streams.
     pub tracks: Vec<KinetoTrack>,
     /// Interned texts that events refer to.
     pub texts: NameTable,
-    /// Arguments of synchronisations, communication events, and kernels that describe their communication:
-    /// strings unchanged, other values as JSON.
+    /// Arguments of synchronisations, of communication events, and of kernels that describe their
+    /// communication. Strings are unchanged; other values are JSON.
     pub args: Vec<Vec<(String, String)>>,
     /// Rank of the process, if the file states it.
     pub rank: Option<u32>,
@@ -48,25 +48,25 @@ pub struct KinetoTrace {
     pub groups: Vec<ProcessGroup>,
     /// Name of the host.
     pub host_name: Option<String>,
-    /// Number of skipped events per category, sorted by category name. Events without a category are counted by
-    /// phase.
+    /// Number of skipped events in each category, sorted by category. Events without a category are counted
+    /// under their phase.
     pub left_out: Vec<(String, u64)>,
     /// Number of events whose [`KinetoEvent::rf_id`] is known.
     pub with_rf_id: u64,
     /// Repairs made to the text of the file.
     pub repairs: JsonRepairs,
-    /// Length of the JSON, in bytes.
+    /// Length of the JSON text, in bytes.
     pub bytes: u64,
     /// Names of the host's devices.
     pub device_names: Vec<String>,
     /// Versions of software that the file states: `cuda_runtime 12060`.
     pub versions: Vec<(String, String)>,
-    /// Start and end of the recording as the profiler states them, ns since 1970.
+    /// Start and end of the recording according to the profiler, ns since 1970.
     pub span: Option<(i64, i64)>,
     /// Number of events dropped because they are outside `span` or before 1970.
     pub outside: u64,
-    /// Number of events with an unknown category on tracks outside the operators' process: probably
-    /// work of a device type that the reader does not support. Counted by category.
+    /// Number of events with an unknown category on tracks outside the operators' process, by category.
+    /// They are probably work of an unsupported device type.
     pub unread: Vec<(String, u64)>,
     /// Program that wrote the file, if not PyTorch's profiler.
     pub source: Option<&'static str>,
@@ -90,14 +90,14 @@ pub struct KinetoEvent {
     pub track: u32,
     /// Index in [`KinetoTrace::details`], or [`NONE`] if the event has no details.
     pub details: u32,
-    /// Record function id, which joins the event to the host trace, or 0 if there is none.
+    /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// External id, 0 if there is none. A launch has the external id of its operator or of its
-    /// kernel, depending on the profiler's version.
+    /// External id; 0 if there is none. A launch has the external id of its operator or of its kernel,
+    /// depending on the profiler's version.
     pub external_id: u64,
-    /// Correlation id, which a launch shares with its kernel, or 0 if there is none.
+    /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
-    /// Offset of the event in the decompressed text, in bytes.
+    /// Byte offset of the event in the decompressed text.
     pub offset: u64,
 }
 
@@ -114,33 +114,33 @@ pub struct PythonEvent {
     pub track: u32,
 }
 
-/// Arguments shared by many events, for example by all kernels of one stream or by operators with equal
+/// Arguments that many events share, for example all kernels of one stream, or operators with equal
 /// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventDetails {
-    /// Stream of the device, −1 if the file states none; device work then takes the stream of its track.
+    /// Stream of the device; −1 if the file states none. Device work then runs on the stream of its
+    /// track.
     pub stream: i64,
-    /// Device, −1 if the file states none; device work then takes the device of its track.
+    /// Device; −1 if the file states none. Device work then runs on the device of its track.
     pub device: i32,
     /// Bytes copied or set.
     pub bytes: u64,
     /// Index in [`KinetoTrace::args`], or [`NONE`].
     pub args: u32,
-    /// Index in [`KinetoTrace::texts`] of the input shapes, in Python's notation, or [`NONE`] if
-    /// unknown.
+    /// Index in [`KinetoTrace::texts`] of the input shapes, in Python's notation; [`NONE`] if unknown.
     pub shapes: u32,
-    /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation, or
-    /// [`NONE`] if unknown.
+    /// Index in [`KinetoTrace::texts`] of the input types, in the host trace's notation; [`NONE`] if
+    /// unknown.
     pub types: u32,
-    /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list, kept only if
-    /// they determine how much the operator computes or moves, or [`NONE`] if unknown.
+    /// Index in [`KinetoTrace::texts`] of the operator's scalar values as a JSON list. They are kept
+    /// only if they determine how much the operator computes or moves; otherwise this is [`NONE`].
     pub values: u32,
-    /// Bytes of the input tensors; tensor lists without a type are not counted.
+    /// Bytes of the input tensors. Tensor lists without a type do not count.
     pub bytes_in: u64,
 }
 
 impl EventDetails {
-    /// Details of an event without details.
+    /// Default details, for an event that states none.
     const ABSENT: Self = Self {
         stream: -1,
         device: -1,
@@ -158,9 +158,9 @@ impl EventDetails {
 pub enum EventCategory {
     /// Operator on the host.
     CpuOp,
-    /// Range that the program or a library named.
+    /// Range named by the program or by a library.
     Annotation,
-    /// Call of the device's runtime or driver.
+    /// Call of the device's runtime or driver on the host.
     Runtime,
     /// Kernel on the device.
     Kernel,
@@ -168,7 +168,7 @@ pub enum EventCategory {
     Copy,
     /// Setting of device memory.
     Set,
-    /// Wait of the host or of a stream for the device.
+    /// Wait for the device, by the host or by a stream.
     Sync,
 }
 
@@ -180,7 +180,7 @@ impl EventCategory {
 
     fn from_name(name: &str) -> Option<Self> {
         Some(match name {
-            // Capitalized names are from profilers of 2021.
+            // Profilers of 2021 capitalized the names.
             "cpu_op" | "Operator" => Self::CpuOp,
             "user_annotation" => Self::Annotation,
             "cuda_runtime"
@@ -202,7 +202,8 @@ impl EventCategory {
     }
 }
 
-/// Prefixes of calls that launch kernels: CUDA, HIP, SYCL (unified runtime and its predecessor), Level Zero and CANN.
+/// Prefixes of calls that launch kernels: CUDA's, HIP's, SYCL's (unified runtime and its predecessor), Level Zero's
+/// and CANN's.
 const LAUNCHES: [&str; 16] = [
     "cudaLaunchKernel",
     "cudaLaunchCooperativeKernel",
@@ -233,14 +234,14 @@ pub(super) fn is_graph_launch(name: &str) -> bool {
 }
 
 impl KinetoTrace {
-    /// Returns the process that has most of the operators.
+    /// Returns the process that ran most of the operators.
     pub fn process(&self) -> Option<u64> {
         let counts = self.operators_of_processes().into_iter();
         let most = counts.max_by_key(|&(pid, count)| (count, pid))?;
         most.0.parse().ok()
     }
 
-    /// Returns the number of operators of each process that has operators.
+    /// Returns the number of operators of each process that ran any.
     pub(super) fn operators_of_processes(&self) -> BTreeMap<&str, u64> {
         let mut on_track = vec![0_u64; self.tracks.len()];
         let operators = self.events.iter();
@@ -270,30 +271,30 @@ impl KinetoTrace {
         known.unwrap_or(&EventDetails::ABSENT)
     }
 
-    /// Returns the arguments of an event, or `None`.
+    /// Returns the arguments of an event; `None` if they were not kept.
     pub fn args_of(&self, event: &KinetoEvent) -> Option<&[(String, String)]> {
         self.args_at(event.details)
     }
 
-    /// Returns the arguments of the details at `index`.
+    /// Returns the arguments of the details at `index`; `None` if they were not kept.
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)
     }
 
-    /// Drops events with impossible times.
+    /// Drops events with impossible times, such as times before 1970.
     pub(crate) fn drop_outside(&mut self) {
         reader::drop_outside(self);
     }
 
-    /// Reads the file at `path`, compressed or not.
+    /// Reads the file at `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read_elements(path, &mut reader)?;
         reader.finish().map_err(|error| error.in_file(path))
     }
 
-    /// Parses the contents of a file, compressed or not.
+    /// Parses the contents of a file, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         let mut reader = KinetoReader::default();
         reader.trace.bytes = stream::read_bytes(bytes, &mut reader)?;

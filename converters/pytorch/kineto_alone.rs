@@ -1,7 +1,7 @@
-//! Builds host nodes for a capture without a host trace, from the operators in the Kineto trace.
+//! Builds host nodes from the operators in the Kineto trace, for a capture without a host trace.
 //!
-//! Kineto has names, shapes, types and scalar values, but no outputs and no storages. In a conversion from Kineto
-//! alone, output shapes are derived from input shapes, and uses of results are inferred from times alone.
+//! Kineto has names, shapes, types and scalar values, but no outputs and no storages. Output shapes are therefore
+//! derived from input shapes, and uses of results are inferred from times alone.
 
 use super::call_names::{carrier_kind, operator_kind};
 use super::elements::{element_bytes, elements_of};
@@ -14,8 +14,8 @@ use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Builds a host trace from the operators and annotations of `kineto`, which must all have record function ids;
-/// `order` lists the indices of these events in any order.
+/// Builds a host trace from the operators and annotations of `kineto`. `order` contains their indices in any
+/// order; all must have record function ids.
 pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrace, HostNodeLinks) {
     order.sort_by_key(|&i| {
         let event = &kineto.events[i as usize];
@@ -78,7 +78,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
     (host, link)
 }
 
-/// Cache of output shapes and bytes derived from inputs.
+/// Cache of output shapes and bytes, by input.
 #[derive(Default)]
 struct OutputTable {
     operators: Interner<(u32, u32, u32)>,
@@ -86,7 +86,7 @@ struct OutputTable {
 }
 
 impl OutputTable {
-    /// Returns the index in `texts` of the shapes of an event's outputs, and the bytes of the outputs.
+    /// Returns the index in `texts` of the shapes of an event's outputs, and the outputs' bytes.
     fn output_of_event(
         &mut self,
         kineto: &KinetoTrace,
@@ -108,7 +108,7 @@ impl OutputTable {
             let name = kineto.texts.get(event.name);
             let shape = output_shapes::output_shape(name, &dims, &concrete.unwrap_or_default())?;
             let types = kineto.texts.get(types);
-            // The output is assumed to have the type of the first input tensor.
+            // The output is assumed to have the element type of the first input tensor.
             let (_, rest) = types.split_once("Tensor(")?;
             let size = element_bytes(rest.split_once(')')?.0)?;
             let elements = shape
@@ -126,10 +126,10 @@ impl OutputTable {
     }
 }
 
-/// Returns, for each communication operator, the event that carries it out: the first event of the same kind with a
+/// For each communication operator, returns the event that executes it: the first event of the same kind with a
 /// higher id.
 fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
-    /// Maximum number of events after an operator to search for the event that carries it out.
+    /// Maximum number of events that are searched after an operator.
     const NEAR: usize = 64;
     let mut found = BTreeMap::new();
     let name = |i: u32| kineto.texts.get(kineto.events[i as usize].name);
@@ -148,7 +148,7 @@ fn find_carriers(kineto: &KinetoTrace, order: &[u32]) -> BTreeMap<u32, u32> {
     found
 }
 
-/// Tensor that an event moves: number of elements, and element type.
+/// Tensor that an event moves.
 struct CarriedTensor {
     elements: u64,
     dtype: String,
@@ -197,7 +197,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
                 .iter()
                 .map(|dims| tensor_json(elements_of(dims), size));
             let mut listed: Vec<Value> = listed.collect();
-            // Profilers before 2024 wrote no tensor lists, so the tensor comes from the event that carried out the
+            // Profilers before 2024 wrote no tensor lists, so take the tensor from the event that executed the
             // call.
             if let (true, Some(carrier)) = (listed.is_empty(), carrier) {
                 listed.push(tensor_json(carrier.elements, size));
@@ -219,7 +219,7 @@ fn comm_args(args: &[(String, String)], carrier: Option<&CarriedTensor>) -> Comm
     }
 }
 
-/// Returns a tensor without storage in the host trace's notation.
+/// Returns the host trace's notation for a tensor without storage.
 fn tensor_json(elements: u64, size: u64) -> Value {
     let zero = Value::from(0);
     let [elements, size] = [elements, size].map(Value::from);

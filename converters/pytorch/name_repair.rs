@@ -1,23 +1,23 @@
 //! Repairs names that the writer of a file did not escape.
 //!
-//! The observer writes operator names without escaping, so a `record_function` name with a quote, a backslash or a
-//! line break makes the JSON invalid. Kineto did not escape names either up to PyTorch 2.3. Each program that
-//! writes traces always puts the same key after the name, so this key shows where the name ends. A name that is
-//! legal JSON is never changed, even if the file has other damage.
+//! The observer writes operator names without escaping them, so a `record_function` name with a quote, a backslash
+//! or a line break makes the JSON invalid. Up to PyTorch 2.3, Kineto did not escape names either. Each program
+//! that writes traces always puts the same key after the name, so this key shows where the name ends. A name that
+//! is valid JSON is never changed, even if the file has other damage.
 
-/// Keys around the name in a writer's elements.
+/// Keys around the name in the elements of one writer.
 pub(super) struct NameLayout {
     /// Keys that may directly follow a name.
     pub follows: &'static [&'static str],
-    /// Keys that cannot occur inside a name: if such a key occurs, the supposed name spans several elements.
+    /// Keys that cannot occur inside a name. If one occurs, the supposed name spans several elements.
     pub never: &'static [&'static str],
 }
 
 /// An element with a repaired name.
 pub(super) struct RepairedElement {
-    /// The element up to the closing quote of the name, converted to legal JSON.
+    /// The element up to the closing quote of the name, converted to valid JSON.
     pub text: Vec<u8>,
-    /// Offset in the original text after the closing quote of the name.
+    /// Offset in the original text just after the name's closing quote.
     pub resume: usize,
     /// Offset of the name in the original text.
     pub name_at: usize,
@@ -28,8 +28,8 @@ pub(super) struct RepairedElement {
 /// Maximum length of a name.
 const LONGEST: usize = 1 << 16;
 
-/// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the
-/// problem.
+/// Repairs the name of the element at the start of `text`. Returns `None` if the name is not the cause
+/// of the error.
 pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedElement> {
     let start = name_offset(text)?;
     let search = &text[..text.len().min(start + LONGEST)];
@@ -42,11 +42,11 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
                 .any(|key| continues_with(&search[i + 1..], key))
         })?;
     let raw = &text[start..end];
-    // The name is legal JSON, so the damage is elsewhere.
+    // The name is valid JSON, so the damage is elsewhere.
     if serde_json::from_slice::<String>(&text[start - 1..=end]).is_ok() {
         return None;
     }
-    // Names come from the program and may be invalid UTF-8.
+    // Programs choose the names, which may be invalid UTF-8.
     let name = String::from_utf8_lossy(raw).into_owned();
     if layout.never.iter().any(|key| name.contains(key)) {
         return None;
@@ -61,11 +61,11 @@ pub(super) fn repair_name(text: &[u8], layout: &NameLayout) -> Option<RepairedEl
     })
 }
 
-/// Returns the offset of the name in the object at the start of `text`; at most a few plain keys may precede
-/// it.
+/// Returns the offset of the name in the object at the start of `text`. At most a few keys with plain values
+/// may precede the name.
 fn name_offset(text: &[u8]) -> Option<usize> {
     let mut rest = skip_blanks(text).strip_prefix(b"{")?;
-    // All programs that write traces put the name among the first keys.
+    // All programs that write traces put the name among the first eight keys.
     for _ in 0..8 {
         rest = skip_blanks(rest).strip_prefix(b"\"")?;
         let close = rest.iter().position(|b| *b == b'"')?;
@@ -87,7 +87,7 @@ fn name_offset(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// Returns whether `text` continues with `key` and a plain value.
+/// Returns whether `text` continues with `key` and a value without nesting.
 fn continues_with(text: &[u8], key: &str) -> bool {
     let value = || {
         let rest = skip_blanks(text).strip_prefix(b",")?;

@@ -1,8 +1,8 @@
-//! Kernel times by NCCL's own formula, used to separate transfer from waiting when the partner
-//! ranks have no capture.
+//! Times of kernels according to NCCL's own formula. They serve to separate transfer from waiting if the partner ranks
+//! have no capture.
 //!
 //! NCCL chooses among its algorithms by a formula (`tuning.cc` of NCCL 2.18 to 2.22). For a ring of `n` GPUs of one
-//! host over NVLink, with `B` the bytes of the whole buffer, it is:
+//! host over NVLink, and a whole buffer of `B` bytes, it is:
 //!
 //! ```text
 //! time = base + latency x (steps - 1) + B x steps / (n x bandwidth)
@@ -10,22 +10,21 @@
 //! ```
 //!
 //! | protocol | base | latency | share | most of Volta, Ampere, Hopper |
-//! |---|--:|--:|--:|---|
+//! | --- | --: | --: | --: | --- |
 //! | LL | 6.6 us | 0.6 us | 1/4 of an all-reduce, else 1/3 | 39, 87.7, 141 GB/s |
 //! | LL128 | 14 us | 1.9 us | 0.92 | |
 //! | Simple | 8.4 us | 3.4 us | 1 | |
 //!
-//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives
-//! counts as one step of Simple that sends `(n - 1) / n` of the buffer to all peers at once.
-//! `topo.h` assumes 20 GB/s per link on Volta and Ampere, which have 6 and 12 links, and 20.6 GB/s
-//! on Hopper, which has 18.
+//! An all-reduce has `2 (n - 1)` steps, other collectives `n - 1`. A kernel of sends and receives counts as one step
+//! of Simple that sends `(n - 1) / n` of the buffer to all peers at the same time. `topo.h` assumes 20 GB/s per link
+//! on Volta and Ampere, which have 6 and 12 links, and 20.6 GB/s on Hopper, which has 18.
 //!
-//! Measurements: 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29,
-//! 512 B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the
-//! measured time to the smallest time by any protocol's formula; both systems have equal weight:
+//! The formula was compared with 1,177 undisturbed collectives among 2, 4 and 8 A100 and H100 (NCCL 2.27 to 2.29, 512
+//! B to 512 MiB, ai-dynamo/aiconfigurator, Apache-2.0). The table gives the ratio of the measured time to the smallest
+//! time that the formula gives for any protocol; both systems have equal weight:
 //!
 //! | collective | median | 95 of 100 below |
-//! |---|--:|--:|
+//! | --- | --: | --: |
 //! | all-reduce | 1.13 | 1.69 |
 //! | all-gather | 1.36 | 1.96 |
 //! | reduce-scatter | 1.29 | 1.83 |
@@ -36,7 +35,7 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Times of a kernel in which no member waits, ns.
+/// Expected times of a kernel if no member waits, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NcclTime {
     /// Median of the measured times.
@@ -45,7 +44,7 @@ pub struct NcclTime {
     pub most: u64,
 }
 
-/// Measured median and 95th percentile of kernel times, as multiples of the formula's time.
+/// Median and 95th percentile of measured kernel times, as multiples of the time by the formula.
 const MEASURED: [(CollectiveKind, f64, f64); 4] = [
     (CollectiveKind::AllReduce, 1.13, 1.69),
     (CollectiveKind::AllGather, 1.36, 1.96),
@@ -62,7 +61,7 @@ pub struct NvlinkRate {
     most_ll: f64,
 }
 
-/// Rates of a device whose name contains the given text.
+/// Rates of the devices whose names contain a text.
 const DEVICES: [(&str, NvlinkRate); 4] = [
     ("V100-SXM", NvlinkRate::new(6.0 * 20.0, 39.0)),
     ("A100-SXM", NvlinkRate::new(12.0 * 20.0, 87.7)),
@@ -75,9 +74,9 @@ impl NvlinkRate {
         Self { all, most_ll }
     }
 
-    /// Returns the NVLink rates of the device `name`, or `None` if it has no NVLink or is unknown.
+    /// Returns the NVLink rates of the device `name`; `None` if it has no NVLink or is unknown.
     pub fn of(name: &str) -> Option<Self> {
-        // Excludes cards whose NVLink bridges connect only pairs of devices.
+        // On these cards, NVLink bridges connect only pairs of devices, if any.
         if name.contains("PCIe") || name.contains("NVL") {
             return None;
         }
@@ -86,8 +85,8 @@ impl NvlinkRate {
         known.map(|&(_, rate)| rate)
     }
 
-    /// Returns the expected times of the kernel `name` among `members` GPUs with a whole buffer of `bytes`, or `None`
-    /// if the formula does not apply.
+    /// Returns the expected times of the kernel `name` among `members` GPUs, with a whole buffer of `bytes`. Returns
+    /// `None` if the formula does not apply.
     pub fn expected(
         &self,
         name: &str,
@@ -104,7 +103,7 @@ impl NvlinkRate {
         })
     }
 
-    /// Returns the time by NCCL's formula, ns.
+    /// Returns the time by NCCL's formula, ns; `None` if it does not apply.
     fn formula_time(
         &self,
         name: &str,
@@ -138,9 +137,9 @@ impl NvlinkRate {
 mod tests {
     use super::*;
 
-    /// The times are computed by hand: an all-reduce of 1 MB among eight V100 with LL uses a ring of 120 / 4 = 30
-    /// GB/s. The all-reduce takes 6.6 + 13 x 0.6 us, and the time of 14 / 8 MB at 30 GB/s. On an H100 the bandwidth
-    /// is 370.8 / 4 = 92.7 GB/s.
+    /// The times are computed by hand. For an all-reduce of 1 MB among eight V100, LL uses a ring of 120 / 4 = 30
+    /// GB/s, so the time is 6.6 + 13 x 0.6 us, plus 14 / 8 MB at 30 GB/s. On an H100 the bandwidth is 370.8 / 4 =
+    /// 92.7 GB/s.
     #[test]
     fn times_are_those_of_the_formula() {
         let ring = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
@@ -154,10 +153,10 @@ mod tests {
         let all_reduce = |rate, name| formula(rate, name, CollectiveKind::AllReduce, 1_000_000);
         assert_eq!(all_reduce(volta, ring), Some(14_400 + 58_333));
         assert_eq!(all_reduce(hopper, ring), Some(14_400 + 18_878));
-        // A base time of 8.4 us, and 7 / 8 of 240 kB at 120 GB/s: 1.75 us.
+        // The base time of 8.4 us, plus 7 / 8 of 240 kB at 120 GB/s: 1.75 us.
         let exchange = formula(volta, old, CollectiveKind::AllToAll, 240_000);
         assert_eq!(exchange, Some(8_400 + 1_750));
-        // A base time of 14 + 6 x 1.9 us, and 7 / 8 of 8 MB at 110.4 GB/s.
+        // The base time of 14 + 6 x 1.9 us, plus 7 / 8 of 8 MB at 110.4 GB/s.
         let gather = "ncclDevKernel_AllGather_RING_LL128(ncclDevKernelArgsStorage<4096ul>)";
         let gather = formula(volta, gather, CollectiveKind::AllGather, 8_000_000);
         assert_eq!(gather, Some(25_400 + 63_405));

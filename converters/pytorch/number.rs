@@ -1,19 +1,19 @@
-//! Parses numbers in JSON without rounding through floating point.
+//! Parses numbers in JSON without the rounding of floating point.
 
 use std::borrow::Cow;
 
-/// Returns the text of a value: a string's content, or other values as JSON.
+/// Returns the text of a value: the content of a string; other values as JSON.
 pub(super) fn value_text(json: &str) -> Cow<'_, str> {
     match json.strip_prefix('"').and_then(|t| t.strip_suffix('"')) {
         Some(plain) if !plain.contains('\\') => Cow::Borrowed(plain),
-        // An unpaired surrogate is legal JSON but not valid Unicode.
+        // An unpaired surrogate is allowed in JSON but is not valid Unicode.
         Some(plain) => Cow::Owned(serde_json::from_str(json).unwrap_or_else(|_| plain.to_owned())),
         None => Cow::Borrowed(json),
     }
 }
 
-/// Parses an integer, plain or in a string, decimal or hexadecimal with `0x`. A trailing `.0` is accepted too,
-/// because scripts write it in columns with missing values.
+/// Parses an integer, which may be in a string, and decimal or hexadecimal with `0x`. A trailing `.0` is
+/// accepted, because scripts write it in columns with missing values.
 #[inline]
 pub(super) fn parse_whole(json: &str) -> Option<i128> {
     // The common case: plain decimal digits.
@@ -28,7 +28,7 @@ fn other_whole(json: &str) -> Option<i128> {
     let text = value_text(json);
     let text = text.trim();
     match text.strip_prefix("0x") {
-        // Excluded because `from_str_radix` would accept a second sign.
+        // Reject a sign here, because `from_str_radix` would accept a second one.
         Some(hex) if !hex.starts_with('+') => i128::from_str_radix(hex, 16).ok(),
         _ => {
             let whole = match text.split_once('.') {
@@ -59,13 +59,14 @@ fn parse_digits(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// Parses eight decimal digits at once, by combining neighbours into two-digit, then four-digit numbers.
+/// Parses eight decimal digits at once: combines neighbours into two-digit numbers, and these into
+/// four-digit numbers.
 #[inline]
 fn eight_digits(text: [u8; 8]) -> Option<i64> {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     let digits = u64::from_le_bytes(text) ^ (ONES * u64::from(b'0'));
     // A digit sets no top bit and carries into no other byte. Any other byte sets its own top bit, and possibly
-    // others.
+    // those of other bytes.
     if (digits.wrapping_add(ONES * (0x80 - 10)) | digits) & (ONES << 7) != 0 {
         return None;
     }
@@ -75,7 +76,7 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
     Some(((fours * 10_000 + (fours >> 32)) & 0xffff_ffff) as i64)
 }
 
-/// Converts microseconds with no or three decimals, as profilers write them. Returns `None` for
+/// Converts microseconds with no or three decimals, the form that profilers write. Returns `None` for
 /// other forms.
 #[inline]
 fn plain_nanoseconds(json: &str) -> Option<i64> {
@@ -172,7 +173,7 @@ mod tests {
         }
     }
 
-    /// Tests the text of each number, and the same text with each byte replaced by every other byte.
+    /// Tests the text of each number, and all texts that differ from it in one byte.
     #[test]
     fn digits_are_those_of_the_standard_parser() {
         for number in [
@@ -189,7 +190,7 @@ mod tests {
                 for byte in 0..=u8::MAX {
                     let mut bytes = text.clone().into_bytes();
                     bytes[place] = byte;
-                    // Texts with a sign are excluded, because the standard parser accepts a sign.
+                    // Texts with a sign are left out, because only the standard parser accepts a sign.
                     let plain = bytes.iter().all(u8::is_ascii_digit);
                     let expected = std::str::from_utf8(&bytes).ok().filter(|_| plain);
                     let expected = expected.and_then(|text| text.parse().ok());

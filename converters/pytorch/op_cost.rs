@@ -9,18 +9,18 @@ use chakram_trace::graph::Interner;
 
 /// Costs attributed to host intervals. Work is counted once, at the innermost operator that does it. The kernels of
 /// an operator share its cost in proportion to their time. An operator that launches kernels itself has the cost of
-/// its own tensors, whichever library the operator belongs to.
+/// its own tensors, whichever library it belongs to.
 ///
-/// An operator whose children together move about as many bytes as its own tensors have does no work of its own. An
-/// operator with more than twice the bytes of its children also does work of its own, beyond small steps such as
-/// converting a scalar.
+/// If an operator's children together move about as many bytes as its own tensors have, the operator does no work
+/// of its own. If its tensors have more than twice the bytes of its children, it also does work of its own, and its
+/// children are only small steps such as converting a scalar.
 #[derive(Debug)]
 pub struct OpCosts {
-    /// Cost attributed to each host interval; empty unless host operators are the compute.
+    /// Cost attributed to each host interval; empty unless host operators count as compute.
     of: Vec<OpCost>,
-    /// Host intervals that launch kernels themselves, sorted.
+    /// Host intervals that launch kernels themselves, in ascending order.
     launched: Vec<LaunchedCost>,
-    /// Kernel names that show whether the kernel computes, sorted.
+    /// For each kernel name, whether it shows that the kernel computes; sorted.
     hints: Vec<(u32, ComputeHint)>,
 }
 
@@ -30,7 +30,7 @@ struct LaunchedCost {
     item: u32,
     /// Cost of all kernels of the host interval.
     cost: OpCost,
-    /// Total time of the host interval's kernels, ns.
+    /// Total time of the host interval's own kernels, ns.
     time: u64,
     /// Event of the host interval's first kernel.
     kernel: u32,
@@ -38,7 +38,7 @@ struct LaunchedCost {
 
 impl OpCosts {
     /// Attributes costs to the host intervals of `rank`. Host operators get costs only if
-    /// `host_computes`.
+    /// `host_computes` is true.
     pub fn new(rank: &RankTimeline, host_computes: bool) -> Self {
         let mut this = Self {
             of: if host_computes {
@@ -81,14 +81,13 @@ impl OpCosts {
         this
     }
 
-    /// Returns the cost attributed to `item`, or zero if its work is counted in its children, or if the host
-    /// interval does no work.
+    /// Returns the cost attributed to `item`. Zero if `item` does no work, or if its children count for it.
     pub fn of(&self, item: u32) -> OpCost {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns the cost of the kernel `device`: the cost of `item`, the operator that launched the kernel, in
-    /// proportion to the kernel's time. `name` is the index of the kernel's name.
+    /// Returns the cost of the kernel `device`: its share, by time, of the cost of `item`, the operator that
+    /// launched it. `name` is the index of the kernel's name.
     pub fn share(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
@@ -112,7 +111,7 @@ impl OpCosts {
     }
 }
 
-/// Returns the kernel names of `rank` that show whether the kernel computes, sorted.
+/// Returns, for each kernel name of `rank`, whether it shows that the kernel computes; sorted.
 fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     let devices = rank.devices.iter();
     let mut names: Vec<u32> = devices
@@ -127,14 +126,14 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
         .collect()
 }
 
-/// Returns the cost of each host interval of `rank`, or zero if its work is counted in its children, or if the
-/// interval does no work.
+/// Returns the cost of each host interval of `rank`. Zero if the interval does no work, or if its children
+/// count for it.
 fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
     let count = rank.items.len();
     let mut of = vec![OpCost::default(); count];
     let mut known = KnownCosts::default();
-    // Host intervals follow the intervals that enclose them, so reverse order visits children
-    // first.
+    // In the list, host intervals follow the intervals that enclose them. Reverse order therefore visits
+    // children first.
     let mut inside = vec![OpCost::default(); count];
     for (i, item) in rank.items.iter().enumerate().rev() {
         let mut whole = inside[i];
@@ -182,7 +181,7 @@ impl KnownCosts {
     }
 }
 
-/// Returns the cost of an operator; `plain` is the operator's name without `aten::`.
+/// Returns the cost of an operator; `plain` is its name without `aten::`.
 fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form(node);
     let text = |number| host.texts.get(number);
@@ -200,7 +199,7 @@ fn operator_cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     )
 }
 
-/// Cache of costs of operators that launch kernels themselves, by shapes and first kernel.
+/// Cache of the costs of operators that launch kernels themselves, by shapes and first kernel.
 #[derive(Default)]
 struct KnownLaunches {
     operators: Interner<(u32, u32, u32)>,
@@ -220,13 +219,13 @@ impl KnownLaunches {
     }
 }
 
-/// Returns the cost of an operator that launches kernels itself; `kernel` is the name of its first kernel.
+/// Returns the cost of an operator that launches kernels itself. `kernel` is the name of the first.
 fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = operator_cost(&rank.host, node, plain);
-    // The byte counts of an observer already include the tensors in lists.
+    // If an observer counted the bytes, they already include the tensors in lists.
     let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
         false => tensor_lists::bytes_moved(texts.get(rank.host.form(node).shapes_in), kernel),
@@ -239,8 +238,8 @@ pub(super) fn device_time(device: &DeviceInterval) -> u64 {
     u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0)
 }
 
-/// Returns whether an operator only returns views of its inputs: all results share the storages of the inputs, and
-/// its schema says that the operator writes to no input.
+/// Returns whether an operator only returns views of its inputs: all its results share the inputs' storages, and
+/// according to its schema it writes to no input.
 fn returns_view(host: &HostTrace, index: u32) -> bool {
     let [inputs, outputs] = host.storages_of(index);
     let node = &host.nodes[index as usize];

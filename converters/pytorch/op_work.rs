@@ -1,12 +1,12 @@
-//! FLOPs and bytes of operators, from the shapes of their arguments.
+//! FLOPs and bytes of operators, computed from the shapes of their arguments.
 //!
 //! A multiplication and an addition count as two operations. The product C (m×n) = A (m×k) · B (k×n) costs 2·m·n·k. A
 //! convolution is such a matrix multiplication for every position of its output: 2 · elements of the output ·
 //! elements of the weight ÷ output channels. The backward pass of a convolution has a multiplication of the same size
 //! for each gradient that it computes. Attention has two multiplications (Q·Kᵀ and P·V) in the forward pass, and five
-//! of the same size in the backward pass. If the name of an operator shows that it multiplies matrices, but its
-//! shapes do not show the sizes, its FLOPs are unknown. Every other operator has zero FLOPs: its time is limited by
-//! the bytes of its tensors on every machine. Table lookups count only the rows that their indices select.
+//! of the same size in the backward pass. If an operator's name shows that it multiplies matrices, but its shapes do
+//! not determine the sizes, its FLOPs are unknown. Every other operator has zero FLOPs, because the bytes of its
+//! tensors limit its time on every machine. Table lookups count only the rows that their indices select.
 
 mod arguments;
 mod attention;
@@ -29,7 +29,7 @@ pub(super) fn needs_values(name: &str) -> bool {
 pub struct OpCost {
     /// FLOPs; zero unless the operator multiplies matrices.
     pub flops: u64,
-    /// Bytes read and written, or zero for operators that move no data, such as views.
+    /// Bytes read and written; zero for operators that move no data, such as views.
     pub bytes: u64,
     /// Whether the operator multiplies matrices of unknown size.
     pub flops_unknown: bool,
@@ -50,7 +50,7 @@ impl OpCost {
     }
 }
 
-/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is the operator's name without `aten::`.
+/// Returns the cost of an operator whose tensors have `bytes` bytes; `plain` is its name without `aten::`.
 pub(super) fn estimate_cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
     let flops = attention::attention_flops(plain, operands)
         .or_else(|| products::product_flops(plain, operands));

@@ -11,33 +11,33 @@ use serde_json::Value;
 pub struct CallArgs {
     /// Bytes that the rank contributes.
     pub bytes_in: u64,
-    /// Bytes that the rank receives or ends up with.
+    /// Bytes in the rank's output buffer.
     pub bytes_out: u64,
-    /// Whether the capture states the sizes, even if both are zero.
+    /// Whether the capture states the sizes. Stated sizes may be zero.
     pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
-    /// Rank within the group of the root, or of the other end of a message.
+    /// Index within the group of the root, or of a message's other end.
     pub peer: Option<u32>,
-    /// Job rank at the other end of a message, if a record states it.
+    /// Rank in the job of a message's other end, if a record states it.
     pub peer_rank: Option<u32>,
-    /// Sequence number of the collective in its group, equal on all members, if a record states it.
+    /// Sequence number of the collective in its group, if a record states it; equal on all members.
     pub sequence: Option<u64>,
     /// Tag of a message.
     pub tag: i32,
-    /// Whether the call returns immediately (`async_op`); unknown in captures before PyTorch 2.9.
+    /// Whether the call returns immediately (`async_op`); unknown before PyTorch 2.9.
     pub asynchronous: Option<bool>,
     /// Group name.
     pub group: Option<String>,
     /// Whether the element counts differ between members.
     pub uneven: bool,
-    /// Bytes that an all-to-all sends to each member: empty if all equal, `None` if unknown.
+    /// Bytes that an all-to-all sends to each member: empty if all are equal, `None` if unknown.
     pub sends: Option<Vec<u64>>,
-    /// Bytes that an all-to-all receives from each member, in the same form.
+    /// Bytes that an all-to-all receives from each member, with the same conventions as `sends`.
     pub receives: Option<Vec<u64>>,
     /// Number of group members, if the arguments show it.
     pub members: Option<u32>,
-    /// Storages of the result.
+    /// Storages that contain the result.
     pub results: Vec<u64>,
     /// Whether the call is known only from the name of its kernel.
     pub by_name: bool,
@@ -51,7 +51,7 @@ struct C10dSignature {
     input: Option<usize>,
     peer: Option<usize>,
     asynchronous: Option<usize>,
-    /// Positions of the split sizes of output and input.
+    /// Positions of the split sizes of the output and the input.
     splits: Option<(usize, usize)>,
 }
 
@@ -240,7 +240,7 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
             .and_then(Value::as_u64)
             .and_then(|n| u32::try_from(n).ok())
     };
-    // Calls of `send` and of `recv_` have the tag after the peer.
+    // `send` and `recv_` take the tag after the peer.
     let tag = values.get(3).and_then(Value::as_i64);
     let uneven = layout.splits.is_some_and(|(a, b)| {
         [a, b]
@@ -290,8 +290,8 @@ pub(super) fn parse_call(name: &str, inputs: &str, types: &str) -> Option<(CommO
     ))
 }
 
-/// Returns the bytes per member of an all-to-all of `bytes` in total, from the split sizes at one position or the
-/// tensor list at another (empty if all equal).
+/// Returns the bytes per member of an all-to-all of `bytes` in total; empty if all are equal. `splits` is the
+/// position of the split sizes, and the other position is that of the tensor list.
 fn bytes_per_member(
     splits: Option<usize>,
     tensors: Option<usize>,
@@ -311,13 +311,13 @@ fn bytes_per_member(
     Some(each.collect())
 }
 
-/// Splits `bytes` in proportion to `sizes`, which count rows of a tensor (empty if there are no
-/// sizes).
+/// Splits `bytes` in proportion to `sizes`, the row counts of a tensor's parts. The result is empty if
+/// `sizes` is empty.
 pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     let rows = sizes
         .iter()
         .try_fold(0_u64, |sum, &rows| sum.checked_add(rows))?;
-    // All rows of the tensor have the same size, so a remainder means damage.
+    // All rows of the tensor have the same size, so a remainder means that the record is damaged.
     let row = match rows {
         0 => 0,
         rows => bytes.is_multiple_of(rows).then_some(bytes / rows)?,
@@ -325,7 +325,8 @@ pub(super) fn by_splits(sizes: &[u64], bytes: u64) -> Option<Vec<u64>> {
     sizes.iter().map(|rows| rows.checked_mul(row)).collect()
 }
 
-/// Returns the number of members, from the number of splits or of tensors in a list that has one per member.
+/// Returns the number of members: the number of splits, or the number of tensors in a list with one tensor
+/// per member.
 fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u32> {
     let length = |place: usize| {
         let list = values.get(place)?.as_array()?;
@@ -339,8 +340,8 @@ fn member_count(name: &str, layout: &C10dSignature, values: &Value) -> Option<u3
 }
 
 impl CallArgs {
-    /// Returns the number of group members implied by the ratio of sizes in a collective of this kind, or
-    /// `None`.
+    /// Returns the number of group members, computed as the ratio of the larger to the smaller size;
+    /// `None` if the collective's kind determines no such ratio.
     pub fn shown_members(&self, kind: CollectiveKind) -> Option<u32> {
         let ratio = |more: u64, less: u64| {
             let count = (less > 0 && more.is_multiple_of(less)).then(|| more / less)?;
@@ -349,7 +350,7 @@ impl CallArgs {
         self.members.or_else(|| match kind {
             AllGather => ratio(self.bytes_out, self.bytes_in),
             ReduceScatter => ratio(self.bytes_in, self.bytes_out),
-            // Only the root has the whole buffer.
+            // Only the root has the whole buffer, so the other members' sizes have no ratio.
             Gather if self.bytes_out > 0 => ratio(self.bytes_out, self.bytes_in),
             Scatter if self.bytes_in > 0 => ratio(self.bytes_in, self.bytes_out),
             _ => None,
@@ -357,16 +358,16 @@ impl CallArgs {
     }
 }
 
-/// Returns the group name of a functional operator: its last string argument.
+/// Returns the group name of a functional operator, which is its last string argument.
 pub(super) fn functional_group(inputs: &str) -> Option<String> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let last = values.iter().rev().find_map(Value::as_str)?;
-    // The observer writes `<Object>` and the like for values that it cannot serialize.
+    // If the observer cannot serialize a value, it writes a placeholder such as `<Object>`.
     (!last.starts_with('<')).then(|| last.to_owned())
 }
 
-/// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`, followed since schema
-/// 1.0.3 by the first rank, the stride and the number of ranks.
+/// Returns the group among the inputs of a `record_param_comms`: the pair `[name, description]`. Since schema 1.0.3,
+/// the first rank, the stride and the number of ranks follow the pair.
 pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
     let values: Vec<Value> = serde_json::from_str(inputs).ok()?;
     let named = |value: &Value| match value.as_array()?.as_slice() {
@@ -423,7 +424,8 @@ impl TensorTotals {
         };
         let number = |i: usize| list.get(i).and_then(Value::as_u64);
         match (list.len(), list.get(5).and_then(Value::as_str)) {
-            // A list of six elements that ends with a device is a tensor; any other list is searched.
+            // A list of six elements that ends with a device is a tensor. Other lists may contain
+            // tensors.
             (6, Some(_)) => {
                 let bytes = number(3)
                     .unwrap_or(0)
@@ -432,7 +434,7 @@ impl TensorTotals {
                 self.sizes_differ |= self.first.is_some_and(|first| first != bytes);
                 self.first.get_or_insert(bytes);
                 self.storages
-                    // Storage 0 means a tensor without memory.
+                    // Storage 0 means that the tensor has no memory.
                     .extend(number(1).filter(|&storage| storage != 0));
             }
             _ => list.iter().for_each(|inner| self.add_tensor(inner)),
@@ -461,7 +463,7 @@ mod tests {
 
     #[test]
     fn lists_of_tensors_are_summed_and_uneven_splits_noticed() {
-        // The call has two outputs of 10 B and 30 B from one input of 40 B.
+        // The call has one input of 40 B and two outputs of 10 B and 30 B.
         let lists = r#"[[[1,2,0,10,1,"cpu"],[3,4,0,30,1,"cpu"]], [[5,6,0,20,1,"cpu"],[7,9,0,20,1,"cpu"]], "<Object>", true, -1]"#;
         let (_, found) = parse_call("c10d::alltoall_", lists, "[]").unwrap();
         assert_eq!((found.bytes_in, found.bytes_out), (40, 40));
@@ -478,7 +480,8 @@ mod tests {
             (based.sends, based.receives),
             (Some(vec![20, 20]), Some(vec![10, 30]))
         );
-        // Rows of 3 B; no rows at all; rows that do not divide 40 B; no sizes, which means equal parts.
+        // The cases are: rows of 3 B; no rows at all; rows that do not divide 40 B; and no sizes, which
+        // means equal parts.
         assert_eq!(by_splits(&[2, 0, 5], 21), Some(vec![6, 0, 15]));
         assert_eq!(by_splits(&[0, 0], 0), Some(vec![0, 0]));
         assert_eq!(by_splits(&[2, 1], 40), None);
@@ -489,7 +492,8 @@ mod tests {
 
     #[test]
     fn sizes_show_how_many_members_a_group_has() {
-        // 40 B from each of four members make 160 B; an all-reduce does not show its members.
+        // 40 B from each of four members make 160 B. The sizes of an all-reduce do not reveal the number
+        // of members.
         let gathered = CallArgs {
             bytes_in: 40,
             bytes_out: 160,
@@ -532,7 +536,7 @@ mod tests {
         let group = positional_group(inputs).expect("it names one");
         assert_eq!((group.name.as_str(), group.desc.as_str()), ("3", "mesh_tp"));
         assert_eq!(group.ranks, [0, 1, 2, 3]);
-        // The group of a wait is empty, and version 1.0.1 writes a pointer.
+        // A wait has no group. Version 1.0.1 writes a pointer instead of a group.
         assert_eq!(
             positional_group(r#"[5, ["",""], -1, "wait", [], []]"#),
             None

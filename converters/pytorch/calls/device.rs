@@ -1,10 +1,11 @@
-//! Calls carried out by kernels of NCCL and similar libraries.
+//! Calls that kernels of NCCL and similar libraries execute.
 //!
-//! The operation of a kernel is taken from the first available source:
+//! A kernel's operation is taken from the first available source:
 //!
-//! - the `record_param_comms` record or the `c10d` operator around the kernel's launch, or the requests that this
-//!   launch carries out together (`requests`);
-//! - the arguments that newer profilers repeat on the kernel, the only source for kernels of a launched graph;
+//! - the `record_param_comms` record or the `c10d` operator around the kernel's launch, or several requests that
+//!   this launch executes together (`requests`);
+//! - the arguments that newer profilers repeat on the kernel, which are the only source for kernels of a launched
+//!   graph;
 //! - the kernel's name, which is ambiguous: every all-to-all is named SendRecv.
 
 use super::super::call_names::carrier_kind;
@@ -25,7 +26,7 @@ pub(super) fn append_device_calls(
 ) {
     let mut found: Vec<CommCall> = Vec::new();
     let mut ids = None;
-    // Many kernels share a name, so each name is classified once.
+    // Many kernels share a name, so classify each name only once.
     let (texts, table) = (&rank.kineto.texts, kernels.lookup_table());
     let mut named: Vec<Option<KernelNameHint>> = vec![None; texts.len()];
     let mut find =
@@ -68,11 +69,11 @@ pub(super) fn append_device_calls(
         let context = LaunchContext::around_device(rank, device);
         let event = &rank.events[device.event as usize];
         let mut made = match context.is_range_alone() && states_collective(rank, event) {
-            // The kernel's own statement is more specific.
+            // The kernel's own arguments are more specific than the records around its launch.
             true => Vec::new(),
             false => launched_calls(rank, device.launch, &context, &deferred),
         };
-        // One graph launch runs many kernels, each of which is a call of its own.
+        // One graph launch runs many kernels, each of which is a separate call.
         let alone = made.is_empty();
         if alone {
             let told = kernel_call(rank, device, kind);
@@ -85,8 +86,8 @@ pub(super) fn append_device_calls(
             let known = found
                 .iter_mut()
                 .rev()
-                // The kernels of one collective are launched in succession, so it is enough to search the
-                // most recent calls.
+                // The kernels of one collective are launched in succession, so a search of the most
+                // recent calls suffices.
                 .take(64)
                 .find(|call| call.item == item && !alone);
             match known {
@@ -132,8 +133,8 @@ pub(super) fn append_device_calls(
     calls.list.extend(found);
 }
 
-/// Returns the calls that `launch` carries out: the requests around it, described by `context`, or requests that were
-/// deferred to it.
+/// Returns the calls that `launch` executes: the requests around the launch, described by `context`, or requests that
+/// were deferred to it.
 fn launched_calls(
     rank: &RankTimeline,
     launch: u32,
@@ -150,7 +151,7 @@ fn launched_calls(
     calls
 }
 
-/// Returns the calls whose launches have no kernel, except those already in `found`.
+/// Returns the calls whose launches have no kernel, except the calls that are in `found`.
 fn dropped_calls(
     rank: &RankTimeline,
     found: &[CommCall],
@@ -164,7 +165,8 @@ fn dropped_calls(
         let made = launched_calls(rank, launch, &context, deferred);
         let at = rank.items[launch as usize].end;
         for (item, act, asked) in made {
-            // A call may also launch other kernels of its own, and several that communicate.
+            // A call may launch several communication kernels, and also other kernels, so count each
+            // call once.
             if known.binary_search(&item).is_ok() || dropped.iter().any(|call| call.item == item) {
                 continue;
             }
@@ -189,7 +191,8 @@ fn dropped_calls(
     dropped
 }
 
-/// Returns whether a kernel belongs to a launched graph; its requests were captured into the graph earlier.
+/// Returns whether a kernel belongs to a launched graph. Its requests were made earlier, when the graph was
+/// captured.
 fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
     is_graph_launch(rank.name(rank.items[device.launch as usize].event))
 }
@@ -200,7 +203,7 @@ fn states_collective(rank: &RankTimeline, event: &TimelineEvent) -> bool {
     rank.args_of(event).is_some_and(named)
 }
 
-/// Operator ids by start, for calls that are known only by their launch.
+/// Operator ids sorted by start. They provide ids for calls that are known only by their launch.
 struct OperatorIds(Vec<(i64, u64)>);
 
 impl OperatorIds {
@@ -224,8 +227,8 @@ impl OperatorIds {
     }
 }
 
-/// Returns the call of a kernel from its own arguments, or else from the kind in its name and the inputs of the
-/// surrounding operator.
+/// Returns the call of a kernel. Its source is the kernel's own arguments, or else the kind in the kernel's
+/// name with the inputs of the surrounding operator.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
@@ -256,8 +259,8 @@ fn kernel_call(
 
 /// Operators and records around a kernel's launch.
 struct LaunchContext {
-    /// Indices of the launch's `record_param_comms` host intervals. A kernel that carries out a batch of messages has
-    /// several.
+    /// Indices of the host intervals of `record_param_comms` around the launch. There are several if the kernel
+    /// executes a batch of messages.
     records: Vec<u32>,
     /// Index of the `c10d` operator's host interval.
     operator: u32,
@@ -266,7 +269,7 @@ struct LaunchContext {
 }
 
 impl LaunchContext {
-    /// Returns the context of a request that a different launch carries out.
+    /// Returns the context of a request that a later launch executes.
     fn from_request(request: CommRequest) -> Self {
         let records = (request.record != NONE).then_some(request.record);
         Self {
@@ -335,7 +338,7 @@ impl LaunchContext {
                 let group = named.find_map(|&record| recorded_group(rank, record));
                 made.push((self.operator, act, CallArgs { group, ..asked }));
             }
-            // Only the operator states the storages of the result and the root.
+            // Only the operator states the root and the storages of the result.
             [(_, recorded, known)] if *recorded == act => {
                 known.results = asked.results;
                 known.peer = known.peer.or(asked.peer);
@@ -352,7 +355,8 @@ impl LaunchContext {
 }
 
 impl LaunchContext {
-    /// Returns the call described by the library's range: its kind, and the tensor passed to it.
+    /// Returns the call that the library's range describes: its kind, and the size of the tensor passed
+    /// to it.
     fn call_of_range(&self, rank: &RankTimeline) -> Option<(u32, CommOp, CallArgs)> {
         let item = rank.items.get(self.range as usize)?;
         let kind = carrier_kind(rank.item_name(item))?.collective()?;
@@ -367,10 +371,10 @@ impl LaunchContext {
     }
 }
 
-/// Returns the indices of the `record_param_comms` host intervals in `batch`, whose messages all have the one launch
-/// `launch`.
+/// Returns the indices of the `record_param_comms` host intervals in `batch`. The single launch `launch` executes
+/// all messages of the batch.
 fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
-    // Host intervals are sorted by thread and start, so the batch's intervals are between it and
+    // Host intervals are sorted by thread and start, so the batch's intervals are between the batch and
     // the launch.
     let inside = batch..launch;
     let is_record = |i: &u32| {
@@ -381,7 +385,8 @@ fn records_in_batch(rank: &RankTimeline, batch: u32, launch: u32) -> Vec<u32> {
     inside.filter(is_record).collect()
 }
 
-/// Parses a `record_param_comms` from attributes of the host node or arguments of Kineto's event.
+/// Parses a `record_param_comms`, either from the host node's attributes or from the Kineto event's
+/// arguments.
 pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, CallArgs)> {
     let item = &rank.items[index as usize];
     let event = &rank.events[item.event as usize];
@@ -391,8 +396,8 @@ pub(super) fn recorded_call(rank: &RankTimeline, index: u32) -> Option<(CommOp, 
     call_of(host.map(|args| &args.attrs[..]), kineto)
 }
 
-/// Returns the group named by a `record_param_comms`: in its attributes, or among its inputs, the only place in
-/// records by writers before 1.1.0.
+/// Returns the group that a `record_param_comms` names in its attributes, or else among its inputs. Before
+/// version 1.1.0, only the inputs name it.
 pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> {
     if let Some((_, asked)) = recorded_call(rank, index) {
         return asked.group;
@@ -403,7 +408,8 @@ pub(super) fn recorded_group(rank: &RankTimeline, index: u32) -> Option<String> 
     Some(group.name)
 }
 
-/// Parses the arguments of a call from attributes of a host node or from Kineto's arguments.
+/// Parses the arguments of a call, either from the host node's attributes or from the Kineto event's
+/// arguments.
 fn call_of(
     host: Option<&[(String, String)]>,
     kineto: Option<&[(String, String)]>,
@@ -421,7 +427,7 @@ fn call_of(
     };
     let act = act_named(&text("collective_name", "Collective name")?)?;
     let dtype = text("dtype", "dtype").unwrap_or_default();
-    // The element size of an unknown type is unknown, so only the call itself is recorded.
+    // The element size of an unknown type is unknown, so record only the call itself.
     let size = element_bytes(&dtype).unwrap_or(0);
     let elements = |attribute, argument| -> u64 {
         text(attribute, argument)
@@ -446,7 +452,7 @@ fn call_of(
         _ => [None, None],
     };
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u32>().ok());
-    // In messages the profiler writes job ranks; operators have group ranks.
+    // For messages, the profiler writes ranks of the job, whereas operators contain ranks in the group.
     let (peer, peer_rank) = match act {
         CommOp::Send => (None, number(text("dst_rank", "Dst Rank"))),
         CommOp::Receive => (None, number(text("src_rank", "Src Rank"))),
@@ -497,7 +503,7 @@ fn is_uneven(list: &str) -> bool {
     !inner.is_empty() && sizes.any(|size| Some(size) != first)
 }
 
-/// Returns the operation for a `name` of NCCL's process group.
+/// Returns the operation that NCCL's process group calls `name`.
 fn act_named(name: &str) -> Option<CommOp> {
     use CollectiveKind as Kind;
     use CommOp::Collective;
@@ -561,7 +567,7 @@ mod tests {
         assert!(is_uneven("[4, 8]"));
         assert_eq!(split_sizes("[4, 8]"), Some(vec![4, 8]));
         assert_eq!(split_sizes("[]"), Some(vec![]));
-        // Long lists are truncated.
+        // The profiler truncates long lists.
         assert_eq!(split_sizes("[4, 8, ...]"), None);
     }
 }

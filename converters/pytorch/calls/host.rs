@@ -1,15 +1,15 @@
-//! Calls carried out by gloo and other host backends.
+//! Calls that gloo and other host backends execute.
 //!
-//! A `gloo:*` interval gets its record function id when the operator that requests it runs. Therefore an interval
+//! A `gloo:*` interval gets its record function id when the operator that requests it runs. An interval therefore
 //! belongs to the last `c10d` operator with a lower id, on any thread. The interval's name does not determine the
-//! operation: gloo implements reduce-scatter as an all-reduce.
+//! operation, because gloo implements a reduce-scatter as an all-reduce.
 
 use super::super::call_names::{carrier_kind, operator_kind};
 use super::super::rank_timeline::{InFlightInterval, NONE, RankTimeline};
 use super::args::{self, parse_call};
 use super::{CommCall, CommCalls};
 
-/// Finds the calls of `rank` that host backends carried out.
+/// Finds the calls of `rank` that host backends executed.
 pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
     let mut calls = CommCalls::default();
     let mut askers: Vec<(u64, u32)> = Vec::new();
@@ -28,7 +28,7 @@ pub(super) fn find_host_calls(rank: &RankTimeline) -> CommCalls {
         let asker = after
             .checked_sub(1)
             .map(|before| (before, askers[before].1));
-        // An interval fits an operator of the same kind that started before the interval.
+        // An interval fits an operator of the same kind that started earlier.
         let fits = |item: u32| {
             let item = &rank.items[item as usize];
             let kinds =
@@ -77,14 +77,15 @@ fn build_call(
     if asked.group.is_none() {
         asked.group = recorded_group(rank, index);
     }
-    // A coalesced operation has several intervals and ends with the last interval.
+    // A coalesced operation has several intervals, and ends with the last of them.
     let last = flights.iter().max_by_key(|flight| flight.end)?;
-    // The interval of a message is on the caller's thread, the interval of a collective on a worker's thread.
+    // A message's interval is on the caller's thread; a collective's interval is on a worker's thread.
     let by_caller = last.thread == item.thread;
     let taken_up = flights.iter().map(|flight| flight.start).min()?;
-    // A message is passed to gloo while its operator runs; the interval of the message opens afterwards, sometimes
-    // after the receiver has received it. A collective starts when its worker has started on it and copied the input.
-    // The copies that the worker makes at the end do not count as transfer either.
+    // A message is passed to gloo while its operator runs. Its interval opens afterwards, sometimes after the
+    // receiver has received the message, so the transfer is taken to start with the operator. A collective starts
+    // when its worker has copied the input. The copies that the worker makes at the end are not part of the transfer
+    // either.
     let (start, end) = if by_caller {
         (item.start, last.end)
     } else {
@@ -113,7 +114,7 @@ fn build_call(
     })
 }
 
-/// Returns the name of the group stated by a `record_param_comms` inside the operator.
+/// Returns the group name in a `record_param_comms` inside the operator.
 fn recorded_group(rank: &RankTimeline, operator: u32) -> Option<String> {
     let end = rank.items[operator as usize].end;
     let inside = rank.items.iter().enumerate().skip(operator as usize + 1);
@@ -131,7 +132,7 @@ fn group_around(rank: &RankTimeline, item: u32) -> Option<String> {
     args::functional_group(&rank.host.args.get(node.args as usize)?.inputs)
 }
 
-/// Returns the time during which an interval moved data: the longest part of the interval in which its worker ran no
+/// Returns the time during which an interval moved data: the longest part in which the interval's worker ran no
 /// operator.
 fn transfer_interval(rank: &RankTimeline, flight: &InFlightInterval) -> (i64, i64) {
     let range = rank.threads[flight.thread as usize].items.clone();

@@ -1,9 +1,10 @@
-//! Requests that a later launch carries out.
+//! Requests that a later launch executes.
 //!
 //! NCCL launches no kernels inside a group (between `ncclGroupStart` and `ncclGroupEnd`). `batch_isend_irecv` and the
-//! coalescing manager record every request separately, and when the group ends, after the requests' ranges, one
-//! launch carries out all of them. On each thread, a launch outside all requests belongs to the requests since the
-//! previous launch. A group that is too large for one kernel launches several in succession.
+//! coalescing manager record every request separately. At the group's end, which is outside the ranges of these
+//! requests, one launch executes all of them. A launch outside all requests therefore belongs to the requests that
+//! its thread made since the previous launch. If a group is too large for one kernel, several launches follow each
+//! other.
 
 use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{NONE, RankTimeline};
@@ -19,23 +20,23 @@ pub(super) struct CommRequest {
     pub operator: u32,
 }
 
-/// Requests of a rank that a later launch carries out.
+/// A rank's requests that a later launch executes.
 #[derive(Debug, Default)]
 pub(super) struct DeferredRequests {
-    /// Requests by the host interval of the launch that carries out the requests.
+    /// Requests, by the host interval of the launch that executes them.
     by_launch: BTreeMap<u32, Vec<CommRequest>>,
     /// Requests without a known launch.
     pub unlaunched: Vec<CommRequest>,
 }
 
 impl DeferredRequests {
-    /// Returns the requests that the launch `item` carries out, in program order.
+    /// Returns the requests that the launch `item` executes, in program order.
     pub fn of(&self, item: u32) -> &[CommRequest] {
         self.by_launch.get(&item).map_or(&[], Vec::as_slice)
     }
 
-    /// Finds the requests that are carried out by a launch outside the request. `communicating` has the launches of
-    /// communication kernels, by host interval, and whether each is outside every request.
+    /// Finds the requests that are executed by a launch outside the request. `communicating` maps the host interval
+    /// of each communication kernel's launch to whether the launch is outside every request.
     pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
         if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
@@ -51,7 +52,8 @@ impl DeferredRequests {
                 let event = &rank.events[item.event as usize];
                 walk.close_ended(item.start, &mut found.unlaunched);
                 match roles[event.name as usize] {
-                    // Only NCCL itself launches a group's kernels, so another operator ends the group.
+                    // Only NCCL itself launches a group's kernels, so an operator of another kind ends
+                    // the group.
                     ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
                     ItemRole::Other => {}
                     ItemRole::Record => walk.open_request(index, NONE, item.end),
@@ -62,8 +64,8 @@ impl DeferredRequests {
                             found.by_launch.insert(index, requests);
                         }
                         Some(false) => walk.launch_own(),
-                        // Launches that the profiler dropped or a graph captured may have carried out the
-                        // requests.
+                        // The profiler may have dropped the launch of these requests, or a graph may have
+                        // captured it.
                         None if launched.binary_search(&index).is_err() => {
                             if !walk.launch_own_if_open() && rank.encloser_is_no_operator(index) {
                                 let requests = walk.take_unlaunched();
@@ -106,11 +108,11 @@ impl ItemRole {
 /// State of a thread's traversal.
 #[derive(Debug, Default)]
 struct ThreadWalk {
-    /// The open request, the time at which it ends, and whether the request launched a kernel itself.
+    /// The open request, its end, and whether it launched a kernel itself.
     open: Option<(CommRequest, i64, bool)>,
-    /// Ended requests that wait for a launch.
+    /// Requests that have ended and wait for a launch.
     pending: Vec<CommRequest>,
-    /// Requests of the last launch; further launches right after it carry out the same requests.
+    /// Requests of the last launch. Further launches right after it execute the same requests.
     last: Vec<CommRequest>,
 }
 
@@ -121,7 +123,8 @@ impl ThreadWalk {
             return;
         };
         if own {
-            // The request launched its own kernel, so no group was open, and earlier pending requests have no launch.
+            // The request launched its own kernel, so no group was open. Earlier pending requests therefore have no
+            // launch.
             unlaunched.append(&mut self.pending);
         } else {
             self.pending.push(request);
@@ -129,7 +132,7 @@ impl ThreadWalk {
         self.last.clear();
     }
 
-    /// Opens a request, or, if an operator is open, adds the record to it.
+    /// Opens a request; if an operator is open, adds the record to its request instead.
     fn open_request(&mut self, record: u32, operator: u32, end: i64) {
         match &mut self.open {
             Some((request, ..)) => {
@@ -153,7 +156,7 @@ impl ThreadWalk {
         self.open.is_some()
     }
 
-    /// Returns the requests for a launch that is outside all requests.
+    /// Returns the requests that a launch outside all requests executes.
     fn take_unlaunched(&mut self) -> Vec<CommRequest> {
         if !self.pending.is_empty() {
             self.last = std::mem::take(&mut self.pending);

@@ -28,14 +28,15 @@ pub(super) struct ActivityEmitter<'a> {
     pub job: &'a EmitContext<'a>,
     pub ids: &'a [u32],
     pub efforts: &'a OpCosts,
-    /// Kernels with known work, to estimate the work of kernels with the same name.
+    /// Kernels with known work, from which the work of kernels with the same name is estimated.
     pub alike: AlikeKernels,
     /// Element type of each host node form.
     pub dtypes: &'a [Option<Dtype>],
     pub steps: &'a StepWindows,
 }
 
-/// Returns the element type in which operators of each form compute: the type of their first tensor.
+/// For each form of host node, returns the element type in which its operators compute: the type of
+/// their first tensor.
 pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
     let forms = rank.host.forms.iter();
     forms
@@ -44,7 +45,8 @@ pub(super) fn operator_dtypes(rank: &RankTimeline) -> Vec<Option<Dtype>> {
 }
 
 impl<'a> ActivityEmitter<'a> {
-    /// Returns the rank's device work that is no communication call, with the work that operators and copies state.
+    /// Returns the rank's device work except communication, with the FLOPs and bytes that operators and copies
+    /// state.
     pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
@@ -55,18 +57,18 @@ impl<'a> ActivityEmitter<'a> {
         })
     }
 
-    /// Returns whether a kernel or copy communicates by an unknown operation.
+    /// Returns whether a kernel or copy communicates in an unknown way.
     fn is_unknown_communication(&self, index: u32) -> bool {
         self.calls.unknown.binary_search(&index).is_ok()
     }
 
-    /// Returns the work of a kernel as its operator states it, or of a copy as the copy itself states it.
+    /// Returns the work of a kernel, which its operator states, or of a copy, which states it itself.
     fn stated_work(&self, index: u32) -> KernelWork {
         let own = &self.rank.devices[index as usize];
         let event = &self.rank.events[own.event as usize];
         let (cost, dtype) = match event.category {
             EventCategory::Kernel => {
-                // The launch is a driver call inside the operator that the kernel belongs to.
+                // The launch is a driver call inside the kernel's operator.
                 let operator = self.rank.operator_of(own);
                 let cost = self.efforts.share(operator, own, event.name);
                 (cost, self.compute_dtype(operator))
@@ -144,7 +146,7 @@ impl<'a> ActivityEmitter<'a> {
             }
         }
         let (op, flops_unknown) = self.activity_op(activity);
-        // Without times, nodes have a cost but no duration.
+        // If the capture has no times, nodes have a cost but no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
         if let ActivityKind::Call(call) = activity.kind {
             let asked = &self.calls.list[call as usize].asked;
@@ -177,8 +179,8 @@ impl<'a> ActivityEmitter<'a> {
         writer.write(&view, causes, &extra)
     }
 
-    /// Returns the sizes that an unequal all-to-all sends to and receives from each member, as texts (empty if the
-    /// sizes are unknown, and for other operations).
+    /// Returns the bytes that an unequal all-to-all sends to each member, and the bytes that it receives from
+    /// each, as texts. Both are empty if the sizes are unknown, and for other operations.
     fn split_texts(&self, activity: &Activity, op: Op<'_>) -> (String, String) {
         let ActivityKind::Call(call) = activity.kind else {
             return <_>::default();
@@ -207,8 +209,7 @@ impl<'a> ActivityEmitter<'a> {
         )
     }
 
-    /// Returns the step and Python call of a host interval, if they differ from the step and call of the
-    /// enclosing interval.
+    /// Returns a host interval's step and Python call, if they differ from the enclosing interval's.
     fn origin_attributes(
         &self,
         index: u32,
@@ -257,8 +258,8 @@ impl<'a> ActivityEmitter<'a> {
         self.dtypes[node.form as usize]
     }
 
-    /// Returns the operation of a host operator. If the host computes, operators that do the work become kernels.
-    /// Other operators (views, and operators that only call others) become framework overhead.
+    /// Returns the operation of a host operator. If host operators count as compute, operators that do work
+    /// become kernels. Views, and operators that only call others, become framework overhead.
     fn operator_op(&self, item: u32) -> (Op<'_>, bool) {
         let OpCost {
             flops,

@@ -6,15 +6,15 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the order in which activities get their ids, as far as dependencies allow. The activities of each thread
-/// are in program order, submitted work is after the activity that submitted it, and the calls of a rank are in
-/// program order. Times do not influence the order, so captures of one program have the same ids.
+/// Returns the order in which activities get their ids, as far as dependencies allow. Each thread's activities and
+/// each rank's calls are in program order, and submitted work follows the activity that submitted it. Times do not
+/// influence the order, so captures of one program have the same ids.
 pub(super) fn order_activities(
     rank: &RankTimeline,
     activities: &Activities,
     calls: &CommCalls,
 ) -> Vec<u32> {
-    // Call matching pairs calls in order of ids, so the id order must be the program order.
+    // Calls are matched across ranks in the order of their ids, so ids must follow program order.
     let made = activities.of_call.iter().zip(&calls.list);
     let mut last: BTreeMap<(u32, bool), u32> = BTreeMap::new();
     let mut program = Vec::new();
@@ -27,13 +27,13 @@ pub(super) fn order_activities(
     if order.len() == activities.list.len() {
         return order;
     }
-    // In this fallback, the times contradict program order: a call ended before an earlier call began. In
-    // this case, only the dependencies determine the order.
+    // The times contradict program order: a call ended before an earlier call began. In this case only
+    // the dependencies determine the order.
     sort_topologically(rank, activities, &[])
 }
 
-/// Sorts the activities topologically by dependencies and the edges `more`, and by submitter; activities on a cycle
-/// are missing from the result.
+/// Sorts the activities topologically by dependencies and by the edges `more`, and by submitter among those that
+/// are ready. Activities on a cycle are missing from the result.
 fn sort_topologically(
     rank: &RankTimeline,
     activities: &Activities,
@@ -50,7 +50,7 @@ fn sort_topologically(
     for i in 0..count {
         start[i + 1] += start[i];
     }
-    // Filling each range from its back moved the entries of `start` from the ends to the beginnings of the ranges.
+    // Each range was filled from its end, so the entries of `start` now are the beginnings of the ranges.
     start.remove(0);
     let mut effects = vec![0_u32; edges().count()];
     for &(cause, effect) in edges().rev() {
@@ -59,7 +59,8 @@ fn sort_topologically(
         effects[*place as usize] = effect;
     }
     start.push(effects.len() as u32);
-    // Activities of host intervals are numbered along each thread.
+    // Activities of host intervals are numbered along each thread, so the submitter's number gives
+    // program order.
     let key = |work: u32| (activities.submitter_of(rank, work), work);
     let mut ready: BinaryHeap<Reverse<(u32, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)

@@ -1,10 +1,10 @@
 //! Joins host nodes and Kineto events by order, for files without record function ids.
 //!
-//! On a thread, the k-th host node with a name, by id, is the k-th Kineto event with that name, by start. The
-//! observer numbers threads itself and Kineto uses the system's numbers, so a host thread is matched to the track
-//! whose names fit best. If Kineto recorded longer than the observer, the host's operators are a contiguous window of
-//! Kineto's operators, found by comparing sequences of names. The match does not use shapes, so shapes can test the
-//! match.
+//! On a thread, the k-th host node with a name (sorted by id) is the k-th Kineto event with that name (sorted by
+//! start). The observer assigns its own thread numbers, and Kineto uses the system's, so each host thread is matched
+//! to the track whose names fit best. If Kineto recorded longer than the observer, the host's operators are a
+//! contiguous window of Kineto's operators, which is found by comparing sequences of names. The matching ignores
+//! shapes, so shapes can test its result.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
 use crate::pytorch::host::{HostTrace, NONE};
@@ -14,11 +14,12 @@ use chakram_trace::graph::{NameTable, fingerprint};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Length of a sequence of names in the search.
+/// Number of names in a sequence of the search.
 const SEQUENCE: usize = 12;
 /// Number of sequences searched per thread.
 const SEQUENCES: usize = 64;
-/// Ratio of events to nodes on a thread above which Kineto is assumed to have recorded longer than the observer.
+/// If the ratio of events to nodes on a thread is above this, Kineto is assumed to have recorded longer than the
+/// observer.
 const LONGER: f64 = 1.05;
 
 /// A thread of either file: indices of nodes or events in order, with the key of each name.
@@ -104,8 +105,8 @@ fn host_threads(
             link.roots += 1;
             continue;
         }
-        // The observer attributes intervals in flight to the requesting thread, but Kineto to the worker, so they
-        // cannot match.
+        // The observer assigns intervals in flight to the requesting thread, and Kineto assigns them to the
+        // worker, so they cannot match.
         if is_in_flight(name) {
             continue;
         }
@@ -119,8 +120,8 @@ fn host_threads(
     threads
 }
 
-/// Returns the operators of each track, sorted by start; of operators with equal starts, the longer
-/// operator comes first.
+/// Returns each track's operators, sorted by start. If two operators start at the same time, the longer
+/// one comes first.
 fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
         .filter(|&i| {
@@ -145,7 +146,7 @@ fn kineto_threads(kineto: &KinetoTrace) -> BTreeMap<u32, OperatorSequence> {
     tracks
 }
 
-/// Pairs host threads with tracks, the most certain pairs first.
+/// Pairs host threads with tracks, starting with the most certain pairs.
 fn pair_threads(
     hosts: &BTreeMap<u32, OperatorSequence>,
     tracks: &BTreeMap<u32, OperatorSequence>,
@@ -190,11 +191,11 @@ fn pair_threads(
 struct FoundWindow {
     from: usize,
     to: usize,
-    /// Number of ranges that fit equally well, including this range.
+    /// Number of equally good ranges, including this range.
     alike: u64,
 }
 
-/// Finds the range of `events` with the names of `nodes`: the offset on which most sequences of names agree.
+/// Finds the range of `events` that has the names of `nodes`: most sequences of names agree on its offset.
 fn find_window(nodes: &[u32], events: &[u32]) -> Option<FoundWindow> {
     let length = SEQUENCE.min(nodes.len());
     if length == 0 || events.len() < length {
@@ -238,7 +239,7 @@ fn pair_operators(
         .collect()
 }
 
-/// Returns the time from the start of the first linked event to the end of the last.
+/// Returns the window from the start of the first linked event to the end of the last.
 fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     let linked = kineto.events.iter().zip(host_of);
     let linked = linked
@@ -256,13 +257,12 @@ fn window_of(kineto: &KinetoTrace, host_of: &[u32]) -> TimeWindow {
     window
 }
 
-/// Cached comparisons of shapes. Each pair of shape texts is compared once.
+/// Cached results of comparing shapes, so that each pair of shape texts is compared only once.
 #[derive(Default)]
 struct ShapeAgreement(BTreeMap<(u32, u32), bool>);
 
 impl ShapeAgreement {
-    /// Returns whether a node and an event have equal shapes, or `None` if Kineto recorded no
-    /// shapes.
+    /// Returns whether a node and an event have equal shapes; `None` if Kineto recorded no shapes.
     fn compare_event(
         &mut self,
         host: &HostTrace,
@@ -283,7 +283,8 @@ impl ShapeAgreement {
     }
 }
 
-/// Compares shapes argument by argument. Before 2024 Kineto recorded no shapes of lists.
+/// Compares shapes argument by argument. Before 2024, Kineto did not record the shapes of lists, so they
+/// are not compared.
 fn shapes_agree(host: &str, kineto: &str) -> bool {
     let parse =
         |text: &str| serde_json::from_str::<Vec<serde_json::Value>>(text).unwrap_or_default();
@@ -300,8 +301,8 @@ mod tests {
 
     #[test]
     fn a_window_is_where_most_sequences_agree() {
-        // Four iterations of 40 names; the third iteration differs in one name. The host recorded the third
-        // iteration.
+        // Kineto has four iterations of 40 names, and one name differs in the third iteration. The host
+        // recorded only the third iteration.
         let iteration = |n: u32| (0..40).map(move |i| if n == 2 && i == 20 { 99 } else { i % 17 });
         let events: Vec<u32> = (0..4).flat_map(iteration).collect();
         let nodes: Vec<u32> = iteration(2).collect();

@@ -1,19 +1,20 @@
-//! Separates the files of several ranks by process, if the file names contain the same number or no number.
+//! Separates the files of several ranks by process if the file names contain equal numbers or none.
 
 use super::held::HeldFiles;
 use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
-/// Takes out of `ranks` the files whose names do not distinguish ranks (several files of one kind have the same
-/// number or no number), and pairs the files of each process, sorted by process. The captures themselves must then
-/// state their ranks. Takes no file if a process has two files of a kind, or a file does not state its process.
+/// Removes from `ranks` the files whose names do not distinguish ranks (several files of one kind have the same
+/// number or none). Pairs the removed files by process, and returns the pairs sorted by process; the captures
+/// themselves must then state their ranks. Removes nothing if a process has two files of a kind, or a file does
+/// not state its process.
 pub(super) fn take_unnumbered(
     ranks: &mut FilesByRank,
     held: &HeldFiles,
 ) -> Result<Vec<CapturePair>, TraceError> {
-    // With one host trace and several Kineto traces, the Kineto trace of the host trace's process is used, and the
-    // other Kineto traces are left aside.
+    // If there are one host trace and several Kineto traces, the Kineto trace of the same process is used, and the
+    // others are left aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
     };

@@ -10,7 +10,7 @@ use std::io::{Read, Result};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Contents of files that are not on disk, compressed if they were compressed. Files of an archive have names
+/// Contents of files that are not on disk; compressed files stay compressed. A file of an archive is named
 /// `ARCHIVE/NAME`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeldFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
@@ -22,7 +22,7 @@ impl HeldFiles {
         Self(Arc::new(piped.into_iter().collect()))
     }
 
-    /// Returns the contents of `path`, if the file is in memory.
+    /// Returns the contents of `path`; `None` if the file is not in memory.
     pub fn get(&self, path: &Path) -> Option<&Arc<[u8]>> {
         self.0.get(path)
     }
@@ -48,7 +48,7 @@ impl HeldFiles {
         Ok(pid_of(&self.beginning(path)?))
     }
 
-    /// Reads the captures of the archive `path` into memory; returns the names of these captures and of the archive's
+    /// Reads the captures of the archive `path` into memory. Returns the names of the captures, and of the archive's
     /// other files.
     pub fn unpack(&mut self, path: &Path) -> std::result::Result<UnpackedArchive, TraceError> {
         let stream = match self.get(path).cloned() {
@@ -74,7 +74,7 @@ pub struct UnpackedArchive {
     pub others: Vec<PathBuf>,
 }
 
-/// Returns the name of a file to use in messages.
+/// Returns the file name that messages use.
 pub fn spoken(path: &Path) -> &Path {
     match is_pipe(path) {
         true => Path::new(STANDARD_INPUT),
@@ -88,7 +88,7 @@ type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
     for_each_file(stream?, |name, file| {
-        // The name is used only in messages and to find the rank. No file is opened by this name.
+        // The name serves only for messages and to find the rank; no file is opened by this name.
         let name = path.join(name.trim_start_matches(['/', '.']));
         let mut first = Vec::new();
         let size = file.size();
@@ -104,7 +104,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
             return Ok(());
         }
         let rest = size.saturating_sub(first.len() as u64);
-        // A header may claim any size, so memory is allocated only for bytes that are really read.
+        // A header may claim any size, so allocate memory only for bytes that are actually read.
         first.extend(read_all(file, rest.min(1 << 26))?);
         captures.insert(name, first.into());
         Ok(())
@@ -112,5 +112,6 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
     Ok((captures, others))
 }
 
-/// Number of stored bytes of a file that are inspected. Even in a compressed file, they contain the first keys.
+/// Number of bytes that are inspected at the beginning of a file, as stored. Even if compressed, they contain
+/// the first keys.
 const PACKED_BEGINNING: u64 = 1 << 17;

@@ -1,10 +1,10 @@
 //! Infers groups from device streams.
 //!
-//! Records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members. Each NCCL process group
-//! has its own stream on every rank, so the collectives of one stream with one number of members belong to one
-//! communicator. Members of a communicator request the same collectives in the same order and finish them together.
-//! The other members of a communicator are the ranks whose collectives end at the nearest times; if groups are
-//! declared, the declared group with the nearest end times is taken.
+//! The records of PyTorch 2.1 and 2.2 state the number of a group's members, but not the members. Each NCCL process
+//! group has its own stream on every rank, so collectives with the same stream and the same number of members belong
+//! to one communicator. Members of a communicator request the same collectives in the same order and finish them
+//! together. A communicator's other members are therefore the ranks whose collectives have the nearest end times. If
+//! groups are declared, the declared group with the nearest end times is used.
 
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
@@ -12,13 +12,14 @@ use super::{JobGroup, unique_name};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Identity of a communicator on a rank: its stream, and the number of members that its records state.
+/// Identifies a communicator on a rank: its stream, and the number of members in its records.
 type CommunicatorKey = (i64, u32);
 
 /// Group of each communicator, per rank.
 pub(super) type CommunicatorGroups = Vec<BTreeMap<CommunicatorKey, u32>>;
 
-/// Returns the communicator of a device call whose record states a number of members but no name.
+/// Returns the communicator of a device call; `None` unless its record states a number of members but no
+/// name.
 pub(super) fn communicator_key(call: &CommCall) -> Option<CommunicatorKey> {
     let unnamed = call.on_device() && !call.is_message() && call.asked.group.is_none();
     let members = call.asked.members.filter(|_| unnamed)?;
@@ -33,12 +34,12 @@ struct Communicator {
     /// Index of the rank.
     rank: usize,
     key: CommunicatorKey,
-    /// Operation, bytes and end of each collective.
+    /// Operation, bytes and end time of each collective.
     calls: Vec<(CollectiveKind, u64, i64)>,
 }
 
-/// Returns the group of each communicator. `own` are the declared groups of each rank; undeclared groups are added to
-/// `groups`.
+/// Returns the group of each communicator. `own` contains the declared groups of each rank; undeclared groups are
+/// added to `groups`.
 pub(super) fn assign_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -62,9 +63,10 @@ pub(super) fn assign_groups(
                 .filter(|&g| groups[g as usize].ranks.len() == size)
                 .collect();
             let found = match &fitting[..] {
-                // A declared group that is the only one of its size needs no inference.
+                // Only one declared group has this size, so nothing need be inferred.
                 [_] => continue,
-                // If ranks have no capture, the captured rank with the nearest times may not be a member.
+                // Some ranks have no capture. One of them may be a member instead of the captured rank
+                // with the nearest times.
                 [] if ranks.len() < world as usize => None,
                 [] => find_undeclared_members(communicator, &seen, ranks).map(|members| {
                     let numbers: Vec<u32> = members.iter().map(|&(r, _)| ranks[r].rank).collect();
@@ -90,7 +92,7 @@ pub(super) fn assign_groups(
     given
 }
 
-/// Name of groups whose name no capture states.
+/// Name of groups that no capture names.
 const UNNAMED: &str = "unnamed";
 
 fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
@@ -113,9 +115,9 @@ fn of_rank(rank: usize, calls: &CommCalls) -> Vec<Communicator> {
 }
 
 impl Communicator {
-    /// Returns the mean deviation between the end times of this communicator's collectives and of `other`'s, ns, or
-    /// `None` if the collectives differ. If the clocks are `apart` (not shared), the constant offset between them is
-    /// removed first.
+    /// Compares the end times of this communicator's collectives with those of `other`, and returns their mean
+    /// deviation, ns. Returns `None` if the collectives differ. If the clocks are `apart` (not shared), first
+    /// removes the constant offset between them.
     fn distance_to(&self, other: &Self, apart: bool) -> Option<i64> {
         let alike = self.key.1 == other.key.1
             && self.calls.len() == other.calls.len()
@@ -138,7 +140,7 @@ impl Communicator {
         i64::try_from(sum / ends.len() as i128).ok()
     }
 
-    /// Returns the distance and key of the nearest communicator in `of`, which has all communicators of one rank.
+    /// Returns the distance and key of the nearest communicator in `of`, the list of one rank's communicators.
     fn nearest_in(&self, of: &[Self], apart: bool) -> Option<(i64, CommunicatorKey)> {
         let all = of.iter();
         let all = all.filter_map(|other| Some((self.distance_to(other, apart)?, other.key)));
@@ -161,8 +163,8 @@ impl Communicator {
         near
     }
 
-    /// Returns the members of the communicator including this one, sorted by rank. The communicator's records state
-    /// the number of members. The function returns `None` unless the members are clearly nearer than all other ranks.
+    /// Returns this communicator's members, including this rank, in ascending order; its records state how many there
+    /// are. Returns `None` unless the members are clearly nearer than all other ranks.
     fn find_members(
         &self,
         seen: &[Vec<Self>],
@@ -189,8 +191,8 @@ fn clear(own: i64, other: i64) -> bool {
     other > own.saturating_mul(3).saturating_add(CLEAR)
 }
 
-/// Returns the members of a communicator without a declared group, if every member finds the same set of members
-/// nearest.
+/// Returns the members of a communicator without a declared group; `None` unless every member finds the same set
+/// of nearest ranks.
 fn find_undeclared_members(
     communicator: &Communicator,
     seen: &[Vec<Communicator>],
@@ -206,8 +208,8 @@ fn find_undeclared_members(
     })
 }
 
-/// Returns the declared group of a communicator: the group in `fitting` whose end times are clearly nearer than the
-/// other groups' end times, or `None`.
+/// Returns the declared group of a communicator: the group in `fitting` whose end times are clearly nearest.
+/// Returns `None` if no group is.
 fn find_declared_group(
     communicator: &Communicator,
     fitting: &[u32],
@@ -221,7 +223,7 @@ fn find_declared_group(
             let present = members.filter_map(|rank| ranks.iter().position(|r| r.rank == *rank));
             let others = present.filter(|&r| r != communicator.rank);
             let distances = others.map(|r| communicator.nearest_in(&seen[r], apart));
-            // A group without other captured members has no distance, so the farthest distance is assumed.
+            // A group whose other members have no capture has no distance, so use the farthest.
             let farthest = distances
                 .map(|near| near.map(|(distance, _)| distance))
                 .max()?;
@@ -239,7 +241,8 @@ fn find_declared_group(
     })
 }
 
-/// Returns whether to assume different clocks, best guess first. Ranks whose hosts are not named may share a host.
+/// Returns whether to assume different clocks, in order of likelihood. Ranks whose hosts are not named may share a
+/// host, so both assumptions are returned.
 fn clock_assumptions(ranks: &[RankTimeline]) -> impl Iterator<Item = bool> + use<> {
     let mut names = ranks.iter().map(|rank| &rank.kineto.host_name);
     let first = names.next();

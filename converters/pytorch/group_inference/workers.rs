@@ -1,20 +1,20 @@
 //! Infers groups from worker threads.
 //!
 //! Gloo creates two threads for every new group, so thread numbers ascend in pairs in the order in which groups are
-//! declared. A capture shows only threads that worked, so if some groups were unused, several assignments preserve
-//! that order. All ranks run one program and therefore share one assignment. Under the best assignment, the calls of
-//! each group agree in kind and size, and end together.
+//! declared. A capture shows only threads that did work. If some groups were unused, several assignments of pairs to
+//! groups are in that order. All ranks run the same program and therefore share one assignment. The best assignment
+//! makes each group's calls agree in kind and size, and end together.
 
 use super::super::calls::{CommCalls, CommOp};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::JobGroup;
 use std::collections::BTreeMap;
 
-/// Worker threads of a rank, divided into pools (the threads of one group).
+/// Worker threads of a rank, divided into pools. A pool contains one group's threads.
 #[derive(Debug, Default)]
 pub(super) struct WorkerPools {
-    /// Candidate partitions of the threads into pools, by thread number: pairs of neighbours, and a split at the
-    /// largest gaps.
+    /// Candidate partitions into pools of the threads, which are sorted by number: one pairs neighbours, the
+    /// other splits the threads at the largest gaps.
     ways: Vec<Vec<Vec<u32>>>,
     /// Threads whose calls name their group.
     named: BTreeMap<u32, u32>,
@@ -46,7 +46,7 @@ impl WorkerPools {
             pair_consecutive(&threads),
             split_at_gaps(&threads, own.len()),
         ];
-        // A partition with more pools than groups contradicts the declaration.
+        // A partition with more pools than declared groups is impossible.
         ways.retain(|pools| !pools.is_empty() && pools.len() <= own.len());
         ways.dedup();
         Self { ways, named }
@@ -67,8 +67,8 @@ fn pair_consecutive(threads: &[(u64, u32)]) -> Vec<Vec<u32>> {
     pools
 }
 
-/// Splits threads into `groups` runs at the largest gaps between their numbers (empty if a run would have more
-/// than the two threads of a group).
+/// Splits threads into `groups` runs at the largest gaps between their numbers. Returns an empty list if a run
+/// would have more than two threads, because a group has only two.
 fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     if threads.len() < groups {
         return Vec::new();
@@ -93,20 +93,19 @@ fn split_at_gaps(threads: &[(u64, u32)], groups: usize) -> Vec<Vec<u32>> {
     }
 }
 
-/// An assignment of pools to groups: the index of the partition, and a bit mask of the used groups among a rank's
-/// own.
+/// An assignment of pools to groups: the partition's index, and a bit mask of the rank's groups that are used.
 type PoolAssignment = (usize, u32);
 
 /// Group of each worker thread, per rank.
 type WorkerGroups = Vec<BTreeMap<u32, u32>>;
 
-/// Maximum number of groups for which assignments are enumerated.
+/// Maximum number of groups; above it, assignments are not enumerated.
 const MOST: usize = 12;
 /// Score difference, ns, below which two assignments are indistinguishable.
 const CLEAR: i64 = 1_000;
 
-/// Returns the group of each worker thread, per rank (empty for a rank whose groups cannot be
-/// inferred).
+/// Returns the group of each worker thread, per rank. The map of a rank is empty if the rank's groups
+/// cannot be inferred.
 pub(super) fn assign_worker_groups(
     ranks: &[RankTimeline],
     calls: &[CommCalls],
@@ -145,15 +144,14 @@ pub(super) fn assign_worker_groups(
     }
 }
 
-/// Returns the groups of the threads of a rank under `choice`, or `None` if `choice` does not fit the
-/// rank.
+/// Returns the groups of a rank's threads under `choice`; `None` if `choice` does not fit the rank.
 fn groups_of_threads(
     own: &[u32],
     pools: &WorkerPools,
     (way, places): PoolAssignment,
 ) -> Option<BTreeMap<u32, u32>> {
     let mut given = pools.named.clone();
-    // A rank without workers fits every assignment. A rank with a single partition uses that partition for both ways.
+    // A rank without workers fits every assignment. If a rank has only one partition, it stands for both kinds.
     let Some(cut) = pools.ways.get(way).or(pools.ways.first()) else {
         return Some(given);
     };
@@ -172,7 +170,7 @@ fn groups_of_threads(
     Some(given)
 }
 
-/// Returns whether every call's number of members matches the group assigned to its worker.
+/// Returns whether each call's number of members fits the group assigned to its worker.
 fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u32>]) -> bool {
     calls.iter().zip(given).all(|(calls, given)| {
         calls.list.iter().all(|call| {
@@ -188,7 +186,7 @@ fn sizes_fit(calls: &[CommCalls], groups: &[JobGroup], given: &[BTreeMap<u32, u3
 }
 
 /// Returns the number of groups whose calls do not match, and the mean deviation of the end times of matching
-/// calls, ns. The constant offset between hosts' clocks is removed.
+/// calls, ns. The constant offsets between the hosts' clocks are removed first.
 fn score_assignment(
     ranks: &[RankTimeline],
     calls: &[CommCalls],

@@ -1,4 +1,5 @@
-//! Nodes in the forms that the observer writes: flat (schema 1.0.1) or nested (all later schemas).
+//! Nodes as the observer writes them: in the flat form (schema 1.0.1) or the nested form (all later
+//! schemas).
 
 use crate::pytorch::JsonString;
 use crate::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
@@ -56,7 +57,7 @@ pub(super) enum RawOperands<'a> {
         shapes: Option<JsonText<'a>>,
         types: Option<JsonText<'a>>,
     },
-    /// Only the values, as the first and the last value, which delimit the list.
+    /// Only the values, as the first and the last value, between which the list is.
     Flat(Option<(JsonText<'a>, JsonText<'a>)>),
 }
 
@@ -107,7 +108,7 @@ impl<'de> Visitor<'de> for RawOperandsVisitor {
     }
 }
 
-/// Attributes of a nested node, which the file states as a list of `{name, type, value}`.
+/// Attributes of a nested node, which the file contains as a list of `{name, type, value}`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct RawAttrs<'a> {
     pub rf_id: Option<JsonText<'a>>,
@@ -116,7 +117,7 @@ pub(super) struct RawAttrs<'a> {
     pub scope: Option<JsonText<'a>>,
     pub tid: Option<JsonText<'a>>,
     pub op_schema: Option<JsonText<'a>>,
-    /// Attributes that not every node has.
+    /// Attributes that only some nodes have.
     pub others: Vec<(Cow<'a, str>, JsonText<'a>)>,
 }
 
@@ -129,7 +130,7 @@ struct RawAttr<'a> {
 }
 
 impl<'a> RawAttrs<'a> {
-    /// Stores an attribute; returns the attribute's name if the node already has it.
+    /// Stores an attribute. Returns the name if the node already has this attribute.
     fn set_attribute(&mut self, name: Cow<'a, str>, value: JsonText<'a>) -> Option<Cow<'a, str>> {
         let slot = match &*name {
             "rf_id" => &mut self.rf_id,

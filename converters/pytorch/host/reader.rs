@@ -19,11 +19,12 @@ use std::borrow::Cow;
 pub(super) struct HostTraceReader {
     pub trace: HostTrace,
     forms: Interner<HostNodeForm>,
-    /// Shapes and types by their JSON text. A JSON text maps to the index of the text in Python's
-    /// notation.
+    /// JSON texts of shapes and types. The entry of `python` with the same index is the index of the
+    /// text in Python's notation.
     json: NameTable,
     python: Vec<u32>,
-    /// Types by their JSON text; each maps to the parsed form and to the index of the text in Python's notation.
+    /// JSON texts of types. The entry of `meaning` with the same index is the parsed form, with the index of the
+    /// text in Python's notation.
     types: NameTable,
     meaning: Vec<(ArgType, u32)>,
     /// Tensors of the current node.
@@ -130,7 +131,7 @@ impl HostTraceReader {
             let types = serde_json::from_str::<Vec<Cow<'_, str>>>(json).ok();
             let Some(meaning) = types.and_then(|types| ArgType::list(&types)) else {
                 let found = format!("types {}, expected a list of strings", escape(json));
-                // The text already has an index, so a placeholder is pushed even on failure. Otherwise later indices
+                // The text has its index already, so push a placeholder even on failure. Otherwise all later indices
                 // would be off by one.
                 self.meaning.push((ArgType::Other, NONE));
                 return Err(at.refused(json, found, OTHER_TOOL));
@@ -162,7 +163,7 @@ impl HostTraceReader {
         self.trace.storages.extend(held);
         if self.tensors.len() > 1 {
             self.tensors.sort_unstable_by_key(|t| t.id);
-            // A tensor that occurs twice is read or written only once.
+            // A tensor that occurs twice among the operands is read or written only once.
             self.tensors.dedup_by_key(|t| t.id);
         }
         let mut sizes = self.tensors.iter().map(|t| t.bytes);
@@ -179,7 +180,7 @@ impl HostTraceReader {
         })
     }
 
-    /// Reads the groups from the node that lists them.
+    /// Reads the groups from a node that lists them.
     fn take_groups(&mut self, values: &str, at: &LocatedElement<'_>) -> Result<(), TraceError> {
         let hint = "delete the node, and pass the groups to commands as a JSON file";
         let texts: Vec<Cow<'_, str>> = serde_json::from_str(values).map_err(|_| {
@@ -193,7 +194,7 @@ impl HostTraceReader {
                     let found = format!("the process groups of this node cannot be read: {wrong}");
                     return Err(at.refused(values, found, hint));
                 }
-                // The error shows the end of the text, where it was truncated.
+                // The error shows the end of the text, because the text was truncated there.
                 let end = text.char_indices().nth_back(60).map_or(0, |(i, _)| i);
                 self.trace.repairs.push(JsonRepair {
                     offset: at.of(values),
@@ -222,8 +223,8 @@ impl ElementReader for HostTraceReader {
     }
 
     fn element(&mut self, raw: &RawHostNode<'_>, at: LocatedElement<'_>) -> Result<(), TraceError> {
-        // Files from `chakra_trace_link` contain kernels as copies of host nodes. The reader would mistake these
-        // copies for host operators.
+        // Files from `chakra_trace_link` contain a copy of a host node for each kernel. The reader would mistake
+        // these copies for host operators.
         if raw.exclusive_dur.is_some() {
             let found = "a node with `exclusive_dur`, so this is a file that chakra_trace_link made of a host trace and a \
                          Kineto trace";
@@ -268,7 +269,7 @@ impl ElementReader for HostTraceReader {
         let values = self.intern_text(&values, &at)?;
         let input = self.summarize_operands(&input, &at)?;
         let output = self.summarize_operands(&output, &at)?;
-        // The keys of a host node are in `attrs` in nested formats and at top level in the flat
+        // A host node's properties are in `attrs` in nested formats, and at top level in the flat
         // format.
         let form = HostNodeForm {
             scope: parse_integer(attrs.scope.or(raw.scope), "scope", &at)?.unwrap_or(0),

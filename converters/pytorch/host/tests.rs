@@ -1,9 +1,9 @@
-//! Tests one file in each form that observers write, and the effects of damage.
+//! Tests one file of each form that observers write, and the effects of damage.
 
 use super::*;
 use crate::pytorch::{JsonRepair, JsonRepairKind};
 
-/// Builds a node in the form of PyTorch 2.4 and later, with the same line breaks.
+/// Builds a node in the form that PyTorch 2.4 and later write, including the line breaks.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {
     let side = |[values, shapes, types]: [&str; 3]| {
         format!(r#"{{"values": {values}, "shapes": {shapes}, "types": {types}, "strides": []}}"#)
@@ -82,7 +82,7 @@ fn nested_nodes_are_read_in_every_version() {
             ("[[]]", "['Tensor(long int)']")
         );
         assert_eq!(trace.storages_of(0), [&[8, 8, 8][..], &[]]);
-        // Tensor 7 counts once: 64 × 4 + 10 × 2.
+        // Tensor 7 occurs twice but counts once: 64 × 4 + 10 × 2.
         assert_eq!((form.bytes_in, form.bytes_out), (276, 8));
     }
 }
@@ -226,7 +226,7 @@ fn names_that_were_not_escaped_are_repaired() {
 
 #[test]
 fn damage_behind_a_repaired_name_is_said_to_be_there() {
-    // The escaped name is longer than all text that precedes it.
+    // The escaped name is longer than all preceding text.
     let name = "\"".repeat(500);
     for (from, to, part) in [
         ("\"value\": 4}", "\"value\": 4]", "record 0"),
@@ -252,7 +252,7 @@ fn legal_names_are_left_alone() {
     let name = trace.texts.get(trace.nodes[0].name);
     assert_eq!(name, "a \" b \\ c \t é \", \"ctrl_deps\": 5");
     assert_eq!(trace.repairs.count(), 0);
-    // The name is legal JSON; the damage is elsewhere.
+    // The name is valid JSON; the damage is elsewhere.
     let text = file("1.1.1", &[node(6, escaped, ["[", "[]", "[]"], NOTHING)]);
     assert!(refused(text.as_bytes()).contains("expected"), "{text}");
 }

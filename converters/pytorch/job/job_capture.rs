@@ -1,4 +1,5 @@
-//! Captures of all ranks of a job: matches calls, estimates clock offsets, and splits waiting from transfer.
+//! Joins the captures of a job's ranks: matches calls, estimates clock offsets, and separates waiting from
+//! transfer.
 
 use super::rank_capture::RankCapture;
 use crate::pytorch::activities::Activities;
@@ -27,13 +28,13 @@ use std::path::{Path, PathBuf};
 
 /// A job with its ranks matched.
 pub(super) struct JobCapture {
-    /// Ranks sorted by number, captured or inferred.
+    /// Captured and inferred ranks, sorted by number.
     pub models: Vec<RankModel>,
-    /// Calls of each rank; `times` and `matched` below have the same order.
+    /// Calls of each rank, in the order of `models`; `times` and `matched` below have the same order.
     calls: Vec<CommCalls>,
     times: Vec<Vec<CallTime>>,
     met: Vec<Vec<CallMatchInfo>>,
-    /// Captures; several ranks may use the same one.
+    /// Captures, without the inferred ranks. Several ranks may use the same capture.
     captures: Vec<RankTimeline>,
     activities: Vec<Activities>,
     links: Vec<HostNodeLinks>,
@@ -45,13 +46,14 @@ pub(super) struct JobCapture {
     host_computes: bool,
     /// Steps measured without a profiler.
     unprofiled: Option<UnprofiledSteps>,
-    /// Cost of a profiler record in each capture, or `None` for a capture without times.
+    /// Cost of a profiler record in each capture; `None` for a capture without times.
     costs: Vec<Option<ProfilerCost>>,
     pub summary: ConversionSummary,
 }
 
 impl JobCapture {
-    /// Matches the captures `parts`. If `infer` gives the job's number of ranks, infers the ranks without a capture.
+    /// Matches the captures `parts`. `infer` is the number of ranks in the job, if ranks without a capture are to be
+    /// inferred.
     pub fn new(mut parts: Vec<RankCapture>, infer: Option<u32>) -> Result<Self, TraceError> {
         parts.sort_by_key(|part| part.rank.rank);
         let twice = |pair: &&[RankCapture]| pair[0].rank.rank == pair[1].rank.rank;
@@ -175,7 +177,7 @@ impl JobCapture {
         })
     }
 
-    /// Writes the trace of the rank with index `i` into `out`; the summary states `to` as the file.
+    /// Writes the trace of the rank with index `i` to `out`; the summary names the file `to`.
     pub fn write<W: Write>(&mut self, i: usize, out: W, to: &Path) -> Result<W, TraceError> {
         let model = self.models[i];
         let rank = &self.captures[model.capture];
@@ -208,7 +210,7 @@ impl JobCapture {
             (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
-        // A capture without times states no end.
+        // A capture without times has no end.
         if !rank.untimed {
             metadata.insert(0, ("captured_ns", AttributeValue::Uint(ns)));
         }
@@ -263,7 +265,7 @@ impl JobCapture {
 /// Maximum number of ranks of a job.
 const LARGEST_WORLD: u32 = 1 << 20;
 
-/// Returns the number of ranks of the job; all captures, and `wanted`, must agree on this number.
+/// Returns the number of ranks in the job. Fails unless all captures and `wanted` agree on it.
 fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceError> {
     let said = |part: &RankCapture| part.rank.kineto.world_size;
     let first = parts.iter().find(|part| said(part).is_some());
@@ -315,12 +317,13 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
 
 const ONE_RUN: &str = "convert the captures of one run, all profiled over the same steps";
 
-/// Maximum gap between the profiled times of ranks on one host, ns; such ranks share a clock.
+/// Maximum gap between the profiled periods of ranks on one host, ns. These ranks share a clock.
 const APART_ON_ONE_HOST: i64 = 1_000_000_000;
-/// Maximum gap between the profiled times of ranks on different hosts, ns; such ranks have different clocks.
+/// Maximum gap between the profiled periods of ranks on different hosts, ns. It is larger because their
+/// clocks differ.
 const APART: i64 = 10_000_000_000;
 
-/// Rejects ranks that cannot belong to one run: two ranks from one process, or ranks profiled at different times.
+/// Rejects ranks that cannot belong to one run: two ranks of one process, or ranks profiled in different periods.
 fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     let mut processes: BTreeMap<(Option<&str>, u64), &RankCapture> = BTreeMap::new();
     for part in parts {
@@ -329,7 +332,7 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
             continue;
         };
         let host = rank.kineto.host_name.as_deref();
-        // In containers every rank may have the process id 1.
+        // In containers, every rank may have process id 1, so id 1 proves nothing.
         if process > 1
             && let Some(other) = processes.insert((host, process), part)
             && (host.is_some() || one_after_the_other(part, other))
@@ -380,8 +383,8 @@ fn check_together(parts: &[RankCapture]) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Returns whether two captures without stated ranks do not overlap in time. Captures that state no rank and do not
-/// overlap are successive windows of one process, not two ranks.
+/// Returns whether two captures state no ranks and do not overlap in time. Such captures are successive windows of
+/// one process, not two ranks.
 fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     let says = |part: &RankCapture| part.rank.kineto.rank.is_some() || part.rank.untimed;
     let (one_span, other_span) = (one.activities.span(), other.activities.span());
@@ -389,7 +392,7 @@ fn one_after_the_other(one: &RankCapture, other: &RankCapture) -> bool {
     apart && !says(one) && !says(other)
 }
 
-/// Returns the match information of each call.
+/// For each call, returns the facts that matching found.
 fn matched_calls(
     calls: &[CommCalls],
     matches: &CallMatches,
@@ -419,7 +422,7 @@ fn matched_calls(
     for message in &matches.messages {
         let ends = [message.send, message.receive];
         let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
-        // Only one side of a message states its bytes.
+        // Only one side of a message states its bytes, so take the largest value.
         let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
         let bytes = bytes.into_iter().max().unwrap_or(0);
         let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());

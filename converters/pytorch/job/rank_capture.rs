@@ -1,4 +1,4 @@
-//! Reads one rank's capture and extracts its calls and activities. Different ranks can be read in parallel.
+//! Reads one rank's capture, and extracts its calls and activities. Several ranks can be read in parallel.
 
 use super::ConvertOptions;
 use crate::pytorch::activities::{self, Activities};
@@ -27,7 +27,7 @@ pub(super) struct RankCapture {
     pub link: HostNodeLinks,
     /// Steps measured without a profiler.
     pub steps: Option<MeasuredSteps>,
-    /// Path for error messages about this rank: usually the path of the Kineto trace.
+    /// File that errors about this rank name: usually the Kineto trace.
     pub file: PathBuf,
 }
 
@@ -91,7 +91,7 @@ impl JoinedFiles {
     }
 }
 
-/// Rejects times that are impossible for a real clock.
+/// Rejects times that a real clock cannot show.
 fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let far = |event: &&KinetoEvent| {
         let end = event.start_ns.checked_add_unsigned(event.duration_ns);
@@ -111,8 +111,8 @@ fn check_times(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Rejects operators of several processes, because correlation ids, streams and devices are unique only within one
-/// process.
+/// Rejects operators of several processes, because ids of correlations, streams and devices are unique only within
+/// a process.
 fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     let counts = kineto.operators_of_processes();
     let mut processes = counts.keys().filter(|pid| pid.parse::<u64>().is_ok());
@@ -154,11 +154,12 @@ fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
-/// Maximum distance of times from 1970, ns: until the year 2116. The sum of two such times cannot overflow.
+/// Maximum distance of times from 1970, ns: until the year 2116. The sum of two such times does not
+/// overflow.
 const FARTHEST: i64 = 1 << 62;
 
 impl RankCapture {
-    /// Extracts the contents of the files of the rank `number`.
+    /// Extracts the calls and activities from the files of the rank `number`.
     pub fn new(
         number: u32,
         host: Option<HostTrace>,
@@ -194,8 +195,8 @@ impl RankCapture {
             kineto.host_name = process.and_then(|process| host_in_name(file, process));
         }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
-        // The table `host_of` is no longer needed, because the activities already refer to their
-        // nodes.
+        // The table `host_of` is no longer needed, because the activities now refer to their nodes
+        // directly.
         link.host_of = Vec::new();
         rank.shrink();
         if rank.items.is_empty() && rank.devices.is_empty() {
@@ -218,7 +219,7 @@ impl RankCapture {
         })
     }
 
-    /// Returns the number of steps in the capture, or 0 if unknown.
+    /// Returns the number of steps in the capture; 0 if unknown.
     pub fn captured_steps(&self) -> u64 {
         let items = self.rank.items.iter();
         let mut steps: Vec<&str> = items
@@ -234,7 +235,8 @@ impl RankCapture {
         }
     }
 
-    /// Reads and extracts the files of a rank, or of several ranks if their traces were merged into one file.
+    /// Reads the files of a rank and extracts their contents. A file may also contain the merged traces of
+    /// several ranks.
     fn read_pair(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
         let host = host.map(|path| pair.read_file(path, HostTrace::read, HostTrace::from_bytes));
@@ -268,15 +270,15 @@ impl RankCapture {
             .map(|path| pair.read_file(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
             .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
-        // The number in the file name may be something other than a rank, such as the step in `trace_8.json`. Only
-        // captures that communicate must state their rank.
+        // The number in the file name may not be a rank: in `trace_8.json` it may be a step. Only captures that
+        // communicate must state their rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;
         }
         Ok(vec![Self { steps, ..capture }])
     }
 
-    /// Reads all pairs in parallel and reports to `progress` the number of ranks read so far.
+    /// Reads all pairs in parallel, and reports the number of ranks read so far to `progress`.
     pub fn read_all(
         pairs: &[CapturePair],
         options: &ConvertOptions,
@@ -301,14 +303,14 @@ impl RankCapture {
                 progress(done.fetch_add(1, Ordering::Relaxed) + 1, pairs.len());
             }
         };
-        // The caller's thread also reads, because it can reuse the memory that it frees when it later writes.
+        // The caller's thread also reads, so that it can later write with the memory that it frees here.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
                 scope.spawn(inherited(read_next));
             }
             read_next();
         });
-        // Nesting and linking temporarily needed as much memory as the result.
+        // Nesting and linking temporarily took as much memory as the result, so return it to the system.
         return_freed();
         let parts = slots.into_iter().map(|slot| {
             let part = slot.into_inner().ok().flatten();
@@ -319,7 +321,7 @@ impl RankCapture {
     }
 }
 
-/// Returns the host in a profiler's default file name, `HOST_PROCESS.TIME.pt.trace.json`.
+/// Returns the host name in a profiler's default file name, `HOST_PROCESS.TIME.pt.trace.json`.
 fn host_in_name(file: &Path, process: u64) -> Option<String> {
     let (stem, _) = file.file_name()?.to_str()?.split_once(".pt.trace")?;
     let worker = stem.split_once('.').map_or(stem, |(worker, _)| worker);
@@ -335,7 +337,7 @@ fn step_window(kineto: &KinetoTrace, step: u64) -> Result<TimeWindow, String> {
     for event in &kineto.events {
         let name = kineto.texts.get(event.name);
         let number = name.strip_prefix(STEP).and_then(|n| n.parse::<u64>().ok());
-        // Only host ranges count, because the device track repeats them.
+        // The device track repeats the ranges, so count only the host's ranges.
         if let (Some(number), EventCategory::Annotation) = (number, event.category) {
             steps.push(number);
             if number == step {

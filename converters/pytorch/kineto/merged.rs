@@ -1,18 +1,20 @@
-//! Splits a file with the merged traces of several ranks into one trace per rank, by the processes of the tracks.
+//! Splits a file that contains the merged traces of several ranks into one trace per rank, by the processes of the
+//! tracks.
 //!
-//! Scripts that merge ranks' files put a label before every process, such as SGLang's `[TP00] 4711`, or add a
-//! multiple of a large number (the rank's own multiple) to the process id. Different ranks use the same correlation
-//! ids, streams and devices, so each rank gets only the events of its own tracks.
+//! Scripts that merge the files of ranks either put a label before every process id, such as SGLang's `[TP00]
+//! 4711`, or add a large multiple to it that differs between ranks. Different ranks use the same correlation ids,
+//! streams and devices, so each rank gets only the events of its own tracks.
 
 use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Minimum difference between the numbers added to process ids; smaller numbers are devices.
+/// Minimum difference between the numbers that were added to process ids. Smaller differences are device
+/// numbers.
 const LEAST_OFFSET: u64 = 100;
 
 impl KinetoTrace {
-    /// Returns the traces of the ranks in this file, sorted by rank, or only this trace if it contains one
-    /// process.
+    /// Returns the traces of the ranks in this file, sorted by rank. If the file contains one process,
+    /// returns only this trace.
     pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
         let Some(places) = self.label_tracks().or_else(|| self.track_offsets()) else {
             return vec![self];
@@ -21,7 +23,7 @@ impl KinetoTrace {
         let first = ranks.first().copied();
         let mut parts: Vec<Self> = Vec::with_capacity(ranks.len());
         for &rank in &ranks {
-            // Tracks without a rank (the profiler's own) stay with the first rank.
+            // Tracks without a rank, which are the profiler's own, stay with the first rank.
             let own = |track: usize| match &places[track] {
                 Some((of, _)) => *of == rank,
                 None => Some(rank) == first,
@@ -59,7 +61,7 @@ impl KinetoTrace {
                 host_name: self.host_name.clone(),
                 device_names: self.device_names.clone(),
                 versions: self.versions.clone(),
-                // The file's job-wide facts come from the first merged rank.
+                // The file's facts about the job come from the first merged rank.
                 world_size: self
                     .world_size
                     .filter(|&world| world as usize >= ranks.len()),
@@ -69,7 +71,7 @@ impl KinetoTrace {
             part.with_rf_id = part.events.iter().filter(|event| event.rf_id != 0).count() as u64;
             parts.push(part);
         }
-        // The counts are of the whole file, so only the first rank gets them.
+        // The counts apply to the whole file, so only the first rank gets them.
         if let Some(part) = parts.first_mut() {
             part.arrows = self.arrows;
             part.left_out = self.left_out;
@@ -82,7 +84,8 @@ impl KinetoTrace {
         parts
     }
 
-    /// Returns the rank and process of each track from the labels before process ids, if there are several labels.
+    /// Returns each track's rank and process according to the labels before process ids; `None` unless there are
+    /// several labels.
     fn label_tracks(&self) -> Option<Vec<Option<(u32, String)>>> {
         let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(split_label).collect();
         let labels: BTreeSet<(Vec<u32>, &str)> = split
@@ -93,8 +96,8 @@ impl KinetoTrace {
         if labels.len() < 2 {
             return None;
         }
-        // A single number is the rank. Labels with several numbers (tensor and data parallelism) get ranks in sorted
-        // order.
+        // If labels contain a single number, it is the rank. Labels with several numbers (tensor and data
+        // parallelism) get ranks in sorted order.
         let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
         let of_label: BTreeMap<&str, u32> = (0..)
             .zip(&labels)
@@ -110,8 +113,8 @@ impl KinetoTrace {
         Some(split.into_iter().map(place).collect())
     }
 
-    /// Returns the rank and process of each track from the offsets of processes: each rank's process id and device
-    /// number are shifted by the same multiple of one number.
+    /// Returns each track's rank and process according to the offsets of process ids: for each rank, the same
+    /// multiple of one number is added to its process id and its device number.
     fn track_offsets(&self) -> Option<Vec<Option<(u32, String)>>> {
         let pids: Vec<Option<u64>> = self
             .tracks
@@ -135,7 +138,7 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
-        // A rank may use the device with the rank's own number, which adds to the difference.
+        // A rank may use the device with its own rank number, which adds to the difference.
         let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
@@ -161,7 +164,7 @@ fn split_label(track: &KinetoTrack) -> Option<(&str, &str)> {
     (!label_numbers(label).is_empty()).then(|| (label, pid.trim_start()))
 }
 
-/// Returns the numbers in a label.
+/// Returns the numbers in a label, in order.
 fn label_numbers(label: &str) -> Vec<u32> {
     let parts = label.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
@@ -171,8 +174,8 @@ fn label_numbers(label: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Creates traces with one operator and one kernel for each pair of a process and a device, merged into one file,
-    /// and splits the file.
+    /// Builds a file of merged traces, with one operator and one kernel for each pair of a process and a device, and
+    /// splits the file.
     fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
         let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
             [
@@ -190,7 +193,7 @@ mod tests {
             .split_ranks()
     }
 
-    /// Returns, for each rank's trace: the rank, the processes, and the names of the events.
+    /// Splits such a file, and returns each trace's rank, processes and names of events.
     fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
         let part = |trace: KinetoTrace| {
             let names = trace
@@ -230,7 +233,7 @@ mod tests {
             [r#""[TP01] 70""#, r#""[TP01] 0""#],
         ];
         assert_eq!(parts(&labelled), expected([1, 3], [["70", "0"]; 2], [1, 0]));
-        // Labels with data parallelism before tensor parallelism get ranks in sorted order.
+        // Labels with data parallelism before tensor parallelism also get ranks in sorted order.
         let two = [
             [r#""[DP01-TP00] 7""#, r#""[DP01-TP00] 0""#],
             [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],

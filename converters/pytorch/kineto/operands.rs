@@ -1,7 +1,7 @@
-//! Converts shapes and types of an operator's inputsto the host trace's notation.
+//! Converts the shapes and types of an operator's inputs to the host trace's notation.
 //!
-//! Kineto writes only the element type of a tensor, `float`; the host trace writes `Tensor(float)`, which all
-//! later stages expect.
+//! For a tensor, Kineto writes only the element type, `float`. The host trace writes `Tensor(float)`, which
+//! all later stages expect.
 
 use crate::pytorch::elements::{element_bytes, elements_of};
 use crate::pytorch::python_repr;
@@ -12,9 +12,9 @@ use chakram_trace::graph::NameTable;
 pub(super) struct OperandTable {
     shapes: NameTable,
     types: NameTable,
-    /// For each distinct text of shapes: its index in the trace's texts, and the number of elements of each tensor.
+    /// For each distinct text of shapes, its index in the trace's texts, and the number of elements of each tensor.
     known_shapes: Vec<(u32, Vec<u64>)>,
-    /// For each distinct text of types: its index in the trace's texts, and the bytes per element of each tensor.
+    /// For each distinct text of types, its index in the trace's texts, and the bytes per element of each tensor.
     known_types: Vec<(u32, Vec<u64>)>,
 }
 
@@ -55,7 +55,7 @@ impl OperandTable {
     }
 }
 
-/// Returns the number of elements of each argument, where a list counts the sum over its tensors.
+/// Returns the number of elements of each argument; for a list of tensors, their sum.
 fn element_counts(dims: &str) -> Vec<u64> {
     let value: serde_json::Value = serde_json::from_str(dims).unwrap_or_default();
     let arguments = value.as_array().map_or(&[][..], Vec::as_slice);
@@ -91,8 +91,8 @@ mod tests {
 
     #[test]
     fn types_are_those_of_the_host_trace_and_tensors_have_bytes() {
-        // 4·8 elements of half precision and 3 of 8-byte integers: 4·8·2 + 3·8 = 88; scalars and lists of unknown
-        // type count zero bytes.
+        // 4·8 elements of half precision and 3 of 8-byte integers: 4·8·2 + 3·8 = 88. Scalars, and lists of
+        // unknown type, count zero bytes.
         let (shapes, types, bytes) = texts(
             r#"[[4,8],[],[3],[[2],[2]]]"#,
             r#"["c10::Half","Scalar","long int","TensorList"]"#,

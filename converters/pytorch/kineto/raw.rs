@@ -1,4 +1,4 @@
-//! Events in the form that Kineto writes.
+//! Events as Kineto writes them.
 
 use crate::pytorch::stream::{ElementLayouts, JsonScanner, JsonText, SeenKeys};
 use crate::pytorch::{JsonString, number};
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 
-/// An event; its phase determines the keys that are present.
+/// An event. Which keys it has depends on its phase.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 pub(super) struct RawKinetoEvent<'a> {
     #[serde(borrow, default)]
@@ -38,7 +38,7 @@ pub(super) struct EventArgs<'a> {
     pub stream: Option<JsonText<'a>>,
     pub device: Option<JsonText<'a>>,
     pub bytes: Option<JsonText<'a>>,
-    /// Name given to a track by a metadata event.
+    /// Name that a metadata event gives to a track.
     pub name: Option<JsonText<'a>>,
     /// Shapes of the inputs.
     pub dims: Option<JsonText<'a>>,
@@ -50,13 +50,13 @@ pub(super) struct EventArgs<'a> {
     pub task: Option<JsonText<'a>>,
 }
 
-/// Numbers that [`ElementLayouts`] uses for the values of an event.
+/// Indices of an event's values in [`ElementLayouts`].
 mod value {
     pub(super) use crate::pytorch::stream::SKIPPED;
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
-    /// The first value that may be something other than a string without escapes.
+    /// The first value that may be more than a string without escapes.
     pub const PID: u8 = 4;
     pub const TID: u8 = 5;
     pub const TS: u8 = 6;
@@ -75,7 +75,7 @@ mod value {
     pub const TASK: u8 = 19;
     pub const COUNT: usize = 20;
 
-    /// Returns the number for an event's key.
+    /// Returns the index of the value with an event's key.
     pub fn of(key: &str) -> u8 {
         match key {
             "ph" => PH,
@@ -90,10 +90,10 @@ mod value {
         }
     }
 
-    /// Returns the number for an argument's key.
+    /// Returns the index of the value with an argument's key.
     pub fn of_arg(key: &str) -> u8 {
         match key {
-            // Profilers of 2021 wrote the key in lower case on kernels.
+            // On kernels, profilers of 2021 wrote the key in lower case.
             "External id" | "external id" => EXTERNAL_ID,
             "Record function id" => RF_ID,
             "correlation" | "connection_id" => CORRELATION,
@@ -126,7 +126,7 @@ impl<'a> RawKinetoEvent<'a> {
         Some(used)
     }
 
-    /// Sets the fields from values indexed by number.
+    /// Sets the fields from `values`, which are indexed as in the module `value`.
     #[inline]
     fn set_fields(&mut self, values: &[Option<&'a str>; value::COUNT]) {
         let json = |number: u8| values[number as usize].map(JsonText::legal);
@@ -153,8 +153,8 @@ impl<'a> RawKinetoEvent<'a> {
     }
 }
 
-/// Reads the event at the start of `text` key by key into `values`, records it in `layouts`, and returns its
-/// length.
+/// Reads the event at the start of `text` key by key into `values`, and records its layout in `layouts`.
+/// Returns the event's length.
 fn scan_by_key<'a>(
     layouts: &mut ElementLayouts,
     text: &'a str,
@@ -195,14 +195,14 @@ fn scan_by_key<'a>(
     Some(scan.used())
 }
 
-/// Returns the content of a string without escapes.
+/// Returns the content of a JSON string; `None` if it has escapes.
 fn unescaped_string(json: &str) -> Option<&str> {
     let content = json.strip_prefix('"')?.strip_suffix('"')?;
     (!content.contains('\\')).then_some(content)
 }
 
 impl<'a> EventArgs<'a> {
-    /// Returns the field for the argument `key`, if the argument is kept.
+    /// Returns the field that stores the argument `key`; `None` if the argument is not kept.
     fn slot_of(&mut self, key: &str) -> Option<&mut Option<JsonText<'a>>> {
         Some(match value::of_arg(key) {
             value::EXTERNAL_ID => &mut self.external_id,
@@ -253,12 +253,12 @@ impl<'de> Visitor<'de> for EventArgsVisitor {
     }
 }
 
-/// All arguments of an event as texts, with strings unchanged and other values as JSON.
+/// All arguments of an event, as texts: strings unchanged, other values as JSON.
 #[derive(Default)]
 pub(super) struct AllEventArgs(pub Vec<(String, String)>);
 
 impl AllEventArgs {
-    /// Parses the event at the start of `text` a second time, for all its arguments.
+    /// Parses the event at the start of `text` again, this time with all its arguments.
     pub fn of(text: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct ArgsOfEvent {
@@ -266,7 +266,7 @@ impl AllEventArgs {
             args: AllEventArgs,
         }
         let mut event = serde_json::Deserializer::from_slice(text);
-        // Parsing cannot fail: the same text was parsed before.
+        // Parsing cannot fail, because the same text was parsed before.
         ArgsOfEvent::deserialize(&mut event).map_or_else(|_| Self::default(), |event| event.args)
     }
 }

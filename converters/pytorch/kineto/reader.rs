@@ -26,24 +26,24 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// For each name, by text index: the arguments that the conversion uses from events of that name.
+    /// For each name, by its text index, the arguments of its events that the conversion uses.
     named: Vec<UsedArgs>,
     left_out: BTreeMap<String, u64>,
     /// Number of events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
-    /// Base of all times, in nanoseconds since 1970. The file may state it after the events.
+    /// Base of all times, in nanoseconds since 1970. The file may state it only after the events.
     base_ns: i64,
 }
 
-/// Selects the arguments of events with a given name that the conversion uses.
+/// Which arguments the conversion uses, for events with a given name.
 #[derive(Clone, Copy, Debug)]
 struct UsedArgs {
-    /// All arguments are read, because the event communicates.
+    /// All arguments, because the event communicates.
     of_call: bool,
-    /// All arguments of the operator are read, because a convolution's output depends on its padding
-    /// and stride.
+    /// All arguments of the operator, because the output of a convolution depends on its padding and
+    /// stride.
     of_convolution: bool,
-    /// Values of scalar arguments.
+    /// Only the values of scalar arguments.
     values: bool,
 }
 
@@ -51,8 +51,7 @@ const DAMAGED: &str =
     "the file is not what Kineto writes: capture again, or repair the event by hand";
 const HUGE: &str = "a trace with more than 4 GiB of names cannot be read; capture fewer steps";
 
-/// A stream id. Some versions of Kineto write a stream id as a pointer, or write −1 as an unsigned
-/// 64-bit number.
+/// A stream id. Some versions of Kineto write it as a pointer, or write −1 as an unsigned 64-bit number.
 struct StreamId(i64);
 
 impl TryFrom<i128> for StreamId {
@@ -64,7 +63,7 @@ impl TryFrom<i128> for StreamId {
     }
 }
 
-/// An id that joins events. Scripts write −1 for a missing id.
+/// An id that connects events. Scripts write −1 for a missing id.
 struct JoiningId(u64);
 
 impl TryFrom<i128> for JoiningId {
@@ -75,7 +74,7 @@ impl TryFrom<i128> for JoiningId {
     }
 }
 
-/// `distributedInfo` of a job; its keys differ between versions.
+/// `distributedInfo` of a job, whose keys differ between versions.
 #[derive(Deserialize)]
 struct DistributedInfo<'a> {
     backend: Option<String>,
@@ -99,7 +98,7 @@ impl KinetoReader {
         let mut trace = self.trace;
         let base = self.base_ns;
         for time in trace.events.iter_mut().map(|event| &mut event.start_ns) {
-            // The base may come last in the file, so it is added at the end.
+            // The file may state the base only at its end, so add it now.
             *time = time.checked_add(base).ok_or_else(|| {
                 let found = format!("an event is {time} ns after the base time of {base} ns, which is beyond the year 2262");
                 TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
@@ -190,7 +189,7 @@ impl KinetoReader {
         };
         let name = self.trace.texts.intern(&raw.name).ok_or_else(huge)?;
         let mut args = NONE;
-        // Unused arguments are dropped, because they would take most of the memory.
+        // Drop unused arguments, because they would take most of the memory.
         if raw_args.collective.is_some()
             || category == EventCategory::Sync
             || self.needs_args(name, category)
@@ -220,8 +219,8 @@ impl KinetoReader {
         let track = self.track_of(raw, at)?;
         let stream = parse_integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = parse_integer(raw_args.device, "device", at)?;
-        // Some device plug-ins state neither stream nor device. Traces of such plug-ins have one process per device
-        // and one track per stream.
+        // Some device plug-ins state neither stream nor device. In their traces, each device has a process, and
+        // each stream a track.
         let of_track = |is_missing: bool| is_missing && category.is_work();
         let stream = match stream {
             None if of_track(true) => self.tracks.stream(track),
@@ -299,7 +298,7 @@ impl KinetoReader {
         Ok(())
     }
 
-    /// Extends the profiler's span to include the times of an event that states the span.
+    /// Extends the profiler's span to include an event that describes the recording itself.
     fn widen_profile_span(
         &mut self,
         raw: &RawKinetoEvent<'_>,
@@ -349,7 +348,7 @@ impl KinetoReader {
     }
 }
 
-/// Categories of calls of Python.
+/// Categories of Python calls.
 const PYTHON: [&str; 3] = ["python_function", "PythonFunction", "Python"];
 
 /// Other categories that are not converted and are not device work.
@@ -369,10 +368,10 @@ const ON_HOST: [&str; 13] = [
     "async_task_queue",
 ];
 
-/// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls,
-/// or `None` for events that do no work and for all other events.
+/// Returns the category of an event of Ascend's profiler, which writes no category for device tasks and CANN calls.
+/// Returns `None` for events that do no work, and for all events of other profilers.
 fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
-    /// Type prefixes of tasks that do no work.
+    /// Prefixes of the types of tasks that do no work.
     const NO_WORK: [&str; 6] = [
         "EVENT_",
         "NOTIFY_",
@@ -382,8 +381,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         "PROFILER_",
     ];
     let args = &raw.args;
-    // HCCL operations have one track per group. The copies of an HCCL operation are tasks as well, so they must not
-    // count again.
+    // HCCL operations are on one track per group. Their copies are also recorded as tasks, which must not count
+    // again.
     if raw.name.starts_with("hcom_") && args.task.is_none() {
         return Some(EventCategory::Kernel);
     }
@@ -401,7 +400,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
     }
 }
 
-/// Returns the unread events by category, but only events on tracks outside the operators' process.
+/// Returns the number of unread events in each category. Only tracks outside the operators' process
+/// count.
 fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
     let processes = trace.operators_of_processes();
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
@@ -414,9 +414,9 @@ fn count_unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Ve
     found.into_iter().collect()
 }
 
-/// Drops events with impossible times: before 1970 (unless times count from another origin), or farther outside the
-/// profiler's span than the length of that span. Kernels, and the profiler's own shutdown, may end slightly after the
-/// span. If the file states no span, events a day or more from the median are dropped.
+/// Drops events with impossible times. A time is impossible if it is before 1970 (unless times have another origin),
+/// or outside the profiler's span by more than the span's length. Kernels, and the profiler's own shutdown, may end
+/// slightly after the span. If the file states no span, events that are a day or more from the median are dropped.
 pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
@@ -433,7 +433,7 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
         0 => DAY,
         length => length.max(SLACK),
     };
-    // Times near 0 count from the start of the host or of the capture, and may be negative.
+    // Times near 0 are relative to the start of the host or of the capture, and may be negative.
     let earliest = if from >= DAY { 0 } else { i64::MIN };
     let (from, to) = (
         from.saturating_sub(around).max(earliest),
@@ -447,9 +447,9 @@ pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     trace.outside = (before - trace.events.len()) as u64;
 }
 
-/// Minimum tolerance around the profiler's span, ns, used for short spans.
+/// Minimum tolerance around the profiler's span, ns; it matters for short spans.
 const SLACK: i64 = 1_000_000_000;
-/// Longer than any capture, ns: one day.
+/// One day, which is longer than any capture, ns.
 const DAY: i64 = 86_400_000_000_000;
 
 /// Returns whether a value is a JSON number of any size.
@@ -457,7 +457,7 @@ fn is_number(json: &str) -> bool {
     json.starts_with(|first: char| first == '-' || first.is_ascii_digit())
 }
 
-/// Parses a required time to nanoseconds.
+/// Parses a required time as nanoseconds.
 fn parse_time(
     value: Option<JsonText<'_>>,
     what: &str,
@@ -516,7 +516,7 @@ impl ElementReader for KinetoReader {
                     *unread.or_default() += 1;
                 }
             }
-            // Arrows repeat the ids of the events that they join.
+            // Arrows have the ids of the events that they connect, so their own ids add nothing.
             ("s" | "f", "fwdbwd" | "ac2g" | "async_cpu_to_gpu") => {
                 self.trace.arrows += 1;
                 return Ok(());

@@ -1,4 +1,4 @@
-//! Tests events of every kind, times in the form of every profiler version, and the effects of damage.
+//! Tests events of every kind, the time formats of all profiler versions, and the effects of damage.
 
 use super::*;
 use crate::pytorch::JsonRepairKind;
@@ -12,8 +12,7 @@ fn refused(text: &str) -> String {
     error.expect_err("it is damaged").to_string()
 }
 
-/// A trace with two events in the form of PyTorch 2.15, including blank lines, with metadata before and
-/// after the events.
+/// A trace as PyTorch 2.15 writes it, with blank lines, two events, and metadata before and after them.
 const RECENT: &str = r#"
  {
     "schemaVersion": 1,
@@ -104,7 +103,7 @@ fn what_matters_is_kept_and_the_rest_counted() {
     assert_eq!(arg(&trace.events[6], "Input Dims").unwrap(), "[[8]]");
     assert_eq!(trace.args.len(), 3);
     let left: Vec<_> = trace.left_out.iter().map(|(c, n)| (&**c, *n)).collect();
-    // Python calls are not events and are stored separately.
+    // Python calls are stored separately and do not count as events.
     assert_eq!(left, [("M", 3), ("Trace", 1), ("i", 1)]);
     assert_eq!(trace.with_rf_id, 1);
     assert_eq!(trace.repairs, JsonRepairs::default());
@@ -281,7 +280,7 @@ fn damage_is_refused_where_it_stands() {
     ] {
         let read = KinetoTrace::from_bytes(text.as_bytes());
         if part.is_empty() {
-            // An escape that JSON does not define means that the name was not escaped.
+            // JSON does not define this escape, so the writer did not escape the name.
             assert_eq!(read.unwrap().repairs.count(), 1);
             continue;
         }

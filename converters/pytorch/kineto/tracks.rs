@@ -9,9 +9,9 @@ use std::borrow::Cow;
 /// A host thread or a device stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct KinetoTrack {
-    /// Process id, or the device of a stream, which is not always a number.
+    /// Process id; for a stream, the device. Not always a number.
     pub pid: String,
-    /// Thread or stream id, which is not always a number.
+    /// Thread or stream id. Not always a number.
     pub tid: String,
     /// First name that the file gives the track, such as `thread 7 (python)` or `stream 7`.
     pub name: String,
@@ -23,15 +23,15 @@ pub(super) struct TrackTable {
     keys: NameTable,
     tracks: Vec<KinetoTrack>,
     named: NameTable,
-    /// Distinct names, then the name of each named track. Names are shared because some profilers give hundreds of
-    /// thousands of tracks the same name.
+    /// Contains each distinct name; `names` is the name of each named track. Names are shared because some
+    /// profilers give the same name to hundreds of thousands of tracks.
     texts: NameTable,
     names: Vec<u32>,
     key: String,
     last: u32,
 }
 
-/// Returns the text of one part of a track's key (process or thread id), which is a number or a string.
+/// Returns the text of a process or thread id, which is a number or a string.
 fn key_text(part: Option<JsonText<'_>>) -> Cow<'_, str> {
     part.map_or(Cow::Borrowed(""), |part| number::value_text(part.get()))
 }
@@ -42,11 +42,10 @@ impl TrackTable {
         self.key.extend([pid, "\0", tid]);
     }
 
-    /// Returns the index of a track, and adds the track if it is new, or `None` if the table is
-    /// full.
+    /// Returns the index of a track, which is added if it is new. Returns `None` if the table is full.
     pub fn number(&mut self, pid: Option<JsonText<'_>>, tid: Option<JsonText<'_>>) -> Option<u32> {
         let (pid, tid) = (key_text(pid), key_text(tid));
-        // Consecutive events usually have the same track, so the last track is tried first.
+        // Consecutive events usually have the same track, so try the last track first.
         if let Some(last) = self.tracks.get(self.last as usize)
             && last.pid == pid
             && last.tid == tid
@@ -66,16 +65,16 @@ impl TrackTable {
         Some(number)
     }
 
-    /// Returns a track's stream: its number, or a number derived from its index if the id is a word.
+    /// Returns a track's stream number. If the track's id is a word, derives a number from its index.
     pub fn stream(&self, track: u32) -> i64 {
-        /// First stream number for tracks whose id is a word, above all other stream numbers.
+        /// First stream number for tracks whose id is a word, larger than all other stream numbers.
         const WORDS: i64 = 100_000;
         let tid = number::parse_whole(&self.tracks[track as usize].tid);
         let number = tid.and_then(|tid| i64::try_from(tid).ok());
         number.unwrap_or(WORDS + i64::from(track))
     }
 
-    /// Returns a track's device, from its process; −1 if the process id is a word.
+    /// Returns a track's device, which is its process id; −1 if the process id is a word.
     pub fn device(&self, track: u32) -> i32 {
         let pid = number::parse_whole(&self.tracks[track as usize].pid);
         pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
@@ -98,8 +97,8 @@ impl TrackTable {
     /// Returns the tracks with their names.
     pub fn finish(mut self) -> Vec<KinetoTrack> {
         for (number, name) in self.names.into_iter().enumerate() {
-            // The table has no lookup without insertion. Keys inserted here do no harm, because their indices are
-            // after all tracks.
+            // The table cannot look up a key without inserting it. Keys inserted here do no harm, because their
+            // indices follow those of all tracks.
             let track = self.keys.intern(self.named.get(number as u32));
             if let Some(track) = track.and_then(|t| self.tracks.get_mut(t as usize)) {
                 track.name = self.texts.get(name).to_owned();

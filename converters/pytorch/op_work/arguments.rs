@@ -11,20 +11,21 @@ pub(in crate::pytorch) struct OperatorArguments {
     pub outputs: Vec<Vec<u64>>,
     /// Whether the shapes of the results were recorded.
     pub outputs_recorded: bool,
-    /// Values of scalar arguments, by position; an empty string for other or unknown arguments.
+    /// Values of scalar arguments, by position. The value of any other argument is empty, and so is an
+    /// unknown value.
     values: Vec<String>,
 }
 
-/// An argument.
+/// An argument of an operator.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::pytorch) struct OperatorArgument {
-    /// Sizes of a tensor (empty for numbers and lists of tensors).
+    /// Sizes of a tensor; empty for numbers and lists of tensors.
     pub shape: Vec<u64>,
-    /// Total elements of a list's tensors, or 0 for other arguments.
+    /// Total elements of the tensors in a list; 0 for other arguments.
     pub listed: u64,
-    /// Bytes per element, or `None` if the argument is not a tensor.
+    /// Bytes per element; `None` if the argument is not a tensor.
     pub element: Option<u64>,
-    /// Whether the elements are integers, as indices are.
+    /// Whether the elements are integers. Indices, for example, are integers.
     pub integer: bool,
 }
 
@@ -34,7 +35,7 @@ impl OperatorArgument {
         elements(&self.shape)
     }
 
-    /// Returns the bytes of a tensor, or 0 for other arguments.
+    /// Returns the bytes of a tensor; 0 for other arguments.
     pub fn bytes(&self) -> Option<u64> {
         match self.element {
             Some(size) => self.elements()?.checked_mul(size),
@@ -44,7 +45,7 @@ impl OperatorArgument {
 }
 
 impl OperatorArguments {
-    /// Parses shapes and types in Python's notation, and `values`, a JSON list.
+    /// Parses the arguments. Shapes and types are in Python's notation; `values` is a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
         // Only the type names are in quotes.
         let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
@@ -76,12 +77,12 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the argument at `place`, or `None`.
+    /// Returns the argument at `place`; `None` if there are fewer arguments.
     pub fn arg(&self, place: usize) -> Option<&OperatorArgument> {
         self.args.get(place)
     }
 
-    /// Returns the sizes of the tensor at `place` (empty for other arguments).
+    /// Returns the sizes of the tensor at `place`; empty for other arguments.
     pub fn shape(&self, place: usize) -> &[u64] {
         self.args.get(place).map_or(&[], |arg| &arg.shape)
     }
@@ -91,12 +92,12 @@ impl OperatorArguments {
         elements(self.outputs.first()?)
     }
 
-    /// Returns the number at `place`, or `None` if unknown.
+    /// Returns the number at `place`; `None` if unknown.
     pub fn number(&self, place: usize) -> Option<i64> {
         self.values.get(place)?.parse().ok()
     }
 
-    /// Returns the flag at `place`, or `None` if unknown.
+    /// Returns the flag at `place`; `None` if unknown.
     pub fn flag(&self, place: usize) -> Option<bool> {
         match &**self.values.get(place)? {
             "True" | "true" => Some(true),
@@ -105,14 +106,14 @@ impl OperatorArguments {
         }
     }
 
-    /// Returns the list of flags at `place`, or `None` if unknown.
+    /// Returns the list of flags at `place`; `None` if unknown.
     pub fn flags(&self, place: usize) -> Option<Vec<bool>> {
         let text = self.values.get(place)?.to_ascii_lowercase();
         serde_json::from_str(&text).ok()
     }
 }
 
-/// Returns the product of `shape`, or `None` on overflow.
+/// Returns the product of `shape`; `None` on overflow.
 pub(super) fn elements(shape: &[u64]) -> Option<u64> {
     shape
         .iter()
@@ -123,15 +124,15 @@ fn parse_list(text: &str) -> Vec<Value> {
     serde_json::from_str(text).unwrap_or_default()
 }
 
-/// Returns the sizes of a tensor (empty for a list of tensors and for a scalar).
+/// Returns the sizes of a tensor; empty for a scalar and for a list of tensors.
 fn shape_of(argument: &Value) -> Vec<u64> {
     let sizes = argument.as_array().map_or(&[][..], |list| &list[..]);
     let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
     sizes.unwrap_or_default()
 }
 
-/// Returns the scalar values among `inputs`, an observer's JSON list, in Kineto's notation: tensors and other lists
-/// become empty.
+/// Returns the scalar values among `inputs`, an observer's JSON list, in Kineto's notation. Tensors and lists
+/// become empty texts.
 pub(in crate::pytorch) fn scalar_values(inputs: &str) -> String {
     let word = |value: Value| match value {
         Value::Array(list) if !list.iter().all(Value::is_boolean) => Value::from(""),

@@ -1,4 +1,4 @@
-//! FLOPs of attention, from shapes and the few scalars that limit which keys a query sees.
+//! FLOPs of attention, from the shapes and from the scalars that limit which keys a query sees.
 //!
 //! One matrix multiplication over all pairs of a query and a key costs 2 · heads · pairs · width. The forward pass
 //! has two multiplications (Q·Kᵀ and P·V), the backward pass has five (Dao, "FlashAttention-2", §3.1). With n
@@ -9,11 +9,11 @@
 //! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
 //! ```
 //!
-//! For sequences packed in one tensor (varlen), a capture states the number n (from the shape of the offsets) and the
-//! longest length (a scalar). By the Cauchy-Schwarz inequality, the pairs of T_q queries and T_k keys number at least
-//! T_q T_k / n, if all lengths are equal, and at most T_q · longest. If the two bounds agree within a tenth, or there
-//! is one sequence, the FLOPs count as known; otherwise they are unknown. The FLOPs are also unknown if keys are in
-//! pages of a cache, because no shape shows how many pages are read.
+//! If sequences are packed in one tensor (varlen), the capture states their number n (in the shape of the offsets)
+//! and the longest length (a scalar). By the Cauchy-Schwarz inequality, T_q queries and T_k keys then have at least
+//! T_q T_k / n pairs, which is the case if all lengths are equal, and at most T_q · longest pairs. The FLOPs count as
+//! known if there is one sequence, or if the two bounds agree within a tenth; otherwise they are unknown. They are
+//! also unknown if keys are in the pages of a cache, because no shape shows how many pages are read.
 
 use super::arguments::{OperatorArguments, elements};
 
@@ -26,12 +26,12 @@ struct AttentionSignature {
     products: u64,
     /// Whether the length dimension precedes the heads.
     by_rows: bool,
-    /// Positions of the offsets of the keys' sequences and of the longest length.
+    /// Positions of the offsets of the key sequences, and of the longest length.
     sequences: Option<(usize, usize)>,
     causal: usize,
-    /// Position of the number of keys to its left that a query sees.
+    /// Position of the window size: the number of keys to its left that a query sees.
     window: Option<usize>,
-    /// Position of the page table of a cache that contains the keys.
+    /// Position of the page table, if the keys are in a cache with pages.
     pages: Option<usize>,
 }
 
@@ -91,8 +91,8 @@ const fn paged_signature(whole: AttentionSignature, pages: usize) -> AttentionSi
 /// Position of a missing argument.
 const NOWHERE: usize = usize::MAX;
 
-/// Signatures from the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of
-/// FlashAttention, and of xFormers.
+/// Signatures according to the schemas in PyTorch's `native_functions.yaml`, and in FlashAttention 2 and 3, vLLM's
+/// build of FlashAttention, and xFormers.
 static SIGNATURES: [AttentionSignature; 28] = [
     signature_by_heads("scaled_dot_product_attention", 5),
     signature_by_heads("_scaled_dot_product_attention_math", 5),
@@ -138,8 +138,8 @@ static SIGNATURES: [AttentionSignature; 28] = [
         7,
         9,
     )),
-    // FlashAttention versions without operators launch kernels directly from autograd functions, so the function's
-    // name is used.
+    // Versions of FlashAttention without operators launch kernels directly from autograd functions, so these
+    // functions' names are used.
     signature_by_rows("FlashAttnFunc", 5),
     varlen_signature(signature_by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed_signature(signature_by_rows("flash_attn::_flash_attn_forward", 5), 6),
@@ -203,7 +203,8 @@ pub(super) fn needs_values(name: &str) -> bool {
     find_signature(name).is_some()
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if they are unknown, `None` if it is not attention.
+/// Returns the FLOPs of the operator `name`: `Some(None)` if they are unknown, `None` if the operator is not
+/// attention.
 pub(super) fn attention_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(find_signature(name)?.count_flops(operands))
 }
@@ -221,7 +222,7 @@ impl AttentionSignature {
         let causal = operands.flag(self.causal).unwrap_or(false);
         let left = self.window.and_then(|place| operands.number(place));
         let window = match left.map(u64::try_from) {
-            // Without a mask a query also sees keys to its right; the number of such keys depends on another scalar.
+            // Without a mask, a query also sees keys to its right; their number depends on another scalar.
             Some(Ok(_)) if !causal => return None,
             Some(Ok(left)) => left.checked_add(1)?,
             _ => u64::MAX,
@@ -230,7 +231,7 @@ impl AttentionSignature {
             true => causal_pairs(queries, keys, window),
             false => u64::checked_mul(queries, keys),
         };
-        // The pairs of one head, summed over sequences.
+        // Number of pairs per head, summed over the sequences.
         let (heads, pairs) = if self.by_rows {
             let heads = heads_or_length;
             let [.., keys_heads, keys_width] = *k else {
@@ -256,8 +257,8 @@ impl AttentionSignature {
             (elements(batch)?, pairs(*queries, *keys)?)
         };
         let product = pairs.checked_mul(heads)?.checked_mul(2)?;
-        // The second matrix multiplication of the forward pass has the width of the values, which
-        // may differ.
+        // In the forward pass, the second matrix multiplication has the width of the values, which may
+        // differ from the width of the keys.
         let value_width = v.last().filter(|_| self.products == 2).copied();
         let widths = width
             .checked_mul(self.products - 1)?
@@ -265,7 +266,8 @@ impl AttentionSignature {
         product.checked_mul(widths)
     }
 
-    /// Returns the number of sequences with this many offsets, if all lengths are equal or nearly so.
+    /// Returns the number of sequences according to the shape of the offsets; `None` unless all lengths
+    /// are equal or nearly so.
     fn equal_sequences(
         &self,
         operands: &OperatorArguments,
@@ -285,8 +287,8 @@ impl AttentionSignature {
     }
 }
 
-/// Returns the number of query-key pairs if each query sees the keys up to its own position, aligned at the end, and
-/// at most `window` keys.
+/// Returns the number of query-key pairs if each query sees the keys up to its own position, but at most `window`
+/// keys. The last query is aligned with the last key.
 fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
     // Queries before the first key see no key.
     let queries = queries.min(keys);
@@ -313,7 +315,8 @@ mod tests {
 
     #[test]
     fn one_sequence_among_offsets_is_that_of_all_tokens() {
-        // One sequence of 8,192 queries and keys, 32 heads, 128 wide: 4 · 8192² · 32 · 128 = 1.0995e12.
+        // One sequence of 8,192 queries and keys has 32 heads of width 128: 4 · 8192² · 32 · 128 =
+        // 1.0995e12.
         let shapes = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
         let whole = 4 * 8192 * 8192 * 32 * 128;
         assert_eq!(count(VARLEN, shapes, "[]"), Some(whole));
@@ -333,8 +336,8 @@ mod tests {
         };
         let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
         assert_eq!(at("2048"), equal);
-        // The test has a longest length at most a tenth above the mean, then twice the mean, and then no
-        // stated longest length.
+        // First the longest length is at most a tenth above the mean, then twice the mean; last, no
+        // longest length is stated.
         assert_eq!(at("2200"), equal);
         assert_eq!(at("4096"), None);
         assert_eq!(count(VARLEN, shapes, "[]"), None);
@@ -366,7 +369,8 @@ mod tests {
 
     #[test]
     fn the_backward_pass_has_five_products() {
-        // 2 · 64 · 64 pairs of 8 heads, 32 wide, in five multiplications; the gradient is the first argument.
+        // 2 · 64 · 64 pairs, in 8 heads of width 32, in five multiplications. The gradient is the first
+        // argument.
         let shape = "[2, 64, 8, 32]";
         let shapes = format!("[{shape}, {shape}, {shape}, {shape}]");
         let name = "flash_attn::_flash_attn_backward";
@@ -383,7 +387,7 @@ mod tests {
         let forward = format!("[{shape}, {shape}, {shape}]");
         let name = "_scaled_dot_product_flash_attention_for_cpu";
         assert_eq!(count(name, &forward, "[]"), Some(2 * 4_194_304));
-        // The next call has the same tensors with the length dimension before the heads.
+        // This call has the same tensors, but with the length dimension before the heads.
         let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
         let found = count("_flash_attention_forward", &rows, "[]");
         assert_eq!(found, Some(2 * 4_194_304));
@@ -394,7 +398,7 @@ mod tests {
 
     #[test]
     fn values_may_be_narrower_than_keys() {
-        // 3 heads of 5 queries and 7 keys, 8 wide, and values 4 wide: 2·3·5·7·(8 + 4) = 2,520.
+        // 3 heads of 5 queries and 7 keys of width 8, and values of width 4: 2·3·5·7·(8 + 4) = 2,520.
         let shapes = "[[3, 5, 8], [3, 7, 8], [3, 7, 4]]";
         let found = count("scaled_dot_product_attention", shapes, "[]");
         assert_eq!(found, Some(2520));

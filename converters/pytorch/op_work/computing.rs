@@ -1,9 +1,10 @@
-//! Identifies kernels and operators that compute, by name, so that their time is not computed from bytes alone.
+//! Identifies, by name, kernels and operators that compute, so that their time is not computed from bytes
+//! alone.
 
-/// Conclusion from a kernel's name: whether FLOPs determine the duration.
+/// What a kernel's name reveals: whether FLOPs determine the kernel's duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pytorch) enum ComputeHint {
-    /// The kernel multiplies matrices: as such, or in convolutions, attention or expert layers.
+    /// The kernel multiplies matrices, directly or in convolutions, attention or expert layers.
     Computes,
     /// The kernel moves data, element by element or in reductions.
     Moves,
@@ -11,12 +12,12 @@ pub(in crate::pytorch) enum ComputeHint {
     Unclear,
 }
 
-/// Kernels that Inductor generates from element-wise operators and reductions; the names of these kernels list the
-/// operators.
+/// Prefixes of the kernels that Inductor generates from element-wise operators and reductions. The rest of the
+/// name lists these operators.
 const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
 
-/// Name parts of kernels that multiply matrices: in libraries of NVIDIA and AMD, and in libraries for attention and
-/// experts.
+/// Parts of names of kernels that multiply matrices, in NVIDIA's and AMD's libraries, and in libraries for
+/// attention and experts.
 const PRODUCTS: [&str; 29] = [
     "attention",
     "attn",
@@ -49,8 +50,8 @@ const PRODUCTS: [&str; 29] = [
     "xmma",
 ];
 
-/// Name parts of kernels that move data. The name parts in this list count only if no part of
-/// [`PRODUCTS`] occurs.
+/// Parts of names of kernels that move data. They count only if the name contains no part in
+/// [`PRODUCTS`].
 const MOVES: [&str; 26] = [
     "act_and_mul",
     "align",
@@ -82,8 +83,8 @@ const MOVES: [&str; 26] = [
 
 /// Classifies a kernel by name.
 pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
-    // FBGEMM, an embedding library, is no hint of a multiplication: its name contains "gemm" and occurs in the types
-    // of its kernels.
+    // Remove "fbgemm": the name of this embedding library contains "gemm" and occurs in the types of its kernels,
+    // but does not mean a matrix multiplication.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
@@ -123,8 +124,8 @@ const WORDS: [&str; 22] = [
     "attnfunc",
 ];
 
-/// Returns whether an operator with this name multiplies matrices. The FLOPs of such an operator are unknown if its
-/// shapes do not determine them.
+/// Returns whether an operator with this name multiplies matrices. The FLOPs of such an operator are unknown unless
+/// its shapes determine them.
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
