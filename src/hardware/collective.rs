@@ -2,11 +2,11 @@
 //! a small program per member computes the member's next step on demand.
 //!
 //! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
-//! that the group spans. [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
-//! and the number of receptions that the message depends on. The same programs of collectives run step by step in the
-//! event loop, and have closed forms for members that start together on identical paths.
+//! that the group spans. [`CollectiveAlgorithm::step`] returns a member's next message, and the number of receptions
+//! that the message depends on. The event loop runs these programs step by step. If members start together on identical
+//! paths, the same programs have closed forms.
 //!
-//! Reductions take no time of their own: NPU memory is many times faster than the network, so they keep up with
+//! Reductions take no time of their own: NPU memory is many times faster than the network, so reductions keep up with
 //! arriving bytes.
 
 use crate::group::GroupExtent;
@@ -72,7 +72,7 @@ pub enum CollectivePrimitive {
     AllGather,
     /// Each member of a line ends with the sum of all buffers, in one stage.
     AllReduce,
-    /// Each member sends every other member its part.
+    /// Each member sends every other member that member's part.
     AllToAll,
     /// The root of the line sends its buffer to all members.
     Broadcast,
@@ -80,7 +80,7 @@ pub enum CollectivePrimitive {
     Reduce,
     /// The root of the line ends with all parts.
     Gather,
-    /// The root of the line sends each member its part.
+    /// The root of the line sends each member that member's part.
     Scatter,
 }
 
@@ -103,33 +103,34 @@ pub struct CollectiveStage {
     pub primitive: CollectivePrimitive,
     /// The buffer of a line: the data that its members together gather, scatter or reduce.
     pub buffer: BufferShare,
-    /// True for the second of the two trees between which chunks alternate. Algorithms without two
-    /// trees ignore it.
+    /// True for the second of the two trees that chunks use in turn. Algorithms without two trees ignore this field.
     pub mirrored: bool,
-    /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
+    /// True if each half of the buffer goes around a ring in its own direction, so that an NPU sends over both its
+    /// links.
     pub bidirectional: bool,
 }
 
 impl CollectiveStage {
-    /// Returns one of `n` equal parts of the buffer, or half of such a part if both directions are
-    /// used.
+    /// Returns one of `n` equal parts of the buffer, or half of such a part if a ring is used in both directions.
     #[inline]
     pub fn part(&self, n: u32) -> BufferShare {
         self.buffer.part(n).part(1 + u32::from(self.bidirectional))
     }
 }
 
-/// Calls `take` with the stages of `kind` over the phases of `extent`, in order, for a chunk whose share of the buffer
-/// ([`CollectiveKind::buffer`]) is `whole`.
+/// Calls `take` with the stages of `kind` over the phases of `extent`, in order. The stages belong to a chunk whose
+/// share of the buffer ([`CollectiveKind::buffer`]) is `whole`.
 ///
-/// `order` contains the index of every phase once, in the order in which a chunk goes outward.
-/// Reduce-scatter, all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore
-/// `order` and use the order of indices. Earlier phases shrink the data of later phases. With sizes
-/// n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …; all-gather
-/// returns inward with the same buffers; all-reduce is a reduce-scatter and then an all-gather, but
-/// if `fused`, one stage replaces the two stages of the last phase; all-to-all crosses every
-/// dimension with all of S; reduce and gather go outward, broadcast and scatter inward, along the
-/// lines that have data. A barrier is an all-gather of nothing.
+/// `order` contains the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter,
+/// all-gather, all-reduce and all-to-all follow `order`; all other kinds ignore `order` and use the order of indices.
+/// Earlier phases shrink the data of later phases. With sizes n_0, n_1, … in that order:
+/// - reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1), …;
+/// - all-gather returns inward with the same buffers;
+/// - all-reduce is a reduce-scatter and then an all-gather, but if `fused`, one stage replaces the two stages of the
+///   last phase;
+/// - all-to-all crosses every dimension with all of S;
+/// - reduce and gather go outward, and broadcast and scatter go inward, along the lines that have data;
+/// - a barrier is an all-gather without data.
 pub fn decompose(
     kind: CollectiveKind,
     extent: &GroupExtent,
@@ -156,8 +157,7 @@ pub fn decompose(
         whole.part(extent.size() / (phase.stride * phase.size))
     };
     let identity = outward(extent);
-    // All-gathers, broadcasts and scatters ignore `order`: a line has data according to the order
-    // of indices.
+    // All-gathers, broadcasts and scatters ignore `order`: the order of indices determines the lines that have data.
     let mut inward = |primitive| {
         for &d in identity.iter().rev() {
             let buffer = match primitive {
@@ -170,7 +170,8 @@ pub fn decompose(
     };
     match kind {
         CollectiveKind::AllReduce => {
-            // A fused all-reduce replaces the two stages of the last phase in the order.
+            // Number of phases with two stages: a fused all-reduce replaces the two stages of the last phase in the
+            // order.
             let both = order.len() - usize::from(fused && !order.is_empty());
             for (k, &d) in order[..both].iter().enumerate() {
                 hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
@@ -222,15 +223,14 @@ pub struct LinePosition {
     pub index: u32,
     /// The root's index in the line, or 0 without a root.
     pub root: u32,
-    /// Position of this member in the extent; used only by algorithms that differ between lines.
+    /// Position of this member in the extent; used only by algorithms that treat lines differently.
     pub position: u32,
 }
 
 impl LinePosition {
-    /// Returns the position of the member at `position` along `phase`, in a collective rooted at
-    /// position `root`. `None` if the member's line takes no part in this stage: with a root, only
-    /// lines that have or need data take part, and these are the lines whose indices along all
-    /// inner phases equal the root's.
+    /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
+    /// `None` if the member's line takes no part in this stage. In a rooted collective, only lines that have or need
+    /// data take part; their indices along all inner phases equal the root's.
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,
@@ -250,8 +250,8 @@ impl LinePosition {
         })
     }
 
-    /// Returns this position in the line numbered from its other end. The opposite direction of a
-    /// ring then becomes the direction to the next index.
+    /// Returns this position counted from the other end of the line. The opposite direction of a ring then becomes the
+    /// direction to the next index.
     #[inline]
     pub fn reversed(self) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! The algorithms by name: the primitives that each algorithm implements, and its substitutes for
-//! all other primitives.
+//! The algorithms by name, with the primitives that each algorithm implements and its substitutes for all other
+//! primitives.
 
 use super::line_cost::LineCostModel;
 use super::{
@@ -10,12 +10,12 @@ use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 use std::fmt;
 
-/// The algorithm that members of one dimension use in a stage.
+/// The algorithm of a stage along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveAlgorithm {
     /// From neighbour to neighbour, around a ring of all members.
     Ring,
-    /// From every member to every other, one after another through its port.
+    /// Each member sends to every other member, one after another through its port.
     Direct,
     /// Exchanges with partners at doubling distances; the exchanged part halves each time.
     HalvingDoubling,
@@ -33,14 +33,14 @@ pub enum CollectiveAlgorithm {
 
 /// An algorithm that the caller implements, for members of one dimension.
 ///
-/// Each member of a line takes the steps that [`Self::step`] lists, one message after another. A step waits for the
-/// number of messages that it states. The engine handles late members, chunks and contention.
+/// Each member of a line sends the messages that [`Self::step`] lists, one after another. Each step waits until the
+/// member has received the stated number of messages. The engine handles late members, chunks and contention.
 pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Name in reports.
     fn name(&self) -> &'static str;
 
-    /// Returns true if `n` members can run `primitive` with this algorithm; otherwise a substitute
-    /// runs ([`CollectiveAlgorithm::resolve`]).
+    /// Returns true if `n` members can run `primitive` with this algorithm. If false, a substitute runs
+    /// ([`CollectiveAlgorithm::resolve`]).
     fn supports(&self, primitive: CollectivePrimitive, n: u32) -> bool;
 
     /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
@@ -49,15 +49,14 @@ pub trait AlgorithmModel: fmt::Debug + Sync {
     /// Number of messages that the member at `line` receives.
     fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
 
-    /// Returns the duration of `stage` among `n` members that start together on links that nothing
-    /// else uses, all with path `path`, or `None` if no closed form is proved.
+    /// Returns the duration of `stage` if `n` members start together on links that nothing else uses, and all paths
+    /// equal `path`. `None` if no closed form is proved.
     fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
         None
     }
 }
 
-/// Handle of an algorithm that the caller implements. Two handles of own algorithms are equal if
-/// their names are equal.
+/// Handle of an algorithm that the caller implements. Handles are equal if their names are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnAlgorithm(pub &'static dyn AlgorithmModel);
 
@@ -70,8 +69,8 @@ impl PartialEq for OwnAlgorithm {
 impl Eq for OwnAlgorithm {}
 
 impl CollectiveAlgorithm {
-    /// Every algorithm with its name in machine files. If the choice is free and several algorithms
-    /// are equally fast, the first in this list is chosen.
+    /// Every algorithm with its name in machine files. If the choice is free and several algorithms are equally fast,
+    /// the first of these in the list is chosen.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Ring, "ring"),
         (Self::Direct, "direct"),
@@ -112,8 +111,8 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the algorithm that runs if this one is requested for `primitive` among `n` members: this one if it
-    /// supports the primitive, otherwise
+    /// Returns the algorithm that runs if this algorithm is requested for `primitive` among `n` members: the same
+    /// algorithm if it supports the primitive, otherwise
     ///
     /// - reduce-scatter and all-gather: ring;
     /// - all-to-all: pairwise;
@@ -132,9 +131,8 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last.
-    /// Messages leave in this order, one at a time. There are no messages if the algorithm does not
-    /// support the stage's primitive.
+    /// Returns the `i`-th message that the member at `line` sends, or `None` after the last. Messages leave in this
+    /// order, one at a time. `None` for every `i` if the algorithm does not support the stage's primitive.
     #[inline]
     pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         match self {
@@ -167,10 +165,10 @@ impl CollectiveAlgorithm {
     /// Returns the duration of `stage` among `n` members that start together on identical paths, or `None` if no
     /// closed form is proved.
     ///
-    /// Proved only for primitives without a root, where the members' programs are the same up to
-    /// rotation or exchange of indices, so that all finish together. The module of each algorithm
-    /// has a table of its formulas; tests compare the formulas with the event loop. Members of a
-    /// tree end one after another, so trees have no closed form.
+    /// Closed forms are proved only for primitives without a root: the members' programs are the same up to rotation or
+    /// exchange of indices, so all members finish together. The module of each algorithm has a table of its formulas;
+    /// tests compare the formulas with the event loop. Members of a tree end one after another, so trees have no closed
+    /// form.
     pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
         if stage.primitive.has_root() || !self.supports(stage.primitive, n) {
             return None;
@@ -208,9 +206,9 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Approximates a stage among `n` members without a closed form. Returns the size and number, at least 1, of equal
-    /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level, `direct`
-    /// sends it to one member after another. All other algorithms send shares.
+    /// Approximates a stage among `n` members that has no closed form by equal messages, sent one after another.
+    /// Returns their size and their number, at least 1. Trees and doubling send the whole buffer from level to level,
+    /// and `direct` sends it to one member after another. All other algorithms send shares.
     pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
         use CollectivePrimitive as P;
         let levels = n.next_power_of_two().ilog2();
@@ -225,7 +223,7 @@ impl CollectiveAlgorithm {
         }
     }
 
-    /// Returns true if each member receives from only one other member.
+    /// Returns true if each member has only one sender: it receives from the same member in all steps.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
     }
@@ -248,8 +246,8 @@ pub enum AlgorithmChoice {
     Auto,
     /// An algorithm by name, or its substitute ([`CollectiveAlgorithm::resolve`]).
     Named(CollectiveAlgorithm),
-    /// The choice of NCCL and RCCL for large buffers: rings, but direct messages between members in all-to-all, gather
-    /// and scatter, which are made of sends and receives (NCCL user guide, "Point-to-point communication").
+    /// The choice of NCCL and RCCL for large buffers: rings, except for all-to-all, gather and scatter. These consist
+    /// of sends and receives between members, as in `direct` (NCCL user guide, "Point-to-point communication").
     Nccl,
 }
 
@@ -267,8 +265,8 @@ impl AlgorithmChoice {
         all
     };
 
-    /// Returns the algorithm requested for `primitive`, if it does not depend on sizes;
-    /// [`CollectiveAlgorithm::resolve`] returns its substitute.
+    /// Returns the algorithm requested for `primitive`, or `None` if the choice depends on sizes.
+    /// [`CollectiveAlgorithm::resolve`] returns the substitute of an unsupported algorithm.
     pub fn requested(self, primitive: CollectivePrimitive) -> Option<CollectiveAlgorithm> {
         use CollectivePrimitive as P;
         match (self, primitive) {

@@ -1,9 +1,8 @@
 //! `auto`: the algorithm with the least time by formula, among all that support a primitive.
 //!
-//! The formulas are the tables in the algorithms' files, extended by the time of distance. A *line*
-//! has n members. For members k places apart, α(k) is the time of the first byte of a message, and
-//! t(x, k) is the serialization time of x bytes; both are for the slower of the first and the last
-//! member's routes. With S the buffer and h = ⌈log2 n⌉:
+//! The formulas are the tables in the algorithms' files, extended by the time of distance. A *line* has n members. For
+//! members k places apart, α(k) is the time of the first byte of a message, and t(x, k) is the serialization time of x
+//! bytes. Both use the slower of the first and the last member's routes. With S the buffer and h = ⌈log2 n⌉:
 //!
 //! | algorithm | primitive | takes |
 //! |---|---|---|
@@ -25,18 +24,16 @@
 //! (`ring.rs`), messages have half the size. If a closed form is proved, the formula gives the same
 //! time, but without rounding.
 //!
-//! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k
-//! places occupies k wires. If every member sends to the member k places ahead, then on a ring
-//! every wire of the shorter direction carries c = min(k, n−k) messages at once. On an open line,
-//! the k messages of the last k members go in the other direction, over n−k places, so c is the
-//! same. If each member exchanges with the member whose index differs in the bit of weight k, the
-//! wire in the middle of each block of 2k carries k messages in each direction, and k ≤ n/2. For
-//! these two reasons, c(k) = min(k, n−k). With halving and doubling a message over n/2 places takes
-//! n/2 times as long; a ring sends no such messages. If every two NPUs have a path of their own,
-//! fully connected or through a switch, c = 1. If a root sends or collects, its own port passes one
-//! message at a time, and in trees the routes of one level do not overlap: c = 1. The formulas are
-//! meant for networks with contention. The contention-free network does not slow messages that
-//! share a wire, so on this network the chosen algorithm may be slower than another.
+//! **The load c(k).** In a dimension whose NPUs are wired to their neighbours, a message over k places occupies k
+//! wires. If every member sends to the member k places ahead, then on a ring every wire of the shorter direction
+//! carries c = min(k, n−k) messages at once. On an open line, the k messages of the last k members go in the other
+//! direction, over n−k places, so c is the same. Members may instead exchange in pairs whose indices differ in the bit
+//! of weight k. The wire in the middle of each block of 2k then carries k messages in each direction, and k ≤ n/2, so
+//! again c(k) = min(k, n−k). With halving and doubling a message over n/2 places takes n/2 times as long; a ring sends
+//! no such messages. If every two NPUs have a path of their own, fully connected or through a switch, c = 1. If a root
+//! sends or collects, its own port passes one message at a time, so c = 1. In trees the routes of one level do not
+//! overlap, so c = 1 too. The formulas are meant for networks with contention. The contention-free network does not
+//! slow messages that share a wire, so on this network the chosen algorithm may be slower than another.
 //!
 //! An all-reduce takes one stage in the outermost dimension if the best fused algorithm is faster than the best
 //! reduce-scatter and the best all-gather together.

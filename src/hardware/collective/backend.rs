@@ -15,8 +15,7 @@ use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 use std::ops::Range;
 
-/// A change of the order in which members act at one instant. The cause is a range of messages that
-/// each member receives.
+/// Reordering of the members that act at the same instant, caused by a range of messages that each member receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderChange {
     /// Index of the stage in which the messages are sent.
@@ -36,14 +35,13 @@ pub struct CollectiveRequest {
     pub bytes: u64,
     /// Bytes of the whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
-    /// Index of the table of bytes that pairs of members exchange, if these differ between pairs, or `None`
-    /// otherwise.
+    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange equally many bytes.
     pub splits: Option<u32>,
     /// Sequence number in the replay, which distinguishes collectives in flight.
     pub number: u32,
 }
 
-/// Members of a collective, and how the trace names them.
+/// Members of a collective's group, and whether the trace names the group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupMembers<'a> {
     /// The NPU of each member, in the group's order.
@@ -53,7 +51,7 @@ pub struct GroupMembers<'a> {
     pub named: bool,
 }
 
-/// A message that a member posts a receive for.
+/// A message for which a member posts a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveSource {
     /// The sender's index in the line.
@@ -62,8 +60,7 @@ pub struct ReceiveSource {
     pub step: u32,
 }
 
-/// Queue in which chunks wait at an NPU. The queue of chunks admits up to `capacity` chunks at
-/// once.
+/// Queue in which an NPU's chunks wait for a stage. Up to `capacity` chunks are in the stage at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkQueueSpec {
     /// Index of the queue among the NPU's queues.
@@ -73,7 +70,7 @@ pub struct ChunkQueueSpec {
 }
 
 impl ChunkQueueSpec {
-    /// First index of the queues that exist only while one collective is in flight.
+    /// First index of private queues, which exist only while one collective is in flight.
     pub const APART: u32 = 1 << 31;
 
     /// Index of queue `number` of the `count` private queues of a collective
@@ -90,9 +87,9 @@ impl ChunkQueueSpec {
 pub enum ScriptEvent {
     /// The member begins.
     Begin,
-    /// Part `part` of the member's script has ended: a sent message has arrived, or a wait is over.
+    /// Operation `part` of the member's script has completed: a sent message has arrived, or a wait is over.
     OpCompleted {
-        /// Index of the part.
+        /// Index of the operation in the script.
         part: u32,
     },
     /// A message has arrived.
@@ -116,7 +113,7 @@ pub struct ScriptPlayer {
 /// Action of a member that executes a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptAction {
-    /// Sends a message; the send is one part of the script.
+    /// Sends a message, as one operation of the script.
     Send {
         /// The receiver's position.
         to: u32,
@@ -124,39 +121,38 @@ pub enum ScriptAction {
         bytes: u64,
         /// Label by which the receiver matches the message.
         label: u32,
-        /// Index of the part.
+        /// Index of the send in the script.
         part: u32,
     },
-    /// Waits.
+    /// Waits for a fixed time.
     Wait {
         /// Duration of the wait.
         span: Span,
-        /// Index of the part that ends after the wait.
+        /// Index of the wait in the script.
         part: u32,
     },
-    /// Takes a message that arrived before the script listened for it. A separate event ends the
-    /// part.
+    /// Receives a message that arrived before the receive started. A separate event completes the receive.
     TakeArrived {
-        /// Index of the part.
+        /// Index of the receive in the script.
         part: u32,
     },
     /// The script has ended.
     End,
 }
 
-/// Properties of a network while nothing else is in flight.
+/// Costs of messages on a network without other traffic.
 pub struct UncontendedCost<'a> {
     /// Time of a message between two NPUs without contention, or `None` if the model does not know
     /// it.
     pub cost: &'a dyn Fn((Npu, Npu), BufferShare) -> Option<Span>,
     /// True if messages of other operations may interleave.
     pub shared: bool,
-    /// Time for which a message occupies the one link by which all messages leave its sender, or `None` if there is
-    /// no such link.
+    /// Time for which a message occupies the link over which its sender sends all messages, or `None` if there is no
+    /// such link.
     pub link_time: &'a dyn Fn(BufferShare) -> Option<Span>,
-    /// Called with a dimension, a number of members of a line and a pattern. Returns true if the
-    /// line's messages delay one another only by `link_time`. In such a line, each member sends at
-    /// most one and receives at most one message at a time, unless the pattern is staggered.
+    /// Takes a dimension, the number of members in a line, and a pattern. Returns true if the line's messages delay one
+    /// another only by `link_time`. Each member of such a line sends at most one message and receives at most one
+    /// message at a time, unless the pattern is staggered.
     pub conflict_free: &'a dyn Fn(usize, u32, LinePattern) -> bool,
 }
 
@@ -167,7 +163,7 @@ pub enum EndpointCost {
     Instant,
     /// A fixed delay per message.
     Delay(Span),
-    /// The message passes a bus.
+    /// The message crosses the endpoint's bus.
     Bus,
 }
 
@@ -200,7 +196,7 @@ pub struct BusTransfer {
 pub enum TransferCause {
     /// The start of the member's stage.
     Start,
-    /// The reception, counted from 0.
+    /// The reception of a message. Receptions of the stage are counted from 0.
     Reception(u32),
 }
 
@@ -224,7 +220,7 @@ impl AlgorithmDescriber {
         Self(Box::new(say))
     }
 
-    /// Joins descriptions of phases with commas; states if there are none.
+    /// Joins descriptions of phases with commas, or says that there are none.
     pub fn list(phases: impl Iterator<Item = String>) -> String {
         let phases: Vec<_> = phases.collect();
         match phases.len() {
@@ -256,7 +252,7 @@ pub trait CollectiveBackend {
     /// The work of a chunk along one phase.
     type Stage: Copy + fmt::Debug;
 
-    /// Returns the position of a group's members on the machine and the phases between them.
+    /// Locates a group's members on the machine, and splits the group into phases.
     fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent;
 
     /// Returns the paths along `phase` that messages share. Called once per group.
@@ -265,8 +261,8 @@ pub trait CollectiveBackend {
     /// Returns the path that all messages of a stage share, or `None` if paths differ.
     fn path(&self, stage: &Self::Stage, paths: &SharedPaths) -> Option<NetworkPath>;
 
-    /// Returns a key of everything that affects execution of a request in addition to the group,
-    /// its root, the kind and the bytes. Requests with equal keys share a cached schedule.
+    /// Returns a key for everything that affects a request's execution, except its group, root, kind and bytes.
+    /// Requests that agree in all of these share a cached schedule.
     fn variant(&self, request: &CollectiveRequest) -> u64;
 
     /// Returns the schedule of a collective's chunks. `paths` are the results of [`Self::paths`].
@@ -277,8 +273,8 @@ pub trait CollectiveBackend {
         paths: &[SharedPaths],
     ) -> ChunkSchedule<Self::Stage>;
 
-    /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer: one from the members'
-    /// positions and one from their [`LinePosition::reversed`] positions.
+    /// Returns true if a stage runs as two concurrent *strands*, each with half of the buffer. One strand uses the
+    /// members' positions, the other strand their [`LinePosition::reversed`] positions.
     fn is_bidirectional(&self, _: &Self::Stage) -> bool {
         false
     }
@@ -286,8 +282,7 @@ pub trait CollectiveBackend {
     /// Returns the index of the phase of the extent in which `stage` takes place.
     fn phase(&self, stage: &Self::Stage) -> usize;
 
-    /// Returns the place on a line of the member at `position`, or `None` if the member takes no
-    /// part in `stage`.
+    /// Returns the line position of the member at `position`, or `None` if the member takes no part in `stage`.
     fn line_position(
         &self,
         extent: &GroupExtent,
@@ -308,15 +303,15 @@ pub trait CollectiveBackend {
         i: u32,
     ) -> Option<SendStep>;
 
-    /// Returns true if a member sends its messages of this stage one after another, when its port
-    /// is free. A group of n members then needs no state for n² messages.
+    /// Returns true if a member sends the messages of this stage one at a time, each when its port is free. A group of
+    /// n members then needs no state for n² messages.
     fn is_paced(&self, stage: &Self::Stage) -> bool;
 
-    /// Returns a formatter of the names of algorithms, for reports.
+    /// Returns a formatter that names the algorithms in reports.
     fn describer(&self) -> AlgorithmDescriber;
 
-    /// Returns the duration of a collective whose members all begin together while nothing else is in flight, or `None`
-    /// if no closed form is proved, or if members end at different times. `paths` are the results of [`Self::paths`].
+    /// Returns the duration of a collective if all members begin together and nothing else is in flight. `None` if no
+    /// closed form is proved, or if members end at different times. `paths` are the results of [`Self::paths`].
     fn closed_form(
         &self,
         chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -326,8 +321,8 @@ pub trait CollectiveBackend {
     ) -> Option<Span>;
 }
 
-/// Work of members' endpoints in addition to sending and receiving: delays, buses, reductions,
-/// rendezvous, scripts, and queues in which chunks wait.
+/// Everything that members' endpoints do besides sending and receiving: delays, buses, reductions, rendezvous, scripts,
+/// and queues in which chunks wait.
 pub trait EndpointModel: CollectiveBackend {
     /// Returns the queue in which a chunk waits before `stage`, or `None` if chunks do not wait.
     fn queue(&self, stage: &Self::Stage, queue_slot: u16) -> Option<ChunkQueueSpec>;
@@ -338,7 +333,7 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
 
-    /// Delivers `cue` to a scripted member, and appends its actions to `acts`; `root` is the root's position.
+    /// Delivers `cue` to a scripted member, and appends the member's actions to `acts`. `root` is the root's position.
     fn advance_script(
         &mut self,
         stage: &Self::Stage,
@@ -352,8 +347,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns the processing at an endpoint before its first send and after each reception.
     fn endpoint(&self, stage: &Self::Stage) -> EndpointCost;
 
-    /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`], either at the start of the member (credit
-    /// `p` of its initial credits) or for reception `r`.
+    /// Returns the bus transfer of an endpoint with [`EndpointCost::Bus`] for the cause `of`: the start of the stage or
+    /// the reception of a message.
     fn bus_transfer(
         &self,
         stage: &Self::Stage,
@@ -363,7 +358,7 @@ pub trait EndpointModel: CollectiveBackend {
         ticket: CompletionToken,
     ) -> BusTransfer;
 
-    /// Submits a transfer to the bus of `npu`. The bus schedules its events by `clock`.
+    /// Submits a transfer to the bus of `npu`. The bus schedules its events with `clock`.
     fn submit_transfer(
         &mut self,
         now: Time,
@@ -372,8 +367,8 @@ pub trait EndpointModel: CollectiveBackend {
         clock: &mut impl BusScheduler,
     );
 
-    /// Handles an event on the bus of `npu`. If a transfer completes, its token is returned, and the bus pauses until
-    /// the caller has handled the consequences and calls [`Self::resume_bus`].
+    /// Handles an event on the bus of `npu`. If a transfer completes, its token is returned and the bus pauses. The
+    /// caller handles the consequences, then calls [`Self::resume_bus`].
     fn handle_bus_event(
         &mut self,
         now: Time,
@@ -385,8 +380,8 @@ pub trait EndpointModel: CollectiveBackend {
     /// Resumes the bus of `npu` after the event that completed a transfer.
     fn resume_bus(&mut self, now: Time, npu: Npu, event: u32, clock: &mut impl BusScheduler);
 
-    /// Returns the time that the member at `line` spends to reduce its `r`-th received message, or
-    /// `None` if the member does not reduce the message.
+    /// Returns the time that the member at `line` needs to reduce its `r`-th received message, or `None` if the member
+    /// does not reduce the message.
     fn reduction(
         &self,
         stage: &Self::Stage,
@@ -395,8 +390,8 @@ pub trait EndpointModel: CollectiveBackend {
         r: u32,
     ) -> Option<Span>;
 
-    /// Returns the size in bytes of the request to send that precedes each message, or `None` if messages need
-    /// none.
+    /// Returns the size in bytes of the request to send that precedes each message, or `None` if there are no such
+    /// requests.
     fn rts_bytes(&self) -> Option<u64>;
 }
 
@@ -410,14 +405,13 @@ pub enum ContentOrder {}
 #[derive(Debug)]
 pub enum InsertionOrder {}
 
-/// Rules for the order in which members issue collectives, and for members that issue collectives
-/// in different orders.
+/// Rules for matching collectives, including collectives that members issue in different orders.
 pub trait IssueDiscipline: CollectiveBackend {
     /// The order of events at an instant: [`ContentOrder`] or [`InsertionOrder`].
     type Order;
 
-    /// Returns true if collectives are matched in the order in which members issue them, false if in program order.
-    /// Only called in [`InsertionOrder`].
+    /// Returns true if collectives are matched in issue order, false if in program order. Only called in
+    /// [`InsertionOrder`].
     fn matches_in_issue_order(&self) -> bool {
         true
     }
@@ -429,15 +423,14 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Returns a number that distinguishes this passage of `npu` through `stage` from other passages. The engine
-    /// requests it once for each chunk and stage when the collective is issued, and passes it back with every later
+    /// requests the number once for each chunk and stage when the collective is issued, and passes it to every later
     /// call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns changes of order, to be applied one after another: they turn the order in which
-    /// members begin a collective of `chunk_schedule` into the order in which they end the
-    /// collective at one instant. The collective has a closed form. `None` if the order is not
-    /// proved; a caller that needs the order then simulates the collective message by message. Only
-    /// called in [`InsertionOrder`].
+    /// Returns successive reorderings that turn the order in which members begin a collective of `chunk_schedule` into
+    /// the order in which they end it, at the same instant. The collective must have a closed form. `None` if the order
+    /// is not proved; a caller that needs the order then simulates the collective message by message. Only called in
+    /// [`InsertionOrder`].
     fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
@@ -447,8 +440,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         None
     }
 
-    /// Reorders `members` from the order in which they send messages of `stage` to the order in which these messages
-    /// arrive. Only called for changes that [`Self::order_of_ends`] returned.
+    /// Reorders `members` from the order in which they send messages of `stage` to the order in which they receive
+    /// these messages. Only called for changes that [`Self::order_of_ends`] returned.
     fn follow_order(
         &self,
         _stage: &Self::Stage,
@@ -480,15 +473,15 @@ pub trait IssueDiscipline: CollectiveBackend {
         false
     }
 
-    /// Returns the direction around a ring, or the tree, that a queue slot selects. Messages of members with equal
-    /// classes correspond.
+    /// Returns the ring direction, or the tree, that a queue slot selects. Messages match between members with equal
+    /// classes.
     fn slot_class(&self, _queue_slot: u16) -> u16 {
         0
     }
 
-    /// Returns the number of steps after which the member at `line` posts the receive for a message
-    /// from index `from`. The sender at `from` has another direction or tree and expects the
-    /// receive after `recv_posted` steps. `None` if the member posts no such receive.
+    /// Returns the number of steps after which the member at `line` posts the receive for a message from index `from`.
+    /// The sender has another direction or tree, and expects the receive after `recv_posted` steps. `None` if the
+    /// member posts no such receive.
     fn steps_before_receive(
         &self,
         _stage: &Self::Stage,
@@ -500,8 +493,8 @@ pub trait IssueDiscipline: CollectiveBackend {
         Some(recv_posted)
     }
 
-    /// Returns the step of the member at `line` for which index `to`, in another direction or tree, sends a request
-    /// that names the sender's step `step`. `None` if there is no such step.
+    /// Returns the step of the member at `line` that a receiver requests. The receiver, at index `to`, has another
+    /// direction or tree and asks for step `step`. `None` if there is no such step.
     fn requested_step(
         &self,
         _stage: &Self::Stage,
@@ -514,7 +507,7 @@ pub trait IssueDiscipline: CollectiveBackend {
     }
 
     /// Returns the `k`-th source for which the member at `line` posts a receive after `taken` steps. Only called if
-    /// messages follow a request to send.
+    /// each message follows a request to send.
     fn source(
         &self,
         stage: &Self::Stage,

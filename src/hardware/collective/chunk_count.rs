@@ -1,9 +1,9 @@
 //! The number of chunks of a collective if the machine does not state it: the smallest number from
 //! 1 to [`MOST`] with which the collective takes at most 0.5 % longer than with the best number.
 //!
-//! In a pipeline of chunks, each stage of a chunk has a *life*, from its start to its end, and an
-//! *interval*, after which the next chunk may follow it into the phase. Life and interval are the
-//! inputs of a flow shop of the chunks through the phases, which gives the total time:
+//! In a pipeline of chunks, each stage of a chunk has a *life*, from its start to its end, and an *interval*, after
+//! which the next chunk may enter the phase. A flow shop that passes the chunks through the phases turns lives and
+//! intervals into the total time:
 //!
 //! | stage | life | interval |
 //! |---|---|---|
@@ -16,24 +16,22 @@
 //! a time: each chunk only repeats the latencies of all stages. Along several dimensions, several
 //! chunks keep all dimensions busy; in trees, several chunks keep all levels busy.
 //!
-//! The estimate is exact for a schedule with closed forms only and one active chunk, and for a single stage in a tree.
-//! All other estimates of chunk schedules only select the number of chunks and never enter a result.
+//! The estimate is exact for a schedule that has only closed forms and one active chunk, and for a single tree stage.
+//! All other estimates only select the number of chunks and never enter a result.
 //!
-//! A number is tried only if its lower bound is below the best time so far. The bound is the work
-//! of the busiest phase plus the least time before and after this phase. If trees are simulated
-//! message by message, numbers are tried in steps of an eighth, and then between the best number
-//! and its neighbours. The search ends when all trials together have more messages than
-//! [`MOST_MESSAGES`] and than [`MOST_TRIALS`] collectives with the most chunks. For 1 to 128 chunks
-//! through trees of 2 to 31 members, with a whole buffer of 0.3 to 20,000 latencies, the choice
-//! takes at most 1.5 % longer than the best.
+//! A number of chunks is tried only if its lower bound is below the best time so far. The bound is the work of the
+//! busiest phase plus the least time before and after this phase. If trees are simulated message by message, numbers
+//! are tried in steps of an eighth, and then between the best number and its neighbours. The search ends when all
+//! trials together have more messages than [`MOST_MESSAGES`], and also more than [`MOST_TRIALS`] collectives with the
+//! most chunks. For 1 to 128 chunks through trees of 2 to 31 members, the chosen number takes at most 1.5 % longer than
+//! the best number if sending the whole buffer takes 0.3 to 20,000 latencies.
 //!
 //! # Free algorithms
 //!
-//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best
-//! number of chunks. A tree and a double tree are tried in place of the algorithm that is fastest
-//! for one chunk, in each dimension in which they support the primitive: the outermost dimension of
-//! an all-reduce, and all dimensions of a broadcast or reduce. A tree is kept if the collective
-//! ends earlier.
+//! If the algorithm of a dimension is free (`auto`), trees are tried too, each with its own best number of chunks. A
+//! tree and a double tree replace the algorithm that is fastest for one chunk, in each dimension where they support the
+//! primitive: the outermost dimension of an all-reduce, and all dimensions of a broadcast or reduce. The tree is kept
+//! if the collective then ends earlier.
 
 use super::flow_shop::{FlowShopInput, schedule};
 use super::line_cost::LineCostModel;
@@ -55,29 +53,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Maximum number of chunks that is chosen.
 pub const MOST: u32 = 128;
 
-/// Bound on chunks · members · (stages + 1), far below the limit of a message-by-message replay.
+/// Bound on chunks · members · (stages + 1). A replay message by message could handle far more.
 const MOST_STATE: u64 = 1 << 26;
 
-/// Relative excess over the best time that is accepted for fewer chunks.
+/// Fewer chunks are chosen if their time exceeds the best time by at most this fraction.
 const MARGIN: f64 = 0.005;
 
-/// Bound on the messages of all trials of a collective in trees, unless [`MOST_TRIALS`] trials with the most chunks
-/// need more.
+/// Bound on the messages of all trials of a tree collective, unless [`MOST_TRIALS`] trials with the most chunks need
+/// more.
 const MOST_MESSAGES: u64 = 1 << 18;
 const MOST_TRIALS: u64 = 3;
 
-/// Cache of choices, keyed by everything that they depend on, for all groups of one shape.
+/// Cache of choices. A key has everything that affects a choice, so all groups of one shape share an entry.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
 
-/// The number of chunks, and the algorithms of the machine's dimensions if they are chosen with it.
+/// The number of chunks. Also the algorithms of the machine's dimensions, if they are chosen together with the number.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkChoice {
     chunks: NonZeroU32,
     algorithms: Option<Arc<[AlgorithmChoice]>>,
 }
 
-/// Chunking and algorithms of a collective.
+/// Chunking of a collective, and its algorithms if they were chosen together with the number of chunks.
 #[derive(Clone, Debug)]
 pub(super) struct ResolvedChunks {
     pub pipeline: ChunkPipeline,
@@ -109,7 +107,7 @@ struct PhaseKey {
     both_ways: bool,
     next: Option<[u64; 3]>,
     any: Option<[u64; 3]>,
-    /// The members of the line; empty unless paths differ, in which case distances between members matter.
+    /// The members of the line; empty if all paths are equal, because distances between members then do not matter.
     line: Vec<Npu>,
 }
 
@@ -134,13 +132,12 @@ pub(super) struct CountedCollective<'a> {
     pub choices: &'a [AlgorithmChoice],
 }
 
-/// Maximum number of a member's chunks in a tree of `size` members at once: at least four per
-/// level.
+/// Maximum number of chunks that a member has at once in a tree of `size` members: at least four per level.
 pub(super) fn tree_places(active: u32, size: u32) -> u32 {
     active.max(4 * size.next_power_of_two().ilog2())
 }
 
-/// Returns true if a stage runs along one or two trees.
+/// Returns true if a stage runs along a tree or along two trees.
 pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
     matches!(
         assignment.algorithm,
@@ -156,7 +153,7 @@ struct StageCost {
 }
 
 impl ChunkChoices {
-    /// Returns the machine's chunking with its stated number of chunks, or else a chosen number.
+    /// Returns the machine's chunking, with the number of chunks that the machine states or else a chosen number.
     pub(super) fn resolve(
         &self,
         collective: &CountedCollective<'_>,
@@ -198,9 +195,8 @@ fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
 }
 
 impl CountedCollective<'_> {
-    /// Returns true if one chunk is chosen without any trial: along one dimension, with an
-    /// algorithm that has a closed form. Also true on tiles, where the time of several chunks is
-    /// unknown because the routes of members cross.
+    /// Returns true if one chunk is chosen without any trial: along one dimension, with an algorithm that has a closed
+    /// form. Also true on tiles: their members' routes cross, so the time of several chunks is unknown.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
         if self.topology.tiles().is_some() {
             return true;
@@ -289,7 +285,7 @@ impl CountedCollective<'_> {
         }
     }
 
-    /// Returns the number of chunks, and the estimated time with it.
+    /// Returns the best number of chunks, and the estimated time with this number.
     fn choose(&self, pipeline: ChunkPipeline) -> (NonZeroU32, Span) {
         let one = self.routes(pipeline, 1);
         let members = u64::from(self.extent.size()).saturating_mul(one.length() as u64 + 1);
@@ -376,15 +372,15 @@ impl CountedCollective<'_> {
         (NonZeroU32::new(chunks).unwrap_or(NonZeroU32::MIN), time)
     }
 
-    /// Returns the messages of a chunk of a stage in a tree.
+    /// Returns the messages that one chunk sends in a tree stage.
     fn flow(&self, assignment: &StageAssignment) -> StageFlow {
         let phase = &self.extent.phases[assignment.stage.phase];
         let line = LineCostModel::new(self.extent, phase, self.topology);
         StageFlow::new(&line, assignment.algorithm, &assignment.stage)
     }
 
-    /// Returns the life and the interval of a stage if there are `chunks` chunks. For trees, the
-    /// result is only a lower bound unless `exact`.
+    /// Returns the life and the interval of a stage of a collective with `chunks` chunks. For trees, the result is only
+    /// a lower bound unless `exact`.
     fn cost(
         &self,
         assignment: &StageAssignment,
@@ -440,10 +436,9 @@ impl CountedCollective<'_> {
             return StageCost { life, interval };
         };
         let life = span(life.picoseconds());
-        // The interval is the life in three cases. Without a root, all members are busy throughout.
-        // A line that is no sub-grid has longer routes, which set the pace. Around a ring in both
-        // directions, a member that is near the root in one direction is far from the root in the
-        // other.
+        // The interval equals the life in three cases. Without a root, all members are busy throughout. If the group is
+        // no sub-grid, routes are longer and determine the interval. If a ring is used in both directions, a member
+        // near the root in one direction is far from the root in the other.
         if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageCost {
                 life,
@@ -466,8 +461,8 @@ impl CountedCollective<'_> {
         }
     }
 
-    /// Estimated time of the collective: the next chunk may enter a stage after its interval, while the rest of its
-    /// life continues.
+    /// Estimated time of the collective. The next chunk may enter a stage after the interval of the previous chunk,
+    /// while that chunk's life continues.
     fn end(
         &self,
         plan: &ChunkSchedule<StageAssignment>,
@@ -511,7 +506,8 @@ impl CountedCollective<'_> {
         schedule(&plan, stages).end
     }
 
-    /// A lower bound of [`Self::end`]: the time of all chunks in one phase, plus the least time before and after it.
+    /// A lower bound of [`Self::end`]: the time of all chunks in one phase, plus the least time before and after the
+    /// phase.
     fn bound(&self, plan: &ChunkSchedule<StageAssignment>, costs: &[StageCost]) -> Span {
         let length = plan.length();
         let sum = |all: &[StageCost]| all.iter().fold(Span::ZERO, |sum, cost| sum + cost.life);

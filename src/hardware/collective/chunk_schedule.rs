@@ -1,9 +1,8 @@
 //! The chunk schedule of a collective: the path of its chunks from stage to stage.
 //!
-//! A collective is split into chunks. Each chunk of a collective takes a *route*: a list of stages, with the bytes of
-//! each stage. Routes have equal numbers of stages and differ in the order in which they visit the phases and in the
-//! size of their chunks. Chunks of one route have one size; if all chunks have one size and visit the phases in one
-//! order, there is one route.
+//! A collective is split into chunks. Each chunk takes a *route*: a list of stages, with the bytes of each stage. All
+//! routes have the same number of stages. They differ in the order in which they visit the phases, and in the size of
+//! their chunks. If all chunks have one size and visit the phases in one order, there is one route.
 //!
 //! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each
 //! phase for the whole collective, identically at every member. If each member chose its own order,
@@ -27,7 +26,7 @@ pub struct StageEntry {
 pub struct AdmissionOrder {
     /// For each phase of the group, all passages through it in order.
     pub order: Vec<Vec<StageEntry>>,
-    /// For each phase, the maximum number of a member's chunks in it at once, at least 1.
+    /// For each phase, the maximum number of a member's chunks in the phase at once, at least 1.
     pub capacity: Vec<u32>,
 }
 
@@ -57,8 +56,8 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Creates a chunk for each entry of `route_of`; the entry is the index of the chunk's route.
-    /// `stages` has the routes one after another, `length` stages each.
+    /// Creates a chunk for each entry of `route_of`, which is the index of the chunk's route. `stages` contains the
+    /// routes one after another, with `length` stages each.
     pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
         // Routes are stored back to back, all of `length` stages.
         debug_assert!(length == 0 || stages.len().is_multiple_of(length));
@@ -73,7 +72,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Returns the schedule with each stage replaced.
+    /// Returns the schedule with `other` applied to each stage.
     pub fn map_stages(mut self, other: impl Fn(S) -> S) -> Self {
         for stage in &mut self.stages {
             *stage = other(*stage);
@@ -81,8 +80,8 @@ impl<S: Copy> ChunkSchedule<S> {
         self
     }
 
-    /// Returns the schedule with a measured duration `span` from the arrival of the last member.
-    /// The duration applies if no other traffic disturbs the collective.
+    /// Returns the schedule with a measured duration `span`, counted from the arrival of the last member. The duration
+    /// applies if no other traffic disturbs the collective.
     pub fn measured_as(self, span: Span) -> Self {
         Self {
             measured: Some(span),
@@ -90,13 +89,13 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Returns the measured time from the arrival of the last member, or `None`.
+    /// Returns the measured duration from the arrival of the last member, or `None` if the collective was not measured.
     #[inline]
     pub fn measured(&self) -> Option<Span> {
         self.measured
     }
 
-    /// Returns the schedule with chunks that enter each phase in the order of `admission`.
+    /// Returns the schedule with the order `admission`, in which chunks enter each phase.
     pub fn with_admission(self, admission: AdmissionOrder) -> Self {
         Self {
             admission: Some(admission),
@@ -104,7 +103,7 @@ impl<S: Copy> ChunkSchedule<S> {
         }
     }
 
-    /// Returns the schedule with up to `strands` concurrent strands of a chunk in a stage.
+    /// Returns the schedule in which a stage of a chunk has up to `strands` concurrent strands.
     pub fn with_strands(self, strands: u32) -> Self {
         Self { strands, ..self }
     }
@@ -164,7 +163,7 @@ impl<S: Copy> ChunkSchedule<S> {
         (number < self.length).then(|| self.route(chunk) * self.length + number)
     }
 
-    /// Returns the order of admission to each phase, if it is fixed.
+    /// Returns the order in which chunks are admitted to each phase, or `None` if it is not fixed.
     #[inline]
     pub fn admission(&self) -> Option<&AdmissionOrder> {
         self.admission.as_ref()

@@ -1,13 +1,11 @@
 //! Measured collectives: time by kind, number of members and bytes, along one dimension of a machine.
 //!
-//! Between two measured sizes time is linear in bytes, as with a latency and a rate. Above the last
-//! size time grows in proportion to bytes, and below the first size it is constant. Between two
-//! measured numbers of members time is linear in the number of members. A curve gives the time of
-//! an undisturbed collective, from the arrival of its last member.
+//! Between two measured sizes time is linear in bytes, as with a latency and a rate. Above the last size time grows in
+//! proportion to bytes, and below the first size it is constant. Between two measured numbers of members time is linear
+//! in their number. A curve gives the time of an undisturbed collective, counted from the arrival of its last member.
 //!
-//! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and
-//! latency α. For links with B' and α' a time is split into its start and its transfer. With points
-//! (x_i, t_i), where L is the last index,
+//! **On other links.** A curve belongs to the links of its measurement, with bandwidth B and latency α. For links with
+//! B' and α', a time is split into its start and its transfer. With points (x_i, t_i) and last index L:
 //!
 //! ```text
 //! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former only if above zero
@@ -16,26 +14,25 @@
 //! t'(x) = s'(x) + v(x) B / B'
 //! ```
 //!
-//! The last points of a curve, where bytes dominate, determine the time of a byte. Neither the
-//! start nor the transfer of a curve falls as bytes grow, unless the curve falls: if a library
-//! takes longer at middle sizes because it uses a protocol of less bandwidth, the time above the
-//! start of larger sizes counts as transfer. A start consists of the launch of the collective,
-//! which is independent of links, and the latency of successive messages: `h α` for each of the k
+//! The last points of a curve, where bytes dominate, determine the time of a byte. If the time never falls as bytes
+//! grow, neither its start nor its transfer falls. A library may take longer at middle sizes because it uses a protocol
+//! of less bandwidth; the excess over the start of larger sizes then counts as transfer. A start consists of the launch
+//! of the collective, which is independent of links, and the latency of successive messages: `h α` for each of the k
 //! [steps](super::protocol) over the h links between neighbours:
 //!
 //! ```text
 //! s' = s + k h (α' - α), or s α' / α if s is less than k h α
 //! ```
 //!
-//! Example: eight H100s start an all-gather in 10.35 us, which is 4.75 us and 7 steps of 0.8 us; two H100s in 5.37 us,
-//! which is 4.57 us and one step.
+//! Example: eight H100s start an all-gather in 10.35 us: 4.75 us, and 7 steps of 0.8 us. Two H100s start in 5.37 us:
+//! 4.57 us, and one step.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::{Bandwidth, Span};
 
-/// Bandwidth and latency of the links of a dimension on which collectives were measured.
+/// Bandwidth and latency of a dimension's links on which collectives were measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRates {
     /// Bandwidth of an NPU into the dimension.
@@ -54,8 +51,8 @@ impl LinkRates {
     }
 }
 
-/// Returns the dimension of a collective of `kind` and the links on which the `curves` for it were measured, if these
-/// differ from the links of `topology`.
+/// If the `curves` for collectives of `kind` were measured on links that differ from the links of `topology`, returns
+/// the dimension and the links of the measurement.
 pub fn measured_elsewhere(
     curves: &[Vec<CollectiveCurve>],
     kind: CollectiveKind,
@@ -72,7 +69,7 @@ pub fn measured_elsewhere(
     Some((phase.dimension, at))
 }
 
-/// The links of a collective that was measured on other links.
+/// Change from the links on which a collective was measured to the machine's links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkChange {
     from: LinkRates,
@@ -82,7 +79,7 @@ pub struct LinkChange {
 }
 
 impl LinkChange {
-    /// Returns the change for a collective along `phase`, or `None` if its links equal `measured_at`, or if
+    /// Returns the change for a collective along `phase`. `None` if the phase's links equal `measured_at`, or if
     /// `measured_at` is unknown.
     pub(super) fn of(
         measured_at: Option<LinkRates>,
@@ -98,13 +95,12 @@ impl LinkChange {
         })
     }
 
-    /// Returns the factor on the time that bytes take.
+    /// Returns the factor on the transfer part of a measured time.
     pub(super) fn transfer(&self) -> f64 {
         self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
     }
 
-    /// Converts a start of `seconds` that contains the latency of `steps` successive messages to
-    /// the new links.
+    /// Converts a start of `seconds` to the new links. The start contains the latency of `steps` successive messages.
     pub(super) fn start(&self, seconds: f64, steps: f64) -> f64 {
         let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.seconds();
         let (from, to) = (latency(&self.from), latency(&self.to));
@@ -116,8 +112,8 @@ impl LinkChange {
     }
 }
 
-/// Returns the number of successive messages in a collective of `kind` among `members`, and the fraction of the buffer
-/// that an NPU sends.
+/// Returns two facts of a collective of `kind` among `members`: the number of successive messages, and the fraction of
+/// the buffer that an NPU sends.
 pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
     let n = f64::from(members.max(1));
     match kind {
@@ -150,7 +146,7 @@ impl CollectiveCurve {
         change.start(start, steps) + transfer * change.transfer()
     }
 
-    /// Returns the seconds for a buffer of `bytes` that do not depend on bandwidth.
+    /// Returns the start for a buffer of `bytes`: the seconds that do not depend on bandwidth.
     fn start(&self, bytes: f64) -> f64 {
         let points = &self.points[..];
         let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
@@ -195,8 +191,9 @@ impl CollectiveCurve {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members are
-/// along one dimension and the curves of that dimension cover their number. `curves` has one list per dimension.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless the
+/// members are along one dimension, and that dimension's curves cover their number. `curves` has one list per
+/// dimension.
 pub fn measured(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),

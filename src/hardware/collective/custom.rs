@@ -1,10 +1,10 @@
 //! Collectives whose algorithm is a script for each position of the group.
 //!
-//! A script is a dependency graph of operations: sends, receives and waits. Operations whose
-//! predecessors have completed start at once, in the order of the script; there are no lanes. A
-//! receive completes when it has started and its message has arrived. The backend decides when a
-//! send completes. Scripts state the sizes of messages, and the collective's own size is ignored. A
-//! member completes the collective when all operations of its script have completed.
+//! A script is a dependency graph of operations: sends, receives and waits. An operation starts as soon as its
+//! predecessors have completed; several start in the order of the script. There are no lanes. A receive completes when
+//! it has started and its message has arrived. The backend decides when a send completes. Scripts state the sizes of
+//! messages, so the collective's own size is ignored. A member completes the collective when all operations of its
+//! script have completed.
 
 use super::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_base::collective_kind::CollectiveKind;
@@ -52,8 +52,8 @@ pub struct MemberScript {
 }
 
 impl MemberScript {
-    /// Appends an operation with its author's `id`. The operation waits for `in_degree` operations, and `successors`
-    /// wait for the operation.
+    /// Appends an operation with `id`, its number in the author's script. The operation waits for `in_degree`
+    /// operations, and `successors` wait for the operation.
     pub fn push(
         &mut self,
         id: u64,
@@ -68,7 +68,7 @@ impl MemberScript {
         self.ends.push(self.successors.len() as u32);
     }
 
-    /// Returns the author's id of an operation.
+    /// Returns the number of an operation in the author's script.
     pub fn id(&self, part: u32) -> u64 {
         self.ids[part as usize]
     }
@@ -88,7 +88,7 @@ impl MemberScript {
 #[derive(Clone, Debug)]
 pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
 
-/// A scripted algorithm that replaces the machine's.
+/// An algorithm of scripts that replaces the machine's algorithm.
 #[derive(Clone, Debug)]
 pub struct CustomCollective {
     /// Kind of collective that it implements.
@@ -96,7 +96,7 @@ pub struct CustomCollective {
     /// Name in reports.
     pub name: String,
     /// Script of each position. Position p is the p-th member of the group, counted from the root if there is one. Each
-    /// receive takes one send ([`ScriptedAlgorithm::matched`]).
+    /// receive is matched to one send ([`ScriptedAlgorithm::matched`]).
     pub scripts: ScriptedAlgorithm,
 }
 
@@ -120,8 +120,8 @@ struct ScriptProgress {
 pub struct ScriptExecutor(BTreeMap<ScriptPlayer, ScriptProgress>);
 
 impl CustomCollective {
-    /// Returns true if the algorithm implements collectives of `kind` among `members` members;
-    /// always false for one member, which has no peer.
+    /// Returns true if the algorithm implements collectives of `kind` among `members` members. Always false for one
+    /// member, which has no peer.
     pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
         self.kind == kind && members > 1 && self.scripts.positions() == members
     }
@@ -169,7 +169,7 @@ impl ScriptedAlgorithm {
         open.next().map(|((from, to, _), _)| (from, to))
     }
 
-    /// Returns a peer that a script names but that is outside a group of `size`, or `None`.
+    /// Returns a peer in a script that is outside a group of `size`, or `None`.
     pub fn unknown_peer(&self, size: u32) -> Option<u32> {
         let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
         peers.find(|&peer| peer >= size)
@@ -186,8 +186,8 @@ impl ScriptOp {
 }
 
 impl ScriptExecutor {
-    /// Delivers `cue` to the member at a position of a run. On the first cue, `script` returns the index of the script.
-    /// The member's actions are appended to `acts`.
+    /// Delivers `cue` to the member at a position of a run, and appends the member's actions to `acts`. On the first
+    /// cue, `script` returns the index of the script.
     pub fn advance(
         &mut self,
         scripts: &ScriptedAlgorithm,

@@ -9,10 +9,10 @@
 //! | broadcast, reduce | the root to all, or all to the root, of S | α + (n−1)t |
 //! | gather, scatter | all to the root, or the root to all, of S/n | α + (n−1)s |
 //!
-//! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at once,
-//! which no port can do. In chakram's model the port is the limit, so direct and ring move their
-//! bytes equally fast and differ only in latency. The table does not apply to rings and meshes:
-//! their messages have the rate of one link, leave a member one at a time, and enter on either
+//! ASTRA-sim's congestion-unaware model gives each of the n−1 messages the full bandwidth at once, which no port can
+//! do. In chakram's model the port is the limit, so direct and ring move their bytes equally fast and differ only in
+//! latency. The table does not apply to rings and meshes: there, each message has the rate of one link, leaves a member
+//! one at a time, and enters on either side.
 //! side.
 
 use super::line_cost::LineCostModel;
@@ -62,7 +62,7 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// Returns the closed form of the table's first row, or `None` if it does not apply.
+/// Returns the closed form of the table's first row, or `None` if the row does not apply.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     let message = stage.part(n);
     path.first_byte(message)

@@ -1,20 +1,18 @@
 //! Double binary tree: two binary trees with one root, between which chunks alternate.
 //!
-//! Both trees of a double binary tree are as in [`tree`]. The second tree numbers the members other
-//! than the root differently: backwards if n is odd, so that odd and even numbers swap, and by one
-//! less if n is even. Leaves have odd numbers, so every member except the root has children in at
-//! most one of the two trees. For two all-reduced chunks a member sends and receives 4 times; inner
-//! members of a single tree send and receive 6 times (P. Sanders, J. Speck and J. L. Träff,
-//! "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35,
-//! 2009). [`CollectiveStage::mirrored`] selects the tree.
+//! Both trees of a double binary tree have the shape of a [`tree`]. The second tree numbers the members other than the
+//! root differently. If n is odd, it numbers them backwards, so that odd and even numbers swap; if n is even, each
+//! number is one less. Leaves have odd numbers, so every member except the root has children in at most one of the two
+//! trees. For two all-reduced chunks a member sends and receives 4 times; inner members of a single tree send and
+//! receive 6 times (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
+//! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] selects the tree.
 //!
-//! With a double binary tree, one chunk takes the same time as in a [`tree`]: all-reduce at most 2hα + (4h−2)t,
-//! broadcast and reduce at most hα + (2h−1)t, with h = ⌈log2 n⌉. A double binary tree is faster than one tree only
-//! over many chunks.
+//! One chunk takes the same time as in a single [`tree`]: an all-reduce at most 2hα + (4h−2)t, a broadcast or reduce at
+//! most hα + (2h−1)t, with h = ⌈log2 n⌉. Two trees are faster than one only for many chunks.
 
 use super::{CollectiveStage, LinePosition, SendStep, tree};
 
-/// Returns the tree number of the member that is `x`-th from the root.
+/// Returns the number in its tree of the member that is `x`-th from the root.
 fn number(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
     match x {
         0 => 0,

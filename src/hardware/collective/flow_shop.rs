@@ -1,10 +1,8 @@
-//! A flow shop: the chunks of one member pass through the phases, and the time of every stage is
-//! known.
+//! A flow shop: the chunks of one member pass through the phases, and each stage takes a known time.
 //!
-//! Members that begin a collective together behave identically, so one member represents all. A
-//! queue has a fixed number of places: the chunks that may be in a phase at once. A policy selects
-//! among the waiting chunks; a chunk that ends a stage joins the queue of the next stage before its
-//! place is refilled.
+//! Members that begin a collective together behave identically, so one member represents all. Each queue has a fixed
+//! number of places for the chunks that may be in a phase at once. A policy selects the next of the waiting chunks. A
+//! chunk that ends a stage joins the queue of its next stage before its place is refilled.
 
 use super::{ChunkSchedule, StageEntry};
 use chakram_base::ids::StageIndex;
@@ -15,15 +13,15 @@ use std::collections::BinaryHeap;
 /// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IntraDimensionPolicy {
-    /// The chunk that arrived first.
+    /// The chunk that arrived first goes first.
     #[default]
     Fifo,
-    /// The chunk whose stage takes the shortest time; within a phase this is the smallest chunk.
+    /// The chunk with the shortest stage goes first; within a phase this is the smallest chunk.
     SmallestFirst,
-    /// The chunk with the fewest stages left.
+    /// The chunk with the fewest remaining stages goes first.
     FewestLeft,
-    /// Returning chunks (all-gather) alternate with outgoing chunks while both wait; first come, first served within
-    /// each kind. ASTRA-sim's `RG`.
+    /// Returning chunks (all-gather) alternate with outgoing chunks if both wait. Within each kind, the first chunk to
+    /// arrive goes first. ASTRA-sim's `RG`.
     Alternate,
 }
 
@@ -46,7 +44,7 @@ pub struct FlowShopInput<'a> {
     pub queue_of: &'a [u32],
     /// Number of places of each queue, at least 1.
     pub capacity: &'a [u32],
-    /// True for stages of returning chunks, by stage.
+    /// True for each stage that belongs to a returning chunk.
     pub back: &'a [bool],
     /// Policy by which a queue selects its next chunk.
     pub intra: IntraDimensionPolicy,
@@ -57,7 +55,7 @@ pub struct FlowShopInput<'a> {
 pub struct FlowShopResult {
     /// Time at which the last chunk leaves its last stage.
     pub end: Span,
-    /// For each queue, its passages in the order in which they began.
+    /// For each queue, the passages in the order in which they began.
     pub order: Vec<Vec<StageEntry>>,
 }
 
@@ -68,15 +66,14 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// Time at which the stage begins.
     pub begin: Span,
-    /// The passage, of this or another chunk, whose end admits this passage, or `None` at the
-    /// start.
+    /// The passage whose end admits this passage (by this or another chunk), or `None` at the start.
     pub admitted_by: Option<StageEntry>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct FlowShopQueue {
-    /// Waiting chunks as (policy key, arrival number, chunk). The second heap of the array has the
-    /// returning chunks if these alternate with outgoing chunks.
+    /// Waiting chunks as (policy key, arrival number, chunk). The second heap has the returning chunks if they
+    /// alternate with outgoing chunks.
     waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
     /// Kind of the chunk that began last: 0 outgoing, 1 returning.
     last: usize,
@@ -104,7 +101,7 @@ struct FlowShopSimulation<'a, S, F> {
     queues: Vec<FlowShopQueue>,
     /// The current or next stage of each chunk.
     stage: Vec<u16>,
-    /// Ends of stages: time, order of beginning, and chunk.
+    /// Pending ends of stages, as (time, order of beginning, chunk).
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<StageEntry>>,
@@ -113,13 +110,13 @@ struct FlowShopSimulation<'a, S, F> {
 }
 
 impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
-    /// Index of a chunk's current stage in the flat stage lists.
+    /// Index of a chunk's current stage in the lists of all stages.
     fn index(&self, chunk: u32) -> usize {
         self.chunk_schedule.route(chunk) * self.chunk_schedule.length()
             + usize::from(self.stage[chunk as usize])
     }
 
-    /// Starts waiting chunks in free places of `queue` after `admitted_by` has ended.
+    /// Moves waiting chunks into free places of `queue` after the end of `admitted_by`.
     fn admit(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
@@ -157,7 +154,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
     }
 }
 
-/// Simulates the chunks of `chunk_schedule` through the stages, with all chunks ready at time 0.
+/// Simulates the chunks of `chunk_schedule` through their stages. All chunks are ready at time 0.
 pub fn schedule<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -165,7 +162,7 @@ pub fn schedule<S: Copy>(
     schedule_observed(chunk_schedule, stages, |_| ())
 }
 
-/// Like [`schedule`], and calls `on_begin` for each passage when it begins.
+/// Does the same as [`schedule`], and calls `on_begin` for each passage when it begins.
 pub fn schedule_observed<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
@@ -249,8 +246,7 @@ mod tests {
         // Stages of 5 and 3 ns: the slower stage is never idle, and the last chunk's 3 ns follow: 4
         // · 5 + 3.
         assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
-        // Stages of 3 and 5 ns: the second stage waits 3 ns for the first chunk, and then takes 4 ·
-        // 5 ns.
+        // Stages of 3 and 5 ns: the second stage waits 3 ns for the first chunk, and then takes 4 · 5 ns.
         assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
     }
 
@@ -259,8 +255,8 @@ mod tests {
         // Queue 0, then 1, then 0 again, with two chunks. In queue 0: 0-2 and 2-4; in queue 1: 2-12 and 12-22; back in
         // queue 0 on arrival: 12-14 and 22-24.
         assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
-        // With 1 ns in queue 1, chunk 0 returns at 3 and waits for chunk 1, which is in queue 0 from 2 to 4; then 4-6.
-        // Chunk 1 is in queue 1 from 4 to 5, and back from 6 to 8.
+        // With 1 ns in queue 1, chunk 0 returns at 3 and waits for chunk 1, which is in queue 0 from 2 to 4. Chunk 0 is
+        // in queue 0 again from 4 to 6. Chunk 1 is in queue 1 from 4 to 5, and back in queue 0 from 6 to 8.
         assert_eq!(end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
     }
 
@@ -282,14 +278,14 @@ mod tests {
             let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
             (end.0 / 1000, chunks(0), chunks(1))
         };
-        // Queue 0: chunk 0 from 0 to 4. Chunk 1 arrives at 3, after chunk 2; first come, first served: chunk 2 from 4
-        // to 8, chunk 1 from 8 to 11. Queue 1: chunk 1 until 3, chunk 0 from 4 to 8, chunk 2 from 8 to 12.
+        // Queue 0: chunk 0 from 0 to 4. Chunk 1 arrives at 3, after chunk 2, so chunk 2 follows from 4 to 8 and chunk 1
+        // from 8 to 11. Queue 1: chunk 1 until 3, chunk 0 from 4 to 8, chunk 2 from 8 to 12.
         assert_eq!(
             order(IntraDimensionPolicy::Fifo),
             (12, vec![0, 2, 1], vec![1, 0, 2])
         );
-        // Chunk 1 is the smallest and has the fewest stages left: from 4 to 7; then chunk 2 from 7 to 11, and in queue
-        // 1 from 11 to 15.
+        // Chunk 1 is the smallest and has the fewest stages left, so it is in queue 0 from 4 to 7. Chunk 2 follows from
+        // 7 to 11, and is in queue 1 from 11 to 15.
         for intra in [
             IntraDimensionPolicy::SmallestFirst,
             IntraDimensionPolicy::FewestLeft,
@@ -300,11 +296,11 @@ mod tests {
 
     #[test]
     fn those_that_come_back_take_turns_with_those_that_go_out() {
-        // Queue 0 for 2 ns, then 1 for 1 ns, then 0 again, three chunks. First come: outgoing 0-2, 2-4, 4-6, then
-        // returning in order of arrival. Alternating: chunk 0 goes out 0-2; chunk 1 goes out 2-4, while chunk 0 is in
-        // queue 1 until 3. At 4, chunk 0 waits to return and chunk 2 to go out: chunk 0 returns 4-6, chunk 2 goes out
-        // 6-8 although chunk 1 is back, because the last chunk was a returning one; chunk 1 returns 8-10, chunk 2
-        // 10-12.
+        // Three chunks visit queue 0 for 2 ns, then queue 1 for 1 ns, then queue 0 again. First come, first served:
+        // outgoing 0-2, 2-4, 4-6, then returning in order of arrival. Alternating: chunk 0 goes out 0-2; chunk 1 goes
+        // out 2-4, while chunk 0 is in queue 1 until 3. At 4, chunk 0 waits to return and chunk 2 to go out. Chunk 0
+        // returns 4-6. Chunk 2 goes out 6-8 although chunk 1 is back, because the previous chunk was a returning one.
+        // Chunk 1 returns 8-10, chunk 2 10-12.
         let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
         let chunk_schedule = ChunkSchedule::uniform(vec![(); 3], 3);
         let order = |intra| {

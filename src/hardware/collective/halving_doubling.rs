@@ -17,9 +17,8 @@
 //! | all-gather | log2 n: S/n, 2S/n, … S/2, each after the previous one was received | α log2 n + (n−1)s |
 //! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
 //!
-//! Partners that start at different times could send out of order, and the receiver would mistake
-//! an early message for another one. Therefore, message i counts only after its receiver has taken
-//! step i.
+//! Partners that start at different times could send out of order, and the receiver would mistake an early message for
+//! another message. Therefore, message i counts only after its receiver has taken step i.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};

@@ -1,13 +1,13 @@
-//! Order in which chunks visit the dimensions, and their sizes.
+//! Chunk sizes, and the order in which each chunk visits the dimensions.
 //!
 //! *Ascending*: every chunk goes outward from the innermost dimension. If dimensions have unequal
 //! loads, the most loaded dimension limits the rate.
 //!
 //! *Round robin*: chunk k begins with dimension k mod D and continues outward from there, cyclically.
 //!
-//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). Under all policies,
-//! all-gather takes the reverse order. An all-to-all, whose data does not shrink on the way, is ascending, in equal
-//! chunks.
+//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). Under all policies, an
+//! all-gather takes the reverse order. The data of an all-to-all does not shrink on the way, so it is ascending, in
+//! equal chunks.
 
 mod themis;
 
@@ -55,17 +55,16 @@ pub(super) struct ChunkRoute {
 }
 
 impl ChunkRoute {
-    /// Returns this chunk's share of a collective of `whole` that would have `chunks` chunks if all
-    /// were equal. The shares of a collective add up exactly to the whole if it is smaller than
-    /// 2^56 bytes.
+    /// Returns this chunk's share of a collective of `whole`, where `chunks` is the number of chunks if all were equal.
+    /// The shares of a collective add up exactly to the whole if the whole is smaller than 2^56 bytes.
     pub fn share(&self, whole: BufferShare, chunks: u32) -> BufferShare {
         whole.parts_of(self.grains, EQUAL).part(chunks)
     }
 }
 
-/// Returns the distinct routes of the chunks of a collective of `whole` through the phases of
-/// `extent`, and the route of each chunk. There are `chunks` chunks if all are equal, and at most
-/// sixteen times this number.
+/// Splits a collective of `whole` into chunks. Returns the chunks' distinct routes through the phases of `extent`, and
+/// the index of each chunk's route. There are `chunks` chunks if all are equal, and otherwise at most sixteen times as
+/// many.
 pub(super) fn ways(
     inter: InterDimensionPolicy,
     (kind, whole): (CollectiveKind, BufferShare),
@@ -78,7 +77,7 @@ pub(super) fn ways(
         order,
         grains: EQUAL,
     };
-    // The order of visits can balance only data that shrinks from dimension to dimension.
+    // The order of visits balances loads only if the data shrinks from dimension to dimension.
     let shrinks = match kind {
         CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::AllGather => {
             true
@@ -86,8 +85,7 @@ pub(super) fn ways(
         CollectiveKind::AllToAll => false,
         _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
     };
-    // All chunks of a buffer are equal if the buffer is too large to be divided exactly into
-    // grains.
+    // If the buffer is too large to be divided exactly into grains, all its chunks are equal.
     let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
     let mut balance = match inter {
         InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,

@@ -1,4 +1,4 @@
-//! Times of messages along the lines of a phase, from which `auto.rs` builds the formulas of algorithms.
+//! Message times along the lines of a phase, from which `auto.rs` builds the algorithms' formulas.
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{DimensionShape, NetworkPath, Topology};
@@ -11,7 +11,7 @@ pub struct LineCostModel<'a> {
     extent: &'a GroupExtent,
     phase: &'a GroupPhase,
     topology: &'a Topology,
-    /// The path between any two members, if the shape alone determines it.
+    /// The path between any two members, or `None` if paths depend on the members.
     flat: Option<NetworkPath>,
     /// True if NPUs are wired to their neighbours, so that routes overlap.
     wired: bool,
@@ -31,13 +31,13 @@ impl LoadedPath {
         self.path.bandwidth.estimate(amount).times(self.load)
     }
 
-    /// [`NetworkPath::first_byte`] without rounding.
+    /// Time of the first byte: [`NetworkPath::first_byte`] without rounding.
     pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
         let segment = self.path.switching.segment(amount);
         TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
     }
 
-    /// Returns this path without load from other messages.
+    /// Returns this path as if no other messages used its links.
     pub(super) fn alone(self) -> Self {
         Self { load: 1, ..self }
     }
@@ -59,15 +59,14 @@ impl<'a> LineCostModel<'a> {
             wired: !apart,
             round: extent.closes_ring(phase, topology),
         };
-        // All paths within a dimension that does not wire neighbours are equal, so one path serves
-        // all distances.
+        // If a dimension does not wire neighbours, all its paths are equal, so one path serves all distances.
         if apart && extent.regular {
             line.flat = Some(line.path(0, 1));
         }
         line
     }
 
-    /// Returns the lines without slowdown by messages of other members, as on a contention-free network.
+    /// Returns a model in which messages of other members cause no slowdown, as on a contention-free network.
     pub(super) fn without_load(self) -> Self {
         Self {
             wired: false,
@@ -106,8 +105,8 @@ impl<'a> LineCostModel<'a> {
         let path = self.flat.unwrap_or_else(|| {
             let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
             NetworkPath {
-                // Takes the worse of both routes in each property; the devices are from the route
-                // with the longer latency.
+                // Take the worse of both routes for each property. The devices are from the route with the longer
+                // latency.
                 latency: a.latency.max(b.latency),
                 others: if a.latency < b.latency {
                     b.others
@@ -137,7 +136,7 @@ impl<'a> LineCostModel<'a> {
         LoadedPath { path, load }
     }
 
-    /// Returns the sum of `time` over all distances, and the longest time of a first byte of `message`.
+    /// Returns the sum of `time` over all distances, and the longest time that a first byte of `message` takes.
     pub(super) fn over_all(
         &self,
         message: BufferShare,

@@ -1,6 +1,6 @@
 //! The native backend: the machine's algorithm for each dimension, endpoints that take no time, and chunks pipelined
-//! through the dimensions. If a custom algorithm fits a collective and its number of members, the members execute its
-//! scripts instead.
+//! through the dimensions. If a custom algorithm supports a collective's kind and its number of members, the members
+//! execute its scripts instead.
 //!
 //! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the
 //! next is in the first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at
@@ -9,9 +9,9 @@
 //! and each stage took its uncontended time ([`schedule()`]). Members that start late keep this
 //! order, so no two members ever wait for each other.
 //!
-//! Closed form: if one chunk is in a dimension at a time and each stage has a closed form, the
-//! schedule is the answer. The members of a line end a stage together and with empty ports, so
-//! every line passes its chunks exactly like the line of the schedule.
+//! Closed form: if each dimension has at most one chunk at a time and each stage has a closed form, the schedule gives
+//! the exact times. The members of a line end a stage together and with empty ports, so every line passes its chunks
+//! exactly like the line of the schedule.
 
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
@@ -45,10 +45,10 @@ pub struct NativeBackend<'a> {
     pub pipeline: ChunkPipeline,
     /// Algorithms that replace the machine's; the first that applies to a collective is used.
     pub custom: &'a [CustomCollective],
-    /// Measured collectives along each dimension, which replace the machine's algorithms if nothing disturbs them
+    /// Measured collectives along each dimension, which replace the machine's algorithms for undisturbed collectives
     /// (possibly empty).
     pub curves: &'a [Vec<CollectiveCurve>],
-    /// Factor on measured times, if they are corrected.
+    /// Factor that corrects measured times, or `None` if they are used as measured.
     pub correction: Option<f64>,
     /// The library's protocols along each dimension, for collectives without a curve (possibly
     /// empty).
@@ -123,7 +123,7 @@ impl CollectiveBackend for NativeBackend<'_> {
                 routes(of, lie, algorithms, resolved.pipeline)
             }
             Some(number) => {
-                // Sizes of data are defined for phases that all chunks pass in the same order.
+                // Sizes of data are defined only if all chunks pass the phases in the same order.
                 let pipeline = ChunkPipeline {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
@@ -267,8 +267,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         if let Some(span) = chunk_schedule.measured() {
             return Some(span);
         }
-        // A closed form needs proof. How several chunks in one phase at the same time share the phase's ports has not
-        // been proved.
+        // A closed form needs proof. For several chunks in one phase at the same time, there is no proof of how the
+        // chunks share the ports.
         let admission = chunk_schedule.admission();
         let one_by_one =
             admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
@@ -294,8 +294,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             assignment.closed_form(extent, paths).filter(|_| apart)
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        // The last messages of a stage of zero duration could come after another operation's
-        // message at the instant at which the collective ends.
+        // The stage's last messages might come after another operation's message at the instant at which the collective
+        // ends.
         if quiet.shared && spans.contains(&Span::ZERO) {
             return None;
         }
@@ -431,9 +431,9 @@ impl IssueDiscipline for NativeBackend<'_> {
 }
 
 impl NativeBackend<'_> {
-    /// Number of a member's chunks in each phase at once; in trees at least four per level, because a chunk goes up and
-    /// down while others follow. More chunks would only queue at the ports, where their upward messages would delay the
-    /// downward messages that members wait for.
+    /// Maximum number of a member's chunks in each phase at once; in trees at least four per level, because a chunk
+    /// goes up and down while others follow. More chunks would only queue at the ports, where their upward messages
+    /// would delay the downward messages that members wait for.
     fn capacity(
         &self,
         chunk_schedule: &ChunkSchedule<StageAssignment>,
@@ -476,10 +476,10 @@ impl NativeBackend<'_> {
         schedule(chunk_schedule, stages)
     }
 
-    /// Uncontended duration of a stage. Without a closed form the duration is an estimate that
-    /// affects only the order of chunks, never a result: the sum over successive messages over a
-    /// link or up a tree, each with the algorithm's message size and the latency of a link. The
-    /// estimate is proportional to the message times, and a whole number of picoseconds if these
+    /// Uncontended duration of a stage. Without a closed form the duration is an estimate, which affects only the order
+    /// of chunks and never a result. The estimate is the sum over successive messages over a link or up a tree, each
+    /// with the algorithm's message size and the latency of a link. It is proportional to the message times, and is a
+    /// whole number of picoseconds if these are.
     /// are.
     fn alone(
         &self,
@@ -499,7 +499,7 @@ impl NativeBackend<'_> {
 }
 
 impl StageAssignment {
-    /// The path of every message, if all messages have the same path.
+    /// The path that all messages share, or `None` if paths differ.
     #[inline]
     pub(super) fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
         if self.algorithm == CollectiveAlgorithm::Ring {

@@ -11,9 +11,9 @@
 //! | all-gather | n−1 of S/n, the sender's part | (n−1)(α + s) |
 //! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
 //!
-//! The data do not depend on the rounds, so [`direct`](super::direct) is faster on this network;
-//! rounds prevent a member from receiving from several members at once. A message that arrives
-//! early counts only when its receiver has reached the message's round.
+//! The order of rounds does not matter for the data, so [`direct`](super::direct) is faster on this network. Rounds
+//! prevent a member from receiving from several members at once. A message that arrives early counts only when its
+//! receiver has reached the message's round.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};

@@ -1,17 +1,16 @@
 //! All-to-alls whose members exchange unequal parts.
 //!
-//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends
-//! them to t. In a group of several phases, data travel along the phases, innermost first, as with
-//! equal parts. Before phase d, a member at position p has data whose owners' positions differ from
-//! p only in earlier phases, and whose readers' positions equal p in those phases. The member
-//! passes the data for index q along d to the member with that index:
+//! M(s, t) is the number of bytes that member s has for member t. In a group of one phase, s sends these bytes to t. In
+//! a group of several phases, data travel along the phases, innermost first, as with equal parts. Before phase d, a
+//! member at position p has data from owners whose positions differ from p only in earlier phases, for readers whose
+//! positions equal p in those phases. The member passes the data for index q along d to the member with that index:
 //!
 //!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
 //!
-//! Direct and pairwise keep their order of partners. Members neither send nor await empty messages,
-//! as in the process groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp",
-//! `all2all_single_unequal_split`). If a member receives nothing in a round of pairwise, the round
-//! ends immediately for this member. Members end at different times, so there is no closed form.
+//! Direct and pairwise keep their order of partners. Members neither send nor await empty messages, as in the process
+//! groups of NCCL and gloo ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). If a member receives nothing
+//! in a round of pairwise, the round ends immediately for this member. Members end at different times, so there is no
+//! closed form.
 
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
 use crate::group::GroupExtent;
@@ -26,20 +25,19 @@ pub struct PeerSizes {
     equivalent: u64,
 }
 
-/// Bytes along one phase. Index p · size + q has the bytes from position p to index q of the line
-/// of p.
+/// Bytes along one phase. Index p · size + q has the bytes from position p to index q of p's line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PhaseSizes {
     size: u32,
     stride: u32,
     bytes: Vec<u64>,
-    /// True if some pair exchanges nothing.
+    /// True if at least one pair exchanges nothing.
     gaps: bool,
 }
 
 impl PeerSizes {
-    /// Creates the sizes of a group whose member at position s has `bytes[s * n + t]` for the member at position t.
-    /// Returns `None` if all have `equal` bytes for one another.
+    /// Creates the sizes of a group. The member at position s has `bytes[s * n + t]` bytes for the member at position
+    /// t. Returns `None` if all have `equal` bytes for one another.
     pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
         let n = extent.size();
         let mut pairs = bytes.iter().enumerate();
@@ -90,15 +88,14 @@ impl PeerSizes {
         })
     }
 
-    /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives
-    /// the bytes of the busiest member: n ÷ (n − 1) times these bytes, because each member keeps
-    /// one part.
+    /// Returns the bytes of an all-to-all of equal parts in which every member sends and receives as much as the
+    /// busiest member. The result is n ÷ (n − 1) times the busiest member's bytes, because each member keeps one part.
     pub fn equivalent(&self) -> u64 {
         self.equivalent
     }
 
-    /// Returns the algorithm to use if `algorithm` would be used for equal parts: `algorithm` itself if it sends each
-    /// part directly from its owner to its reader, otherwise direct.
+    /// Returns the algorithm for unequal parts if `algorithm` would be used for equal parts: `algorithm` itself if it
+    /// sends each part directly from its owner to its reader, otherwise direct.
     pub fn algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
         match algorithm {
             CollectiveAlgorithm::Pairwise => algorithm,
@@ -122,7 +119,7 @@ impl PeerSizes {
                 ..step
             });
         }
-        // The target of each member in a round, even if it has nothing to send.
+        // The target of a member in a round, even if the member has nothing to send.
         let target = |index, round| {
             let line = LinePosition { index, ..line };
             algorithm.step(stage, line, round).map(|step| step.to)
@@ -139,8 +136,8 @@ impl PeerSizes {
                 ..step
             });
         }
-        // Empty messages are not sent, so received messages and the receiver's steps are counted
-        // only in rounds with data.
+        // Empty messages are not sent. Therefore, only rounds with data add to the received messages and to the
+        // receiver's steps.
         let received = |&round: &u32| exchanged(pairwise::source(line, round), line.index);
         let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
         Some(SendStep {
@@ -247,9 +244,9 @@ mod tests {
             messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
             direct
         );
-        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1, and in
-        // round 2 they receive from the next index. Member 0 sends its second message after the
-        // message from member 2 has arrived; members 1 and 2 send only in round 1.
+        // In round 1 members receive from the previous index: 0 from 2, 1 from 0, 2 from 1. In round 2 they receive
+        // from the next index. Member 0 sends its second message after the message from member 2 has arrived; members 1
+        // and 2 send only in round 1.
         let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
         assert_eq!(
             messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
@@ -261,8 +258,8 @@ mod tests {
             sizes.receives(&stage(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
-        // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, member 2 sends 4
-        // and receives 5: 5 · 3 / 2, rounded up.
+        // Member 0 sends 3 bytes and receives 4, member 1 sends 3 and receives 1, member 2 sends 4 and receives 5. The
+        // result is 5 · 3 / 2, rounded up.
         assert_eq!(sizes.equivalent(), 8);
     }
 
@@ -284,8 +281,8 @@ mod tests {
 
     #[test]
     fn data_travel_along_one_phase_after_another() {
-        // A 2 × 2 group with position p = x + 2y. Member s has 10^t · (s + 1) bytes for member t,
-        // so that the digits of a sum identify the readers and the owners.
+        // A 2 × 2 group with position p = x + 2y. Member s has 10^t · (s + 1) bytes for member t, so the digits of a
+        // sum identify the readers and the owners.
         let extent = extent(&[2, 2]);
         let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
         let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
@@ -296,8 +293,8 @@ mod tests {
             (2, 3, 3 * 1010),
             (3, 2, 4 * 101),
         ];
-        // Along y, member 0 has the data of members 0 and 1 for members 0 and 2, and passes on the
-        // data for member 2: (1 + 2) · 100 bytes.
+        // Along y, member 0 has the data that members 0 and 1 own for members 0 and 2. It passes on the data for member
+        // 2: (1 + 2) · 100 bytes.
         let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
         for (phase, expected) in [inner, outer].into_iter().enumerate() {
             let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);

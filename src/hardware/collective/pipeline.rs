@@ -8,11 +8,11 @@ use std::num::NonZeroU32;
 /// Chunking of collectives: number, order and overlap of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
-    /// Number of chunks of a collective if all are equal, but at most the collective's number of
-    /// bytes. [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` if the number is
-    /// chosen for each collective (`chunk_count.rs`).
+    /// Number of chunks of a collective if all are equal, limited by the collective's number of bytes.
+    /// [`InterDimensionPolicy::ThemisFlex`] splits chunks further. `None` if the number is chosen for each collective
+    /// (`chunk_count.rs`).
     pub chunks: Option<NonZeroU32>,
-    /// Maximum number of an NPU's chunks in one dimension at once; trees may have more.
+    /// Maximum number of an NPU's chunks in one dimension at once. More are allowed in trees.
     pub active: NonZeroU32,
     /// Order in which each chunk visits the dimensions.
     pub inter: InterDimensionPolicy,

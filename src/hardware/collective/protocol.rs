@@ -1,4 +1,4 @@
-//! NCCL's protocols by formula, for collectives without measurements for their number of members.
+//! Times of NCCL's protocols by formula, for collectives whose number of members was not measured.
 //!
 //! A library has several ways to run a collective, each with its own latency and rate: in NCCL the protocols LL, LL128
 //! and Simple over rings and trees, and sums in the switch (NVLS). The fastest is used:
@@ -14,8 +14,8 @@
 //! Between two numbers of members with a stated bandwidth, the bandwidth is linear in their number;
 //! outside this range, the bandwidth of the nearest number applies.
 //!
-//! On [links](super::curve) other than those of the fit, `bandwidth` scales with the links' bandwidth, and a step with
-//! the latency of the links between neighbours.
+//! On [links](super::curve) other than the fitted ones, `bandwidth` scales with the links' bandwidth, and `step` scales
+//! with the latency of the links between neighbours.
 
 use super::curve::{LinkChange, LinkRates, steps_and_part};
 use crate::group::GroupExtent;
@@ -70,8 +70,8 @@ impl CollectiveProtocol {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members are
-/// along one dimension whose protocols include its kind. `protocols` has one list per dimension.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`. `None` unless the
+/// members are along one dimension whose protocols include the kind. `protocols` has one list per dimension.
 pub fn fastest(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
@@ -115,8 +115,7 @@ mod tests {
         near(CollectiveKind::AllGather, 4, 4e6, 28.0);
         // 3 members get 150 GB/s: 10 + 2 us for start and steps, and 40 us for 2/3 x 9 MB.
         near(CollectiveKind::ReduceScatter, 3, 9e6, 52.0);
-        // 8 members get the rate of 4 members: 10 + 1 us for start and step, and 70 us for 7/8 x 16
-        // MB at 200 GB/s.
+        // 8 members get the rate of 4 members: 10 + 1 us for start and step, and 70 us for 7/8 x 16 MB at 200 GB/s.
         near(CollectiveKind::AllToAll, 8, 16e6, 81.0);
     }
 }

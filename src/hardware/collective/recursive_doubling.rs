@@ -32,8 +32,8 @@ pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
     }
 }
 
-/// Returns the closed form of the table's first row, or for other primitives the closed form of
-/// [`halving_doubling`].
+/// Returns the closed form of the table's first row for an all-reduce, and the closed form of [`halving_doubling`] for
+/// other primitives.
 pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
     match stage.primitive {
         CollectivePrimitive::AllReduce => path.time(stage.buffer).times(u64::from(n.ilog2())),

@@ -1,5 +1,5 @@
-//! Ring: every member sends only to the next member. If the line is a ring of NPUs, every member
-//! sends half of its data to the next and half to the previous member.
+//! Ring: every member sends only to the next member. If the line is a closed ring of NPUs, every member sends half of
+//! its data to the next member and half to the previous member.
 //!
 //! With n members, s = time of S/n at the member's sending rate, where S is the buffer, and α = latency between
 //! neighbours, all starting together:
@@ -15,14 +15,12 @@
 //! nanoseconds. Broadcast and reduce are pipelined over the chain in n parts.
 //!
 //! **Both directions.** If members are spaced evenly around a ring of more than two NPUs
-//! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous
-//! member, with B/2 each. A stage then consists of two concurrent runs, with half of the buffer
-//! each: one as above, and one in the opposite direction, where the member with index i takes the
-//! place of n−1−i. The two runs share neither links nor dependencies. Half a share takes s/2 ·
-//! B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at the full rate B. On
-//! other lines of rings and on meshes, a message from the last member to the first returns over the
-//! links between them, so a second direction would gain nothing: all data goes in one direction, at
-//! B/2.
+//! ([`GroupExtent::closes_ring`]), each member has two links, to the next and to the previous member, with B/2 each. A
+//! stage then consists of two concurrent runs, with half of the buffer each. One run is as above. The other goes in the
+//! opposite direction, where the member with index i takes the place of n−1−i. The two runs share neither links nor
+//! dependencies. Half a share takes s/2 · B/(B/2) = s, so the table is valid with s at rate B, and an NPU sends at the
+//! full rate B. On other lines of rings and on meshes, a message from the last member to the first returns over the
+//! links between them. A second direction would gain nothing, so all data goes in one direction, at B/2.
 //!
 //! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
 
@@ -43,15 +41,15 @@ impl LinePosition {
     }
 }
 
-/// Number of messages of each of `n` members. From 92,683 members on the number exceeds 32 bits,
-/// but so many messages can never be simulated; the closed form has no such limit.
+/// Number of messages of each of `n` members. From 92,683 members on, the number exceeds 32 bits. So many messages can
+/// never be simulated; the closed form has no such limit.
 fn all_to_all(n: u32) -> u32 {
     u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
 }
 
 pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
     let n = line.size;
-    // Number of messages, and number of receptions that the first message waits for.
+    // Number of messages, and the number of receptions before the first message.
     let (count, first_after) = match stage.primitive {
         CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
         CollectivePrimitive::AllToAll => (all_to_all(n), 0),
@@ -81,8 +79,8 @@ pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Optio
     send(stage, line, i, count, Some(first_after))
 }
 
-/// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions. Without
-/// `first_after`, a message waits for no reception.
+/// Returns the `i`-th of `count` messages to the next member. Message i waits for `first_after + i` receptions, or for
+/// none if `first_after` is `None`.
 fn send(
     stage: &CollectiveStage,
     line: LinePosition,

@@ -12,8 +12,8 @@ use chakram_base::units::BufferShare;
 use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. The
-/// number of chunks is the pipeline's, or one if the pipeline states none, but at most the number of bytes; Themis-flex
-/// may split chunks. With two trees, every other chunk uses the second tree.
+/// pipeline states the number of chunks; the default is one, and the number of bytes is the maximum. Themis-flex may
+/// split chunks. With two trees, every other chunk uses the second tree.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
     (extent, topology): (&GroupExtent, &Topology),
@@ -30,7 +30,7 @@ pub(super) fn routes(
         let chunk = ChunkSpec {
             whole: way.share(whole, chunks),
             order: &way.order,
-            // Routes have equal numbers of stages, so an all-reduce is fused in all of them or in none.
+            // All routes have the same number of stages, so all of them or none may fuse an all-reduce.
             fuses: ways.len() == 1,
             mirrored,
         };
@@ -90,8 +90,8 @@ mod tests {
         routes(of, (&extent, &topology), &trees, pipeline)
     }
 
-    /// The first stage of a chunk has all bytes of the chunk. The bytes of all chunks' first stages
-    /// add up to the bytes of the collective, for any number of bytes.
+    /// A chunk's first stage has all bytes of the chunk. The bytes of all chunks' first stages add up to the bytes of
+    /// the collective, for any number of bytes.
     #[test]
     fn no_byte_is_lost() {
         let mut unequal = 0;
@@ -100,7 +100,7 @@ mod tests {
                 for chunks in [1, 2, 7, 64] {
                     let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
                     let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
-                    // The unit is the smallest fraction: each equal chunk has 256 grains.
+                    // One unit is the smallest fraction of a byte: each equal chunk has 256 grains.
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
                     for chunk in 0..chunk_schedule.chunks() {

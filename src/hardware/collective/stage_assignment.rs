@@ -12,18 +12,17 @@ use chakram_base::units::BufferShare;
 /// A stage and the algorithm that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageAssignment {
-    /// The stage.
+    /// The part of the collective in one phase.
     pub stage: CollectiveStage,
-    /// The algorithm that its dimension uses.
+    /// The algorithm of the phase's dimension.
     pub algorithm: CollectiveAlgorithm,
-    /// Index of the custom algorithm whose scripts members execute instead.
+    /// Index of the custom algorithm whose scripts the members execute instead.
     pub script: Option<u16>,
-    /// Index of the table of bytes that each pair of members exchanges, if these bytes differ
-    /// between pairs.
+    /// Index of the table with the bytes for each pair of members. `None` if all pairs exchange equally many bytes.
     pub splits: Option<u32>,
 }
 
-/// Properties in which the chunks of a collective differ.
+/// The properties that differ between the chunks of a collective.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkSpec<'a> {
     /// The chunk's share of the collective's buffer.
@@ -36,7 +35,7 @@ pub struct ChunkSpec<'a> {
     pub mirrored: bool,
 }
 
-/// Maximum number of phases of a group: each at least doubles the number of members.
+/// Maximum number of phases of a group, because each phase at least doubles the number of members.
 const MOST_PHASES: usize = 32;
 
 /// Returns the phases of `extent`, innermost first.
@@ -53,8 +52,8 @@ pub fn outward(extent: &GroupExtent) -> &'static [usize] {
     &IDENTITY[..extent.phases.len()]
 }
 
-/// Appends the stages of one chunk to `out`, each with its algorithm: the algorithm named for the
-/// dimension, its substitute, or the fastest. `choices` has one entry per dimension of the machine.
+/// Appends the stages of one chunk to `out`, each with its algorithm: the algorithm named for the dimension, its
+/// substitute, or the fastest. `choices` has one entry for each of the machine's dimensions.
 pub fn assign_stages(
     kind: CollectiveKind,
     extent: &GroupExtent,
@@ -71,7 +70,7 @@ pub fn assign_stages(
             match choices[phase.dimension].requested(primitive) {
                 Some(algorithm) => algorithm.supports(primitive, phase.size),
                 None => {
-                    // All earlier phases have shrunk the buffer of the last phase.
+                    // The buffer of the last phase, after all earlier phases have shrunk it.
                     let sizes = before.iter().map(|&d| extent.phases[d].size);
                     line(last).prefers_fused_all_reduce(chunk.whole.part(sizes.product()))
                 }
@@ -105,8 +104,8 @@ pub fn assign_stages(
     );
 }
 
-/// Describes the algorithms in `all` stages for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto: tree
-/// 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
+/// Describes the algorithms of the stages `all` for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
+/// tree 16 (nodes)`. Names the algorithms that actually run, not the requested ones.
 pub(super) fn describe(
     all: &[StageAssignment],
     extent: &GroupExtent,

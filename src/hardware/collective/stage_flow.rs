@@ -1,11 +1,10 @@
-//! Simulates chunks of one stage through the ports of its members, message by message, for algorithms without a closed
-//! form.
+//! Simulates one stage of several chunks through its members' ports, message by message, for algorithms without a
+//! closed form.
 //!
-//! The simulation resembles a [flow shop](super::flow_shop), with the ports of a line in place of
-//! phases. In the simulation, all members start together, nothing else is in flight, and a port
-//! sends one message at a time and receives one at a time, first come, first served, as on the
-//! contention-free network. A member has up to `places` chunks at once, sends one message of a
-//! chunk at a time, and starts the next chunk when its part in a chunk ends.
+//! The simulation is a [flow shop](super::flow_shop) whose machines are the ports of a line's members instead of
+//! phases. All members start together and nothing else is in flight. A port sends one message at a time and receives
+//! one at a time, first come, first served, as on the contention-free network. A member has up to `places` chunks at
+//! once, sends one message of a chunk at a time, and starts the next chunk when its part in a chunk ends.
 
 use super::line_cost::LineCostModel;
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
@@ -17,7 +16,7 @@ use std::collections::BinaryHeap;
 #[derive(Clone, Copy, Debug)]
 struct FlowMessage {
     to: u32,
-    /// Number of messages of the chunk that the member must have received before.
+    /// Number of this chunk's messages that the member must have received before it sends.
     after: u32,
     /// The sender's output port and the receiver's input port.
     ports: [u32; 2],
@@ -35,7 +34,7 @@ struct MemberProgram {
 /// The programs of the members of a line.
 #[derive(Clone, Debug)]
 pub(super) struct StageFlow {
-    /// Programs: one for each kind of chunk (two kinds if trees alternate) and each member.
+    /// Programs for each kind of chunk and each member. There are two kinds if chunks alternate between two trees.
     programs: Vec<MemberProgram>,
     members: u32,
     ports: usize,
@@ -51,8 +50,8 @@ struct FlowCell {
     received: u32,
 }
 
-/// Events of an instant in the network's order: a message has left, its first byte is at the receiver's port, it has
-/// arrived.
+/// Events of an instant, in the order in which the network handles them: a message has left, its first byte is at the
+/// receiver's port, the message has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FlowEvent {
     Left,
@@ -64,7 +63,7 @@ enum FlowEvent {
 type FlowEntry = (FlowEvent, u32, u32, u32);
 
 impl StageFlow {
-    /// Builds the programs of `algorithm` for the messages of a chunk of `stage`, with the first member as the root.
+    /// Builds the programs of `algorithm` for one chunk's messages in `stage`, with the first member as the root.
     pub fn new(
         line: &LineCostModel<'_>,
         algorithm: CollectiveAlgorithm,
@@ -111,7 +110,7 @@ impl StageFlow {
         }
     }
 
-    /// Returns the number of messages of a chunk.
+    /// Returns the number of messages that all members send for one chunk.
     pub fn messages(&self) -> u64 {
         let first = &self.programs[..self.members as usize];
         first.iter().map(|program| program.sends.len() as u64).sum()
@@ -122,7 +121,7 @@ impl StageFlow {
         &self.programs[(chunk % kinds * self.members + member) as usize]
     }
 
-    /// Returns a lower bound on the time of `chunks`: the work of the busiest port.
+    /// Returns a lower bound on the time of `chunks` chunks: the work of the busiest port.
     pub fn busiest(&self, chunks: u32) -> Span {
         let kinds = self.programs.len() as u32 / self.members;
         let mut work = vec![[Span::ZERO; 2]; self.ports];
@@ -171,9 +170,9 @@ struct FlowRun<'a> {
     next: Vec<u32>,
     running: Vec<u32>,
     events: BinaryHeap<Reverse<(Time, FlowEntry)>>,
-    /// Messages of this instant as (member, chunk, index).
+    /// Messages that start at this instant, as (member, chunk, index).
     sends: Vec<(u32, u32, u32)>,
-    /// Pairs (member, chunk) that may continue.
+    /// Pairs (member, chunk) that may be able to continue.
     changed: Vec<(u32, u32)>,
 }
 
@@ -218,7 +217,7 @@ impl FlowRun<'_> {
         &mut self.cells[(member * self.chunks + chunk) as usize]
     }
 
-    /// Begins chunks at a member while it has places.
+    /// Begins chunks at a member until its places are full.
     fn admit(&mut self, member: u32) {
         let of = member as usize;
         while self.running[of] < self.places && self.next[of] < self.chunks {
@@ -230,7 +229,7 @@ impl FlowRun<'_> {
         }
     }
 
-    /// Takes the next step of a chunk at a member, or ends the chunk there, if its credits allow.
+    /// If its credits allow, takes the next step of a chunk at a member, or ends the chunk there.
     fn advance(&mut self, member: u32, chunk: u32) {
         let program = self.flow.program(chunk, member);
         let cell = self.cell(member, chunk);
@@ -253,7 +252,7 @@ impl FlowRun<'_> {
         }
     }
 
-    /// Submits the messages of an instant in order of member and chunk.
+    /// Submits the messages of an instant, sorted by member and chunk.
     fn submit(&mut self, now: Time) {
         self.sends.sort_unstable();
         for (member, chunk, number) in self.sends.drain(..) {
@@ -278,7 +277,7 @@ mod tests {
     use chakram_base::ids::Npu;
     use chakram_base::units::{Bandwidth, BufferShare};
 
-    /// Returns the end in nanoseconds on a switch of 1 GB/s and 2 x 50 ns: 100 ns of latency, and
+    /// Returns the end in nanoseconds on a switch of 1 GB/s and 2 x 50 ns. Each message has 100 ns of latency and takes
     /// 1,000 ns for 1,000 B.
     fn end(
         size: u32,
@@ -322,8 +321,8 @@ mod tests {
     #[test]
     fn chunks_follow_at_the_pace_of_the_busiest_port() {
         use CollectivePrimitive::{AllReduce, Broadcast};
-        // From member 0 to 1 and back: each sends one message per chunk, so the fifth chunk is up
-        // after 5,100 ns, and down 1,100 ns later.
+        // From member 0 to 1 and back, each member sends one message per chunk. The fifth chunk has therefore arrived
+        // at the top after 5,100 ns, and is back 1,100 ns later.
         assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
         // With one chunk at a time, chunks follow one another.
         assert_eq!(

@@ -17,9 +17,9 @@
 //! | broadcast | S to the children after the parent's message, the lower child first | hα + (2h−1)t |
 //! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
 //!
-//! Members end at different times, so there is no closed form. In an all-reduce the parent's
-//! message depends on the messages of all children, so a count of messages shows which messages
-//! have arrived.
+//! Members end at different times, so there is no closed form. In an all-reduce a member's message to its parent
+//! depends on the messages of all its children, so a count of received messages identifies the messages that have
+//! arrived.
 
 use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
@@ -81,8 +81,8 @@ impl TreeNeighbours {
         Some((child, self.receives(primitive)))
     }
 
-    /// Returns the number of messages that the member receives. The member sends down the tree
-    /// after all of these messages.
+    /// Returns the number of messages that the member receives. The member sends down the tree only after all of these
+    /// messages.
     fn receives(&self, primitive: CollectivePrimitive) -> u32 {
         let parents = u32::from(self.parent.is_some());
         match primitive {
@@ -138,7 +138,7 @@ pub(super) fn cost(
     buffer: BufferShare,
 ) -> TimeEstimate {
     let n = line.size();
-    // At every level except the root's, two children share one port, which takes another
+    // At every level except the root's, two children share one port, so the second child's message adds a
     // serialization.
     let once = line.doubling(|way, j| {
         let passes = way.alone().passes(buffer);
@@ -157,8 +157,8 @@ mod tests {
 
     #[test]
     fn the_tree_of_eleven() {
-        // The tree over 1 ..= 10: 8 is the top; its lower child is 4, with the children 2 and 6;
-        // its upper child is 10, because 12 does not exist, with the only child 9.
+        // The tree over 1 ..= 10: 8 is the top. Its lower child is 4, with the children 2 and 6. Its upper child is 10,
+        // because 12 does not exist; the only child of 10 is 9.
         let relatives = |parent, below, above| TreeNeighbours {
             parent,
             below,

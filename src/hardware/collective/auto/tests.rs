@@ -93,9 +93,9 @@ fn formulas_are_the_closed_forms_where_those_are_proved() {
             }
         }
     }
-    // 32 lines without overlapping routes, one ring of two and one mesh of two: 3 primitives each of direct and
-    // pairwise; these lines and the other 15 rings: 3 of the ring; 4 sizes on two shapes, one on the ring and one on
-    // the mesh: 2 of halving and doubling, 3 of recursive doubling.
+    // 32 lines without overlapping routes, one ring of two and one mesh of two: 3 primitives each with direct and
+    // pairwise. These lines and the other 15 rings: 3 primitives with the ring. 4 sizes on two shapes, one size on the
+    // ring and one on the mesh: 2 primitives with halving and doubling, 3 with recursive doubling.
     assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
 }
 
@@ -170,8 +170,7 @@ fn size_decides() {
         choose(DimensionShape::Ring, 16, P::AllGather, 1000),
         A::Direct
     );
-    // 10 MB, in the same order: 15 x 12,500 ns against 4 x 400,000 and 64 x 25,000 ns, each plus
-    // latencies.
+    // 10 MB, in the same order: 15 x 12,500 ns, 4 x 400,000 ns and 64 x 25,000 ns, each plus latencies.
     assert_eq!(
         choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
         A::Ring
@@ -180,8 +179,7 @@ fn size_decides() {
     // ns. Ring: 15 x 1,000 + 30 x 1.25 ns.
     let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
     assert_eq!(broadcast(1000), A::Direct);
-    // 100 kB, in the same order: 4 x (1,000 + 2,000) against 1,000 + 15 x 2,000 and 15 x 1,000 + 30
-    // x 125 ns.
+    // 100 kB, in the same order: 4 x (1,000 + 2,000) ns, 1,000 + 15 x 2,000 ns, and 15 x 1,000 + 30 x 125 ns.
     assert_eq!(broadcast(100_000), A::HalvingDoubling);
     // 10 MB, halving and doubling: 4 x 201,000 ns. Ring: 30 x 12,500 + 15,000 ns.
     assert_eq!(broadcast(10_000_000), A::Ring);
@@ -189,9 +187,9 @@ fn size_decides() {
 
 #[test]
 fn a_small_all_reduce_of_a_ring_is_fused() {
-    // 8 members on a ring. 800 B: recursive doubling takes 3,500 + 7 x 32 ns, two stages with
-    // direct 2 x (2,000 + 16 x 4) ns. 80,000 B: recursive doubling takes 25,900 ns, two stages with
-    // the ring 2 x 4,900 ns.
+    // 8 members on a ring. With 800 B, recursive doubling takes 3,500 + 7 x 32 ns, and two stages with direct take 2 x
+    // (2,000 + 16 x 4) ns. With 80,000 B, recursive doubling takes 25,900 ns, and two stages with the ring take 2 x
+    // 4,900 ns.
     let fuses = |bytes| {
         on(DimensionShape::Ring, 8, |line| {
             line.prefers_fused_all_reduce(BufferShare::whole(bytes))
@@ -200,9 +198,8 @@ fn a_small_all_reduce_of_a_ring_is_fused() {
     assert_eq!((fuses(800), fuses(80_000)), (true, false));
 }
 
-/// A machine with `factor` times the latencies and 1 / `factor` of the bandwidths gets the same
-/// algorithms. The buffers rarely take whole picoseconds, and the latencies create ties and near
-/// ties.
+/// A machine with `factor` times the latencies and 1 / `factor` of the bandwidths gets the same algorithms. Few of
+/// these buffers take whole picoseconds, and the latencies create ties and near ties.
 #[test]
 fn choices_do_not_depend_on_the_scale() {
     let mut state = 7_u64;
@@ -239,18 +236,18 @@ fn choices_do_not_depend_on_the_scale() {
             );
         }
     }
-    // One tree takes the same time as two trees and comes after two trees in the order, so it is
-    // never chosen. Recursive doubling comes after halving and doubling, so it is chosen only for
-    // an all-reduce, which the latter does not support.
+    // One tree takes the same time as two trees and comes after two trees in the order, so one tree is never chosen.
+    // Recursive doubling comes after halving and doubling, so it is chosen only for an all-reduce, which halving and
+    // doubling do not support.
     assert!(
         chosen.iter().filter(|&&count| count > 100).count() >= 4,
         "{chosen:?}"
     );
 }
 
-/// Two members are on a switch without latency, with 1,001 B at a picosecond per byte: a broadcast
-/// takes 1,001 ps, as one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps,
-/// but formulas are not rounded. Without rounding, the times tie, and the ring wins at any scale.
+/// Two members are on a switch without latency, with 1,001 B at a picosecond per byte. A broadcast takes 1,001 ps, as
+/// one message or as two of 500.5 ps. Two rounded messages would take 1,002 ps. Formulas are not rounded, so the times
+/// tie, and the ring wins at any scale.
 #[test]
 fn a_tie_is_one_whatever_rounds() {
     for factor in [1, 2] {

@@ -1,8 +1,8 @@
 //! Matches receives to sends before a run.
 //!
-//! Between two positions, the k-th receive of a label takes the k-th send of that label, both counted in program order:
-//! the smallest topological order, by index in the script. The outcome therefore does not depend on the order of events
-//! at an instant, and dependency cycles are found here.
+//! Between two positions, the k-th receive of a label is matched to the k-th send of that label, both counted in
+//! program order: the smallest topological order, by index in the script. The outcome therefore does not depend on the
+//! order of events at an instant. Dependency cycles are found here, before the run.
 
 use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
 use std::cmp::Reverse;
@@ -87,7 +87,7 @@ impl ScriptedAlgorithm {
             self.0.iter().map(|script| (**script).clone()).collect();
         let mut pairs = Vec::new();
         for ((from, to, _), (sends, receives)) in channels {
-            // Reports the first send or receive without a counterpart.
+            // Reports the first send or receive that has no counterpart.
             let both = sends.len().min(receives.len());
             if let Some(&(position, part)) = sends.get(both).or(receives.get(both)) {
                 let receive = receives.len() > both;

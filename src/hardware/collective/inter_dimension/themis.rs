@@ -1,4 +1,4 @@
-//! Orders the phases of each chunk by their load, least loaded first.
+//! Orders each chunk's phases by their load, least loaded first.
 //!
 //! *Themis* (Rashidi et al., "Themis: a network bandwidth-aware collective scheduling policy", ISCA
 //! 2022; ASTRA-sim's `OfflineGreedy`): each chunk of a reduce-scatter visits the dimensions in
@@ -10,9 +10,9 @@
 //! Loads that differ by less than [`TimeEstimate::MARGIN`] are equal, and equally loaded dimensions
 //! are visited in ascending order.
 //!
-//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, but a chunk
-//! that follows the loads is just large enough to raise the least loaded dimension, which it visits first, to the
-//! load of the most loaded one:
+//! *Themis, flex* (ASTRA-sim's `OfflineGreedyFlex`; the chunks of the Themis paper are equal): the same, except for the
+//! size of a chunk that follows the loads. Such a chunk is just large enough to raise the least loaded dimension, which
+//! it visits first, to the load of the most loaded dimension:
 //!
 //! ```text
 //! x (n−1)/n / B = L_most − L_least        so        x = (L_most − L_least) B n/(n−1) bytes
@@ -31,22 +31,22 @@
 //! - the upper bound: x is at most E. A larger chunk would close more of the gap, but other chunks
 //!   would wait for the larger chunk, and a pipeline of fewer chunks takes longer to fill and to
 //!   drain;
-//! - grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the collective and few
-//!   distinct sizes have to be computed. An error of E/512 is far below the gap of E/16 that remains open anyway.
+//! grains: x is rounded to a whole number of E/256, so that the sizes of all chunks add up to the collective and few
+//! distinct sizes have to be computed. The rounding error of E/512 is far below the gap of E/16 that remains open
+//! anyway.
 
 use super::EQUAL;
 use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::units::TimeEstimate;
 
-/// Smallest gap between loads that justifies another order, as a fraction of a chunk's own load.
+/// Smallest gap between loads for which a chunk leaves the ascending order, as a fraction of the chunk's own load.
 const LEAST_GAP: f64 = 1.0 / 16.0;
 
-/// Load that chunks have put on the phases of a group.
+/// Load that earlier chunks have put on each phase of a group.
 pub(super) struct ThemisBalancer<'a> {
     extent: &'a GroupExtent,
-    /// Accumulated sending time of each phase, in units in which an equal chunk is one byte. Only the ratios
-    /// matter.
+    /// Accumulated sending time of each phase, for equal chunks of one byte. Only the ratios matter.
     loads: Vec<f64>,
     /// Rate at which a member sends in each phase, in bytes per second, or relative to the first phase.
     rates: Vec<f64>,
@@ -55,7 +55,7 @@ pub(super) struct ThemisBalancer<'a> {
 }
 
 impl<'a> ThemisBalancer<'a> {
-    /// Creates a balancer without load, for equal chunks.
+    /// Creates a balancer for equal chunks, without any load yet.
     pub fn new(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let rate = |phase: &crate::group::GroupPhase| {
             let dimension = &topology.dimensions()[phase.dimension];
@@ -69,8 +69,8 @@ impl<'a> ThemisBalancer<'a> {
         }
     }
 
-    /// Creates a balancer without load, for chunks that make the loads equal. Equality has to be detected, so rates are
-    /// relative to the first phase: if rates and sizes are powers of two, loads are exact.
+    /// Creates a balancer for chunks that make the loads equal, without any load yet. Equality has to be detected, so
+    /// rates are relative to the first phase: if rates and sizes are powers of two, loads are exact.
     pub fn flexible(extent: &'a GroupExtent, topology: &Topology) -> Self {
         let mut balance = Self::new(extent, topology);
         if let Some(&first) = balance.rates.first() {
@@ -88,8 +88,8 @@ impl<'a> ThemisBalancer<'a> {
         share * (n - 1.0) / n / self.rates[phase]
     }
 
-    /// Sorts the phases, which are ascending, into the order for the next chunk, and adds the
-    /// chunk's load. Returns the chunk's size in grains, out of `left` remaining grains.
+    /// Sorts the phases, given in ascending order, into the order for the next chunk, and adds the chunk's load.
+    /// Returns the chunk's size in grains, out of `left` remaining grains.
     pub fn next(&mut self, order: &mut [usize], left: u64) -> u32 {
         let loads = &self.loads;
         // The sort is stable, so that equally loaded dimensions stay in ascending order.
@@ -108,8 +108,7 @@ impl<'a> ThemisBalancer<'a> {
             } else if self.flexible {
                 let equal = f64::from(EQUAL);
                 let closing = (gap / self.load(least, 1.0) * equal).round();
-                // `max` is called first, because it replaces NaN, which extreme rates produce, by
-                // the smallest size.
+                // Call `max` first: it replaces NaN, which extreme rates produce, by the smallest size.
                 grains = closing.max(equal * LEAST_GAP).min(equal) as u32;
             }
         }
