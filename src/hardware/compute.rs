@@ -36,11 +36,11 @@ pub use words::{
     set_accelerator,
 };
 
-/// Peak rates of an NPU class, one per number format it computes in.
+/// Peak rates of an NPU class, one for each number format that the class supports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PeakRates {
     rates: [Option<FlopRate>; Dtype::COUNT],
-    /// Systolic arrays that run matrix products of known sizes.
+    /// Systolic arrays that run matrix products of known sizes, if the class has any.
     systolic: Option<SystolicArrays>,
 }
 
@@ -55,7 +55,7 @@ impl PeakRates {
         self.systolic = arrays;
     }
 
-    /// Returns the systolic arrays, if the class has some.
+    /// Returns the systolic arrays, or `None` if the class has none.
     pub fn systolic(&self) -> Option<&SystolicArrays> {
         self.systolic.as_ref()
     }
@@ -66,35 +66,36 @@ impl PeakRates {
         all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
     }
 
-    /// Returns the peak rate for `dtype`, if the class computes in this format.
+    /// Returns the peak rate for `dtype`, or `None` if the class does not support this format.
     pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
         self.rates[dtype as usize]
     }
 }
 
-/// Source of kernel durations. The default is the recorded duration, or the roofline if nothing was recorded.
+/// Source of kernel durations. By default a kernel takes its recorded duration, or its roofline time if nothing was
+/// recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ComputeModel {
-    /// The recorded duration. For a kernel without one, the duration by the NPU class's curves or,
-    /// if the curves or the kernel's shape are missing, by roofline. If an efficiency is stated,
-    /// the duration is always by roofline at this fraction of the peak rates.
+    /// The recorded duration. A kernel without a recorded duration is timed by the NPU class's curves or, if the curves
+    /// or the kernel's shape are missing, by roofline. If an efficiency is stated, such a kernel is always timed by
+    /// roofline at this fraction of the peak rates.
     Recorded(RooflineEfficiency),
-    /// As [`Self::Recorded`], times a factor.
+    /// The same duration as with [`Self::Recorded`], times a factor.
     Scaled(f64, RooflineEfficiency),
-    /// The duration by the NPU class's curves, from kernel class and shape. If shape or curves are
-    /// missing, by roofline at the peak rates, or as recorded.
+    /// The duration by the NPU class's curves, from kernel class and shape. If the shape or the curves are missing, the
+    /// duration is by roofline at the peak rates, or as recorded if the roofline gives no time.
     Curves,
-    /// The duration follows from the roofline at this fraction of the peak rates, or is as recorded
-    /// if the trace has neither FLOPs nor bytes.
+    /// The roofline duration at this fraction of the peak rates. If the trace has neither FLOPs nor bytes, the kernel
+    /// takes its recorded duration.
     Roofline(RooflineEfficiency),
-    /// The duration follows from loop nests on an accelerator, with the best mapping that a search
-    /// finds for each kernel, or is as recorded if the trace has neither FLOPs nor bytes.
+    /// The duration of loop nests on an accelerator, with the best mapping that a search finds for each kernel. If the
+    /// trace has neither FLOPs nor bytes, the kernel takes its recorded duration.
     LoopNest(LoopNestModel),
-    /// The duration is the duration recorded on another NPU class, times the ratio of both classes'
-    /// rooflines, or follows from the roofline if nothing was recorded.
+    /// The duration recorded on another NPU class, times the ratio of both classes' roofline times. The roofline
+    /// duration if nothing was recorded.
     RecordedOn(RecordingClass),
-    /// As [`Self::RecordedOn`] with the NPU class of the device that each capture names;
-    /// [`model_of_capture`](super::recordings::model_of_capture) inserts it.
+    /// Same as [`Self::RecordedOn`] with the NPU class of the device that each capture names.
+    /// [`model_of_capture`](super::recordings::model_of_capture) inserts this class.
     RecordedOnDevices,
     /// Recorded durations only: a kernel without one takes no time.
     RecordedOnly,
@@ -106,8 +107,8 @@ impl Default for ComputeModel {
     }
 }
 
-/// Fraction of the peak rates that kernels reach: more than 0, at most 1. The default is 1, and
-/// counts as unstated.
+/// Fraction of the peak rates that kernels reach: more than 0, at most 1. The default is 1, which does not count as
+/// stated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RooflineEfficiency {
     fraction: f64,
@@ -123,7 +124,7 @@ impl RooflineEfficiency {
         })
     }
 
-    /// The fraction.
+    /// Returns the fraction: more than 0, at most 1.
     pub fn fraction(self) -> f64 {
         self.fraction
     }
@@ -143,20 +144,19 @@ impl Default for RooflineEfficiency {
     }
 }
 
-/// Properties of a kernel from its trace, from which models compute its duration.
+/// Facts about a kernel from its trace, from which models compute its duration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelProfile<'a> {
     /// Name (empty when unknown).
     pub name: &'a str,
     /// Captured duration, or zero when unknown.
     pub recorded: Span,
-    /// True if the trace is a capture that timed every kernel; then a duration of zero is known,
-    /// not missing.
+    /// True if the trace is a capture that timed every kernel. A duration of zero is then known, not missing.
     pub captured: bool,
     /// Operations, or zero when unknown.
     pub flops: u64,
-    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. In
-    /// this case, the kernel's bytes give only a lower bound of its duration.
+    /// True if arithmetic dominates the kernel's time but the number of operations is unknown. The kernel's bytes then
+    /// give only a lower bound of its duration.
     pub flops_unknown: bool,
     /// Bytes read and written, or zero when unknown.
     pub bytes: u64,
@@ -169,11 +169,11 @@ pub struct KernelProfile<'a> {
 /// Duration of a kernel, and its basis.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KernelTiming {
-    /// The duration by the requested model.
+    /// Duration by the requested model.
     Modeled(Span),
-    /// The recorded duration, because FLOPs, bytes or a peak are missing for the model.
+    /// Recorded duration, because FLOPs, bytes or a peak rate are missing for the model.
     Fallback(Span),
-    /// The recorded duration, because the NPU of the recording is from another maker.
+    /// Recorded duration, because the NPU of the recording is of another maker.
     Kept(Span),
     /// The duration by the class's curves.
     Curve {
@@ -193,12 +193,12 @@ pub enum KernelTiming {
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
-    /// The duration by the bytes moved, a lower bound: FLOPs are unknown, and no duration was recorded.
+    /// Lower bound of the duration, from the bytes moved: FLOPs are unknown, and no duration was recorded.
     BytesAlone(Span),
     /// Nothing is known about this kernel, so it takes no time.
     Unknown,
-    /// The kernel has FLOPs but no recorded duration, and the class has no peak for its format, or `None` if the
-    /// trace states no format. The duration is unknown and counts as zero.
+    /// Unknown duration, which counts as zero: the kernel has FLOPs but no recorded duration, and the class has no peak
+    /// rate for its format. `None` if the trace states no format.
     NoPeak(Option<Dtype>),
 }
 
@@ -243,7 +243,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the model for kernels on the NPU class `name`, whose maker may differ from the recording's.
+    /// Returns the model for kernels on the NPU class `name`. The maker of this class may differ from the maker of the
+    /// recording's class.
     pub fn on_class(self, name: &str) -> Self {
         match self {
             Self::RecordedOn(class) => Self::RecordedOn(class.towards(maker_of(name))),
@@ -251,7 +252,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if kernels were recorded on an NPU with other rates, or from another maker.
+    /// Returns true if kernels were recorded on an NPU with other rates than `peaks` and `memory`.
     pub fn carries_to(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
         match (self, memory) {
             (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
@@ -279,7 +280,7 @@ impl ComputeModel {
         }
     }
 
-    /// Returns true if the user asked for a model under which kernels may take no time.
+    /// Returns true if the user chose a model under which kernels may take no time.
     pub fn allows_free_kernels(self) -> bool {
         match self {
             Self::RecordedOnly => true,
@@ -307,8 +308,8 @@ impl ComputeModel {
         }
     }
 
-    /// Returns the duration of `kernel`, with its basis, on a class with these peaks, this memory
-    /// bandwidth and these curves. A class without a bandwidth counts as unknown.
+    /// Returns the duration of `kernel`, with its basis, on a class with these peaks, this memory bandwidth and these
+    /// curves. Without a bandwidth, the roofline and the curves give no time.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
@@ -393,8 +394,8 @@ impl ComputeModel {
 }
 
 impl ComputeModel {
-    /// Returns the duration of a kernel with unknown FLOPs: as recorded, or else by its bytes,
-    /// unless only recorded durations count.
+    /// Returns the duration of a kernel with unknown FLOPs: as recorded, or else by its bytes unless only recorded
+    /// durations count.
     fn price_without_flops(
         self,
         kernel: &KernelProfile<'_>,
@@ -506,8 +507,8 @@ mod tests {
         let kept = Span(5_000_000);
         assert_eq!(price(PEAK, &attention), KernelTiming::Fallback(kept));
         assert_eq!(price(recorded, &attention), KernelTiming::Modeled(kept));
-        // A kernel without a recorded duration takes at least 4e6 / 2e12 = 2 us of memory time,
-        // times the factor of a scaled model.
+        // A kernel without a recorded duration takes at least 4e6 / 2e12 = 2 us for its memory traffic, times the
+        // factor of a scaled model.
         let untimed = KernelProfile {
             recorded: Span::ZERO,
             ..attention
@@ -564,8 +565,8 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
-        // A kernel without a peak and a recorded duration has no known duration. Without FLOPs its
-        // bytes suffice: 1e6 / 2e12 s.
+        // A kernel without a peak and a recorded duration has no known duration. Without FLOPs, its bytes determine the
+        // duration: 1e6 / 2e12 s.
         let generated = KernelProfile {
             recorded: Span::ZERO,
             ..fp8
@@ -622,7 +623,7 @@ mod tests {
         // A recorded kernel is not estimated.
         let price_of = price(recorded, KERNEL);
         assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
-        // A kernel without a peak for its format, or without work, has no known duration.
+        // A kernel whose format has no peak, or that has neither FLOPs nor bytes, has no known duration.
         let fp8 = KernelProfile {
             dtype: Some(Dtype::Fp8),
             ..unrecorded

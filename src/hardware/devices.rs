@@ -1,6 +1,6 @@
 //! Makers and presets of devices, found by the device names that drivers report.
 
-/// Words in the names of devices and of NPU classes, by maker.
+/// For each maker, words that identify its devices and NPU classes by name.
 const MAKERS: [(&str, &[&str]); 5] = [
     (
         "NVIDIA",
@@ -22,8 +22,7 @@ const MAKERS: [(&str, &[&str]); 5] = [
     ("Huawei", &["huawei", "ascend"]),
 ];
 
-/// Words that a device's name must contain, words that it must not contain, and the preset and class that describe the
-/// device.
+/// Words that a device's name must contain, words that it must not contain, and the preset and NPU class of the device.
 type DevicePreset = (
     &'static [&'static str],
     &'static [&'static str],
@@ -45,15 +44,15 @@ fn words(name: &str) -> Vec<String> {
     parts.map(str::to_ascii_lowercase).collect()
 }
 
-/// Returns the maker of a device or an NPU class with this name, if a word of the name identifies it.
+/// Returns the maker of a device or an NPU class with this name, or `None` if no word of the name identifies one.
 pub fn maker_of(name: &str) -> Option<&'static str> {
     let words = words(name);
     let has = |known: &&(&str, &[&str])| words.iter().any(|word| known.1.contains(&&**word));
     MAKERS.iter().find(has).map(|(maker, _)| *maker)
 }
 
-/// Returns the preset whose NPUs are devices of this name, such as `NVIDIA H100 80GB HBM3`, and the name of their
-/// class.
+/// Returns the name of the preset whose NPUs are devices of this name, such as `NVIDIA H100 80GB HBM3`, and the name of
+/// their NPU class.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);

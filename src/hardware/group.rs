@@ -5,8 +5,8 @@ use chakram_base::ids::{MemberIndex, Npu, Position};
 
 /// The part of a collective's work in one dimension.
 ///
-/// Positions of a group are numbered so that a member's index along this phase is `position / stride % size`. The
-/// members that differ only in this index form a *line*.
+/// Positions of a group are numbered such that a member's index along this phase is `position / stride % size`. Members
+/// that differ only in this index form a *line*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupPhase {
     /// The machine's dimension whose algorithm the phase uses.
@@ -24,26 +24,26 @@ impl GroupPhase {
         position.0 / self.stride % self.size
     }
 
-    /// Returns the position in the same line with index `to`.
+    /// Returns the position with index `to` in the same line.
     #[inline]
     pub fn position(&self, position: Position, to: u32) -> Position {
         Position(position.0 - self.index(position) * self.stride + to * self.stride)
     }
 }
 
-/// The paths along a phase that members of a line share.
+/// The paths between members of a line along a phase, if they are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SharedPaths {
-    /// Path from each member to the next, if the path is the same for all members.
+    /// Path from each member to the next, or `None` if these paths differ.
     pub next: Option<NetworkPath>,
-    /// Path between any two members, if the path is the same for all pairs.
+    /// Path between any two members, or `None` if these paths differ.
     pub any: Option<NetworkPath>,
 }
 
 /// Placement of a group: its phases, innermost dimension first, and the position of each member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupExtent {
-    /// The phases. A group of one has none; a group that is no sub-grid has a single phase over all its members in
+    /// The phases. A group of one has no phase. A group that is no sub-grid has a single phase over all its members in
     /// group order.
     pub phases: Vec<GroupPhase>,
     /// The NPU at each position.
@@ -59,11 +59,10 @@ pub struct GroupExtent {
 impl GroupExtent {
     /// Determines the placement of `npus`, which must be distinct.
     ///
-    /// If the NPUs are all combinations of some coordinates in each dimension, there is a phase for
-    /// each dimension in which they differ. Otherwise the group spans dimensions unevenly and is
-    /// treated as one line, with the algorithm of the outermost dimension that it spans. On tiles
-    /// every group is one line in the group's own order, because a plan places the stages of a
-    /// model freely and not in sub-grids of dimensions.
+    /// If the NPUs are all combinations of some coordinates in each dimension, there is a phase for each dimension in
+    /// which they differ. Otherwise the group spans dimensions unevenly and is treated as one line, with the algorithm
+    /// of the outermost dimension that it spans. On tiles every group is one line in the group's own order, because a
+    /// plan places the stages of a model freely and not in sub-grids of dimensions.
     pub fn new(npus: &[Npu], topology: &Topology) -> Self {
         if topology.tiles().is_some() && npus.len() > 1 {
             return Self::line(npus, 0);
@@ -80,7 +79,7 @@ impl GroupExtent {
         let cells: u64 = coordinates
             .iter()
             .fold(1, |product, c| product.saturating_mul(c.len() as u64));
-        // NPUs are distinct, so they fill the grid of their coordinates exactly if their number is the number of cells.
+        // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many cells as NPUs.
         if cells != npus.len() as u64 {
             let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
             return Self::line(npus, spanned.unwrap_or(0));
@@ -125,7 +124,7 @@ impl GroupExtent {
         }
     }
 
-    /// Creates one line of all `npus` in their order, with the algorithm of `dimension`.
+    /// Creates a single line of all `npus` in their order, with the algorithm of `dimension`.
     fn line(npus: &[Npu], dimension: usize) -> Self {
         let members = 0..npus.len() as u32;
         Self {
@@ -146,8 +145,8 @@ impl GroupExtent {
         self.npus.len() as u32
     }
 
-    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member of
-    /// such a line has one neighbour on either side, and the route from the last to the first continues around the
+    /// Returns true if the members of a line are spaced evenly around a ring of more than two NPUs. Each member of such
+    /// a line has one neighbour on either side, and the route from the last member to the first continues around the
     /// ring.
     pub fn closes_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
         let dimension = &topology.dimensions()[phase.dimension];
@@ -164,7 +163,7 @@ impl GroupExtent {
             && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
     }
 
-    /// Returns the path from each member to the next of its line, if it is the same for all members.
+    /// Returns the path from each member to the next of its line, or `None` if these paths differ.
     pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         // Explicit links may all differ.
         if topology.graph().is_some() {
@@ -177,7 +176,7 @@ impl GroupExtent {
         paths.all(|path| path == Some(first)).then_some(first)
     }
 
-    /// Returns the paths that the members of a line share along `phase`.
+    /// Returns the paths between members of a line along `phase`, if they are equal.
     pub fn paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
         SharedPaths {
             next: self.neighbour_path(phase, topology),
@@ -185,7 +184,7 @@ impl GroupExtent {
         }
     }
 
-    /// Returns the path between any two members of a line, if it is the same for all pairs.
+    /// Returns the path between any two members of a line, or `None` if these paths differ.
     pub fn any_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
         let shape = topology.dimensions()[phase.dimension].shape;
         match shape {
@@ -287,8 +286,8 @@ mod tests {
             let e = GroupExtent::new(&npus(members), &t);
             e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
         };
-        // The whole ring has one hop between neighbours, and every other NPU of the ring has two.
-        // NPUs 0, 1, 2 have 1, 1 and 2 hops.
+        // If the group is the whole ring, there is one hop between neighbours; if it is every other NPU, there are two.
+        // For NPUs 0, 1, 2 there are 1, 1 and 2 hops.
         assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
         assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
         assert_eq!(path(&[0, 1, 2]), None);

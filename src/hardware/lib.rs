@@ -1,4 +1,4 @@
-//! The simulated machine: passive models that answer how long operations take.
+//! The simulated machine: passive models that compute how long operations take.
 
 pub mod collective;
 pub mod compute;

@@ -1,7 +1,7 @@
 //! Times of transfers: the network models and the interface that they share.
 //!
 //! A model owns its state but no event queue. [`NetworkBackend::submit`] accepts a message and schedules its events in
-//! the engine's one agenda; [`NetworkBackend::handle`] is called when such an event is due and returns
+//! the engine's one agenda. [`NetworkBackend::handle`] is called when such an event is due, and returns
 //! [`DeliveryNotice`]s. Messages of an operation leave and enter through [`PortHandle`]s that the operation opened.
 //!
 //! The network connects [endpoints](EndpointId): NPUs, which send messages to one another, and
@@ -47,20 +47,19 @@ pub enum NetworkKind {
     /// Messages of different operations do not contend.
     #[default]
     ContentionFree,
-    /// All messages that an NPU sends into a dimension share one port, and all messages that it
-    /// receives from the dimension share another. An NPU that is wired to neighbours has one such
-    /// pair of ports for each side.
+    /// All messages that an NPU sends into a dimension share one port, and all messages that it receives from the
+    /// dimension share another port. An NPU that is wired to neighbours has one such pair of ports for each side.
     Ports,
     /// Every link of every route is shared.
     Links,
-    /// Messages in flight share the bandwidth of the links on their routes max-min fairly.
+    /// Messages in flight share the bandwidth of each link on their routes by max-min fairness.
     FairSharing,
     /// A transfer occupies all links of its route from its start to its end.
     Exclusive,
 }
 
 impl NetworkKind {
-    /// Returns true if the model supports different link rates along one dimension, as tiles have.
+    /// Returns true if the model supports links of different rates along one dimension, as on tiles.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
@@ -102,7 +101,7 @@ impl fmt::Display for NetworkKind {
     }
 }
 
-/// A port: both ends of an NPU's attachment to the network, as one operation uses them.
+/// A port: the sending and the receiving side of an NPU's connection to the network, as one operation uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortHandle(pub u32);
 
@@ -114,7 +113,7 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// Returns `count` ports from index `first`.
+    /// Creates a range of `count` ports from index `first`.
     pub fn new(first: u32, count: u32) -> Self {
         Self { first, count }
     }
@@ -144,18 +143,16 @@ pub struct NetworkMessage {
     pub from: PortHandle,
     /// Port of the receiver.
     pub to: PortHandle,
-    /// Path between the ends if the caller already knows it; otherwise the model finds the path in
-    /// the topology.
+    /// Path between the ends if the caller knows it, or `None` to let the model find the path in the topology.
     pub path: Option<NetworkPath>,
     /// Size of the message.
     pub amount: BufferShare,
-    /// True if the caller wants a notice when the last byte has left the sender.
+    /// True if the caller requests a notice when the last byte has left the sender.
     pub tell_injected: bool,
     /// True if all messages that enter through `to` come from one sender, over one path.
     pub sole_sender: bool,
-    /// Priority among messages whose first bytes reach a port at one instant, lowest first. The
-    /// priority follows from the message's content, because `op` is reused and so has no stable
-    /// order. Below 2^27.
+    /// Priority among messages whose first bytes reach a port at the same instant, lowest first. The priority follows
+    /// from the message's content, because `op` is reused and so has no stable order. Below 2^27.
     pub order: u32,
     /// Place in the receiver's program. Messages of one `strand` that enter one port are received in ascending order of
     /// `step`, so a message that arrives early never delays an earlier step.
@@ -165,9 +162,9 @@ pub struct NetworkMessage {
 /// Place of a message in its receiver's program ([`NetworkMessage::turn`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageTurn {
-    /// Number of the chunk and member that receive the message.
+    /// Identifies the chunk and the member that receive the message.
     pub strand: u32,
-    /// Place of the message among the messages of the strand.
+    /// Position of the message among the messages of the strand.
     pub step: u64,
 }
 
@@ -192,8 +189,7 @@ impl NetworkMessage {
 /// A load or store in flight between an NPU and a memory attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
-    /// Value by which the caller identifies the transfer in the notice of its end, if the model
-    /// sends a notice.
+    /// Value by which the caller identifies the transfer in the notice of its end. Unused if the model sends no notice.
     pub op: OpIndex,
     /// The two ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
@@ -218,8 +214,8 @@ pub trait EventScheduler {
     fn schedule(&mut self, at: Time, event: NetworkEvent);
 }
 
-/// An event of a network model, which alone interprets it. Events of one instant are handled in ascending order, except
-/// [`Self::Hop`].
+/// An event of a network model, which only the model interprets. Events of one instant are handled in ascending order,
+/// except [`Self::Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
     /// The last byte of this op's message has left the sender.
@@ -235,8 +231,8 @@ pub enum NetworkEvent {
     Delivered(OpIndex),
     /// The op's message has reached the next device of its route.
     Hop {
-        /// Priority among messages that reach a device at one instant, lowest first; equal
-        /// priorities are in the order of submission. Below 2^27.
+        /// Priority among messages that reach a device at the same instant, lowest first. Equal priorities are in the
+        /// order of submission. Below 2^27.
         order: u32,
         /// The op of the message.
         op: OpIndex,
@@ -245,7 +241,7 @@ pub enum NetworkEvent {
     LinkFree(u32),
 }
 
-/// Links or ports that collectives answered by a closed form reserve.
+/// Links or ports, and their reservations by collectives whose times come from a closed form.
 pub trait LinkReservations {
     /// Returns true if the links or ports of `npu` along `dimension` are idle: unreserved, and no message in flight
     /// uses them or will use them.
@@ -254,12 +250,11 @@ pub trait LinkReservations {
     /// Reserves the links or ports of `npu` along `dimension` for the owner `claim`, or releases them (`None`).
     fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>);
 
-    /// Returns the lowest reservation that bytes between `ends` would touch if sent `now`, or
-    /// `None`.
+    /// Returns the lowest reservation on the route between `ends` that bytes sent at `now` would disturb, or `None`.
     fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
-/// Bytes of a message that are rerouted because a link on their route failed.
+/// Bytes of a message that take another route because a link on their route failed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MovedBytes {
     /// Ends of the message.
@@ -273,11 +268,11 @@ pub struct MovedBytes {
 /// Effect of failed links on messages in flight.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkFailureEffect {
-    /// Messages that were on the links, or still had to pass them.
+    /// Messages that were on the links or still had to pass them.
     pub moved: Vec<MovedBytes>,
     /// Number of these messages that have no route left.
     pub cut_off: u64,
-    /// Bytes sent again, in all.
+    /// Number of bytes sent again, for all messages together.
     pub resent: f64,
 }
 
@@ -294,7 +289,7 @@ pub trait FailingLinks {
     /// Returns the links of the network that are in service.
     fn graph(&self) -> &Arc<LinkGraph>;
 
-    /// Returns the ends of messages that failed links have cut off from each other, ascending.
+    /// Returns the pairs of endpoints whose messages have no route since links failed, in ascending order.
     fn cut_off(&self) -> Vec<(EndpointId, EndpointId)>;
 }
 
@@ -318,8 +313,8 @@ pub trait NetworkBackend {
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler);
 
     /// Serves a load or store from `now` on, over all links of its path and in its memory. Returns its end, or `None`
-    /// if later events may still change it; the model then sends [`DeliveryNotice::Delivered`]. By default accesses
-    /// contend neither with one another nor with messages.
+    /// if later events may still change the end. In this case, the model sends [`DeliveryNotice::Delivered`] later. By
+    /// default accesses contend neither with one another nor with messages.
     fn access(
         &mut self,
         now: Time,
@@ -329,35 +324,36 @@ pub trait NetworkBackend {
         Some(now + transfer.path.time(transfer.amount))
     }
 
-    /// Returns the busy time of links and memory ports, if the model records it: on tiles, with contention.
+    /// Returns the busy time of links and memory ports, or `None` if the model does not record it. Models with
+    /// contention record it on tiles.
     fn occupancy(&self) -> Option<NetworkOccupancy> {
         None
     }
 
-    /// Returns the uncontended time of a message, or `None` if the model does not know it. Unless
-    /// [`Self::SHARED`], other messages of the same operation never delay the message either.
+    /// Returns the uncontended time of a message, or `None` if the model does not know it. If [`Self::SHARED`] is
+    /// false, other messages of the same operation do not delay the message either.
     fn uncontended(&self, _ends: (Npu, Npu), _amount: BufferShare) -> Option<Span> {
         None
     }
 
-    /// Returns the time for which a message occupies the one link by which all messages leave its sender, if there is
-    /// such a link. Messages of one sender then begin that far apart.
+    /// Returns the time for which a message occupies the link over which its sender sends all messages, or `None` if
+    /// there is no such link. Messages of one sender begin at least this time apart.
     fn link_time(&self, _amount: BufferShare) -> Option<Span> {
         None
     }
 
-    /// Returns true if messages among `members` members of one line along `dimension`, sent in this
-    /// pattern, delay one another only by [`Self::link_time`]. In such a pattern, each member sends
-    /// at most one and receives at most one message at a time, unless the pattern is staggered.
+    /// Returns true if messages in this pattern among `members` members of a line along `dimension` delay one another
+    /// only by [`Self::link_time`]. Each member then sends at most one message and receives at most one message at a
+    /// time, unless the pattern is staggered.
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool;
 
-    /// Returns the model's links or ports if they can be reserved. If messages contend and links
-    /// cannot be reserved, every collective is simulated message by message.
+    /// Returns the model's links or ports if they can be reserved. If messages contend and links cannot be reserved,
+    /// every collective is simulated message by message.
     fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
         None
     }
 
-    /// Returns the model's links if operations can be rehearsed on them alone.
+    /// Returns the model's links if an operation can be simulated alone on them in advance (rehearsed).
     fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
         None
     }
@@ -367,8 +363,8 @@ pub trait NetworkBackend {
         None
     }
 
-    /// Returns the servers of NPUs along dimensions in which NPUs have ports of their own, for traffic at an NPU other
-    /// than messages between NPUs. `None` if operations do not contend.
+    /// Returns the servers of NPUs along dimensions in which NPUs have their own ports. Traffic at an NPU other than
+    /// messages between NPUs uses these servers. `None` if operations do not contend.
     fn attachments(&mut self) -> Option<&mut ServerTable> {
         None
     }

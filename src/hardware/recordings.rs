@@ -6,9 +6,8 @@ use crate::machine::Machine;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Returns `model` for the kernels of a capture on `device`. A model that needs the recording
-/// device gets that device's NPU class, if a preset describes the device. All other models are
-/// unchanged.
+/// Returns `model` for the kernels of a capture on `device`. If the model needs the recording device and a preset
+/// describes it, the model gets the device's NPU class. All other models are unchanged.
 pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
     if model != ComputeModel::RecordedOnDevices {
         return model;
@@ -18,9 +17,9 @@ pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeMod
         .map_or(model, ComputeModel::RecordedOn)
 }
 
-/// Returns the NPU class of devices of this name, if a preset describes them.
+/// Returns the NPU class of devices of this name, or `None` if no preset describes them.
 fn class_of_device(name: &str) -> Option<RecordingClass> {
-    // The result is cached, because every rank of a job needs it.
+    // The result is cached because every rank of a job needs it.
     static KNOWN: Mutex<BTreeMap<&str, Option<RecordingClass>>> = Mutex::new(BTreeMap::new());
     let [preset, _] = preset_of_device(name)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,23 +2,22 @@
 
 use chakram_base::units::Bandwidth;
 
-/// Number of multiprocessors that compute query tiles in waves, and the time of a partly filled
-/// wave.
+/// Waves in which multiprocessors compute query tiles, and the time of a partly filled wave.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionWaves {
     /// Multiprocessors, each of which computes one tile of 128 queries of a head at a time.
     pub multiprocessors: f64,
-    /// Number of additional waves whose time the last, partly filled wave takes.
+    /// Additional time of the last, partly filled wave, in waves.
     pub tail: f64,
 }
 
-/// Attention of one query per sequence over all keys. With `Y` bytes, `b` sequences and `v` heads of keys and values,
-/// `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+/// Attention of one query per sequence to all keys. With `Y` bytes, `b` sequences and `v` heads of keys and values, `t
+/// = start + Y / (memory bandwidth) + head b v / multiprocessors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecodeCurve {
     /// Seconds of the shortest kernel.
     pub start: f64,
-    /// Fraction of the memory's bandwidth.
+    /// Fraction of the memory's bandwidth that the kernel reaches.
     pub memory: f64,
     /// Seconds that a multiprocessor spends on each sequence's head of keys and values.
     pub head: f64,
@@ -26,17 +25,16 @@ pub struct DecodeCurve {
     pub multiprocessors: f64,
 }
 
-/// Compute rate for heads of some widths (columns), divided by the curve's rate. Between two widths
-/// the factor is linear in the logarithm of the width; outside, the factor of the nearest width
-/// applies.
+/// Compute rate for some head widths (columns), divided by the curve's rate. Between two widths the factor is linear in
+/// the logarithm of the width. Outside, the factor of the nearest width applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WidthFactors(pub [f64; WidthFactors::WIDTHS.len()]);
 
 impl WidthFactors {
-    /// Columns of a head at which factors are stated, and their keys in files.
+    /// Head widths (columns) for which factors are stated, and the keys of these widths in files.
     pub const WIDTHS: [(u64, &'static str); 3] = [(64, "64"), (128, "128"), (256, "256")];
 
-    /// Returns the factor at heads of `width` columns.
+    /// Returns the factor for heads of `width` columns.
     pub fn factor_at(&self, width: f64) -> f64 {
         let ends = Self::WIDTHS.map(|(width, _)| width as f64);
         let width = width.clamp(ends[0], ends[ends.len() - 1]);
@@ -53,17 +51,17 @@ impl WidthFactors {
 /// Attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of a
 /// sequence:
 ///
-/// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`, and
-/// backwards `backward` times the forward kernel. If [`Self::widths`] is given, the compute rate is
-/// multiplied by its factor. If [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`
-/// for `n` waves of tiles of 128 queries of a head over the multiprocessors; otherwise `w = 1`.
+/// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`. A backward kernel takes
+/// `backward` times as long. If [`Self::widths`] is given, the compute rate is multiplied by its factor. If
+/// [`Self::waves`] is given, `w = (1 + tail / max(n, 1)) / min(n, 1)`, where `n` is the number of waves in which the
+/// multiprocessors compute tiles of 128 queries of a head; otherwise `w = 1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionCurve {
     /// Seconds of the shortest kernel.
     pub start: f64,
     /// Fraction of the peak that long sequences reach.
     pub compute: f64,
-    /// Fraction of the memory's bandwidth.
+    /// Fraction of the memory's bandwidth that the kernel reaches.
     pub memory: f64,
     /// Number of queries of a sequence at which half of the fraction `compute` is reached.
     pub ramp: f64,
@@ -71,18 +69,19 @@ pub struct AttentionCurve {
     pub backward: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
-    /// Waves of tiles over multiprocessors, if the curve depends on them.
+    /// Waves of tiles over multiprocessors, or `None` if the curve does not depend on them.
     pub waves: Option<AttentionWaves>,
-    /// Curve for one query per sequence, if decoding was measured.
+    /// Curve for one query per sequence, or `None` if decoding was not measured.
     pub decode: Option<DecodeCurve>,
-    /// Rates for heads of other widths than the curve's, if they were measured.
+    /// Rates for head widths other than the curve's, or `None` if they were not measured.
     pub widths: Option<WidthFactors>,
 }
 
 /// Sizes of an attention operation.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSizes {
-    /// Sequences, query heads, heads of keys and values, queries and keys of a sequence, columns of a head.
+    /// Number of sequences, query heads, heads of keys and values, queries of a sequence, keys of a sequence, columns
+    /// of a head.
     pub sizes: [u64; 6],
     /// True if queries attend to earlier keys only.
     pub causal: bool,
@@ -100,8 +99,7 @@ impl AttentionCurve {
             let heads = decode.head * b * v / decode.multiprocessors;
             return decode.start + bytes / (decode.memory * bandwidth) + heads;
         }
-        // Attention consists of two matrix products; with a causal mask the scores of later keys
-        // are skipped.
+        // Attention consists of two matrix products. With a causal mask, the scores of later keys are skipped.
         let pairs = if of.causal {
             q * (s - (q - 1.0) / 2.0).max(1.0)
         } else {

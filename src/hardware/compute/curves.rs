@@ -1,5 +1,4 @@
-//! Durations of kernels by class and shape, from constants of an NPU class that were fitted to
-//! measurements.
+//! Durations of kernels by class and shape. The curves' constants were fitted to measurements on an NPU class.
 
 use super::{
     AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
@@ -16,13 +15,13 @@ pub struct MovingCurve {
     pub fractions: [f64; MovingKernel::ALL.len()],
     /// Seconds of the shortest kernel.
     pub floor: f64,
-    /// Seconds from the end of a kernel to the next one in the same lane.
+    /// Seconds between the end of a kernel and the start of the next kernel in the same lane.
     pub gap: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
 }
 
-/// Kernels whose durations depend on the same constants and therefore have correlated errors.
+/// Kernels whose durations depend on the same constants, so that their errors are correlated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CurveClass {
     /// Kernels measured by name.
@@ -51,8 +50,8 @@ pub struct CurvePrice {
     pub class: CurveClass,
 }
 
-/// Rates of an NPU under continuous load and a power limit, divided by the rates at which curves
-/// were measured.
+/// Factors on an NPU's rates under continuous load and a power limit, compared with the rates at which its curves were
+/// measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeptRates {
     /// Factor on the rate of matrix products under continuous load and a power limit.
@@ -73,17 +72,16 @@ impl Default for KeptRates {
     }
 }
 
-/// Curves of an NPU class. Kernels that were not measured have no curve.
+/// Curves of an NPU class. A curve is missing if its kernels were not measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KernelCurves {
-    /// Kernels measured by name. Kernels measured by name take precedence over the curves of their
-    /// classes.
+    /// Kernels measured by name. Their times take precedence over the curves of their classes.
     pub measured: MeasuredKernels,
-    /// By number format.
+    /// Curve of matrix products, by number format.
     pub gemm: [Option<GemmCurve>; Dtype::COUNT],
-    /// By number format: measured shapes, which correct the curve.
+    /// Measured shapes that correct the curve of matrix products, by number format.
     pub products: [Option<MeasuredGemms>; Dtype::COUNT],
-    /// By number format.
+    /// Curve of attention, by number format.
     pub attention: [Option<AttentionCurve>; Dtype::COUNT],
     /// Name of the attention kernel that was measured, or `None` if unknown.
     pub attention_kernel: Option<String>,
@@ -91,9 +89,8 @@ pub struct KernelCurves {
     pub moving: Option<MovingCurve>,
     /// Factors that the curves above already include.
     pub kept: KeptRates,
-    /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's
-    /// time alone. Kernels are slower then, because collectives take some of the multiprocessors
-    /// and of the memory's bandwidth.
+    /// Time of a kernel that begins while a collective runs on the NPU, divided by the kernel's time alone. Such a
+    /// kernel is slower, because collectives take some of the multiprocessors and of the memory's bandwidth.
     pub beside_collectives: Option<f64>,
 }
 
@@ -107,8 +104,8 @@ impl KernelCurves {
         *self == empty
     }
 
-    /// Returns the duration of `kernel`, if kernels with its name were measured, or a curve exists
-    /// for its class, shape and format.
+    /// Returns the duration of `kernel`. `None` unless kernels with its name were measured, or a curve exists for its
+    /// class, shape and format.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,

@@ -2,7 +2,7 @@
 //! time.
 //!
 //! With `d` bytes per operand element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
-//! each tile of `a x b` and each split of `k` into `s` parts:
+//! each choice of tiles of `a x b` and of a split of `k` into `s` parts:
 //!
 //! ```text
 //! step  = ((2ab / r)^6 + ((a + b) d / operands)^6)^(1/6)         a tile, each unit of k
@@ -13,9 +13,9 @@
 //! t     = u (1 + slower u / (u + after))
 //! ```
 //!
-//! The term `ab w / results` is there because the fill and drain of a tile are not hidden. Powers
-//! blend times that overlap imperfectly. The last line is for NPU classes that state the slowdown:
-//! products that last for milliseconds reach the power limit, so that clocks fall.
+//! The term `ab w / results` is there because the fill and drain of a tile are not hidden. Powers blend times that
+//! overlap imperfectly. The last line is only for NPU classes that state the slowdown: products that last for
+//! milliseconds reach the power limit, so clocks fall.
 
 use chakram_base::units::Bandwidth;
 
@@ -28,7 +28,7 @@ pub struct PowerThrottling {
     pub after: f64,
 }
 
-/// Constants of GEMMs on an NPU class in some number format.
+/// Constants of GEMMs on an NPU class in one number format.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmCurve {
     /// Seconds of the shortest GEMM.
@@ -37,13 +37,13 @@ pub struct GemmCurve {
     pub efficiency: f64,
     /// Multiprocessors, each of which computes one tile at a time.
     pub multiprocessors: f64,
-    /// Bytes per second of operands into a multiprocessor.
+    /// Bytes per second of operands that each multiprocessor reads.
     pub operands: f64,
-    /// Bytes per second of results out of a multiprocessor.
+    /// Bytes per second of results that each multiprocessor writes.
     pub results: f64,
     /// Fraction of the memory's bandwidth that GEMMs reach.
     pub memory: f64,
-    /// Seconds to sum up the parts of a split.
+    /// Seconds to sum up the parts of a split GEMM.
     pub reduction: f64,
     /// Relative error, one standard deviation.
     pub error: f64,
@@ -51,15 +51,14 @@ pub struct GemmCurve {
     pub throttling: Option<PowerThrottling>,
 }
 
-/// Time of a GEMM by its curve, with the values that measure the similarity of GEMMs.
+/// Time of a GEMM by its curve, with the values by which the similarity of two GEMMs is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmEstimate {
     /// The time.
     pub seconds: f64,
     /// Time at the memory's bandwidth divided by the time of the best tile.
     pub memory_part: f64,
-    /// Number of tiles divided by the number of multiprocessors, for the best tile, before rounding
-    /// up.
+    /// Number of tiles divided by the number of multiprocessors, for the best tile, before rounding up.
     pub waves: f64,
     /// Multiprocessors of the NPU.
     pub multiprocessors: f64,
@@ -101,7 +100,7 @@ impl GemmCurve {
         self.estimate(sizes, element, peak, memory).seconds
     }
 
-    /// Like [`Self::seconds`], with the intermediate values of the formula.
+    /// Computes the same as [`Self::seconds`], and returns the intermediate values too.
     pub fn estimate(
         &self,
         sizes: [u64; 4],

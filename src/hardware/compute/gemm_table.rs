@@ -1,4 +1,4 @@
-//! Measured GEMMs: the correction of the curve by a table of measured shapes.
+//! Measured GEMMs: a table of measured shapes corrects the curve.
 //!
 //! Interpolation in a table alone would miss the steps of tiles and waves, so the table corrects
 //! the curve. Residuals `r = ln (measured / curve)` are similar for shapes that are similar in the
@@ -12,19 +12,19 @@
 //! t = curve(m, n, k) exp (sum w r),   (C + 0.07 I) w = c + l 1,   sum w = 1,   C = exp(-|x_i - x_j|),   c = exp(-|x - x_i|)
 //! ```
 //!
-//! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for
-//! Spatial Data, 1993, section 3.2), where 0.07 of the variance belongs to the part of a shape's
-//! residual that no other shape shares. The scales of `x` minimise the leave-one-out error over a
-//! thousand GEMMs of A100s. A measured shape takes its measured time. Outside the box of all points
-//! in `(m, n, k)`, and for batches of products, the curve applies unchanged.
+//! over the 32 nearest points. The interpolation is ordinary kriging (N. Cressie, Statistics for Spatial Data, 1993,
+//! section 3.2). A fraction of 0.07 of the variance belongs to the part of a shape's residual that no other shape
+//! shares. The scales of `x` minimise the leave-one-out error over a thousand GEMMs of A100s. A measured shape takes
+//! its measured time. Outside the box of all points in `(m, n, k)`, and for batches of products, the curve applies
+//! unchanged.
 
 use super::gemm::GemmEstimate;
 
 /// Number of points that correct a shape.
 const NEAREST: usize = 32;
-/// Fraction of the variance that a shape shares with no other shape.
+/// Fraction of the residuals' variance that a shape shares with no other shape.
 const OWN: f64 = 0.07;
-/// Number of coordinates of a shape.
+/// Number of coordinates by which two shapes are compared.
 const PLACE: usize = 8;
 
 /// A shape with its residual.
@@ -39,13 +39,14 @@ struct ResidualPoint {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredGemms {
     points: Vec<ResidualPoint>,
-    /// Minimum and maximum of each size.
+    /// Minimum and maximum of each size (m, n, k) over all points.
     within: [[u64; 2]; 3],
     /// Relative error of a shape inside the box, one standard deviation.
     pub error: f64,
 }
 
-/// Returns the coordinates of a shape. Shapes with a small distance have similar residuals.
+/// Returns the coordinates of a shape (`x` in the module documentation). Shapes at a small distance have similar
+/// residuals.
 fn place([m, n, k]: [u64; 3], curve: &GemmEstimate) -> [f64; PLACE] {
     let up = |whole: f64| libm::log(whole.ceil() / whole);
     let [m, n, k] = [m, n, k].map(|size| size as f64);
@@ -67,8 +68,8 @@ fn apart(a: &[f64; PLACE], b: &[f64; PLACE]) -> f64 {
 }
 
 impl MeasuredGemms {
-    /// Builds the table from shapes with their times and curve estimates. Returns `None` if
-    /// `shapes` is empty, or if a value is not above zero.
+    /// Builds the table from shapes with their measured seconds and their curve estimates. Returns `None` if `shapes`
+    /// is empty, or if a value is not above zero.
     pub fn new(shapes: &[([u64; 3], f64, GemmEstimate)], error: f64) -> Option<Self> {
         let sound = |(sizes, seconds, curve): &([u64; 3], f64, GemmEstimate)| {
             let ratio = seconds / curve.seconds;
@@ -95,7 +96,7 @@ impl MeasuredGemms {
         })
     }
 
-    /// Returns the factor on the curve's time of a shape, if the table contains its sizes.
+    /// Returns the factor by which the curve's time of a shape is multiplied. `None` outside the box of measured sizes.
     pub fn factor(&self, sizes: [u64; 3], curve: &GemmEstimate) -> Option<f64> {
         let mut ranges = self.within.iter().zip(sizes);
         if !ranges.all(|([least, most], size)| (*least..=*most).contains(&size)) {
@@ -124,7 +125,7 @@ impl MeasuredGemms {
 fn kriged(points: &[(f64, &ResidualPoint)]) -> f64 {
     let alike = |square: f64| libm::exp(-square.sqrt());
     let count = points.len();
-    // Cholesky factor of the covariances, row by row; solutions for the covariances with the shape, and for ones.
+    // Rows of the Cholesky factor of the covariances, with the solutions for the shape's covariances and for ones.
     let mut factor = [[0.0; NEAREST]; NEAREST];
     let (mut of_shape, mut of_ones) = ([0.0; NEAREST], [0.0; NEAREST]);
     for i in 0..count {
@@ -151,7 +152,7 @@ fn kriged(points: &[(f64, &ResidualPoint)]) -> f64 {
         };
         (of_shape[i], of_ones[i]) = (solved(&of_shape), solved(&of_ones));
     }
-    // The multiplier with which weights sum to one.
+    // The multiplier that makes the weights sum to one.
     let sums = [&of_shape, &of_ones].map(|sides| sides[..count].iter().sum::<f64>());
     let multiplier = (1.0 - sums[0]) / sums[1];
     let weights = of_shape
@@ -180,8 +181,8 @@ mod tests {
 
     #[test]
     fn near_points_correct_a_shape_and_far_ones_do_not() {
-        // All shapes of the test have whole tiles and waves, so their coordinates differ only in k
-        // and t. The second shape's point is at 0.3 ln 16 = 0.83178 from the first shape's point.
+        // All shapes of the test have whole tiles and waves, so their coordinates differ only in k and t. The second
+        // shape's point has a distance of 0.3 ln 16 = 0.83178 from the first.
         let points = [
             ([64, 128, 64], 2e-6, curve(1e-6)),
             ([64, 128, 1024], 0.5e-6, curve(1e-6)),
@@ -190,12 +191,12 @@ mod tests {
         let factor = |k| table.factor([64, 128, k], &curve(1e-6));
         // At a measured point, its own residual applies.
         assert!((factor(64).unwrap() / 2.0 - 1.0).abs() < 1e-12);
-        // Halfway, both points weigh the same, and their residuals are opposite.
+        // Halfway, both points have the same weight, and their residuals are opposite.
         assert!((factor(256).unwrap() - 1.0).abs() < 1e-12);
-        // At a quarter of the distance (ln 2 = 0.69315 of 2.7726 from the first point), the
-        // covariances are a = exp(-0.20794) = 0.81225 and b = exp(-0.62383) = 0.53589; C =
-        // exp(-0.83178) = 0.43528 off the diagonal of 1.07. The weights differ by the difference of
-        // the covariances over 1.07 - 0.43528: 0.43540, and residuals are ln 2 and -ln 2.
+        // At a quarter of the distance (ln 2 = 0.69315 of 2.7726 from the first point), the covariances with the two
+        // points are a = exp(-0.20794) = 0.81225 and b = exp(-0.62383) = 0.53589. The matrix has C = exp(-0.83178) =
+        // 0.43528 off the diagonal of 1.07. The weights differ by (a - b) / (1.07 - C) = 0.43540, and the residuals are
+        // ln 2 and -ln 2.
         let expected = libm::exp(0.435_40 * libm::log(2.0));
         assert!((factor(128).unwrap() / expected - 1.0).abs() < 1e-5);
         // 32 is outside the box of measured sizes.
@@ -205,8 +206,7 @@ mod tests {
 
     #[test]
     fn only_the_nearest_points_count() {
-        // The 32 nearest points have similar times; two more points, far away, differ and must not
-        // count.
+        // The 32 nearest points have similar times. Two more points, far away, differ and must have no effect.
         let near = 0..NEAREST as u64;
         let mut points: Vec<_> = near
             .map(|i| ([64, 128, 1000 + i], 3e-6, curve(1e-6)))

@@ -9,9 +9,9 @@
 //!
 //! # Cycles
 //!
-//! A unit does one multiplication per cycle, and memories transfer at the same time (double
-//! buffering). With the bounds T of loops in time, and for each level l the bytes b_l that pass its
-//! port at B_l bytes per cycle, the number of cycles is
+//! A unit does one multiplication per cycle, while memories transfer at the same time (double buffering). With the
+//! bounds T of loops in time, and for each level l the bytes b_l that pass its port at B_l bytes per cycle, the number
+//! of cycles is
 //!
 //! cycles = max(Π T, max_l b_l / B_l).
 //!
@@ -19,14 +19,14 @@
 //!
 //! A level keeps a *tile* of each tensor: the box that the inner loops touch. The tile changes when an outer loop on
 //! which the tensor depends advances. The words of the new tile are then filled from the next outer level that keeps
-//! the tensor. If tiles overlap, as windows of inputs do, only the new words are filled, provided that the innermost
-//! loop on which the tensor depends advanced by one step. Filled words are read from the outer level once for all units
-//! that need them (multicast). Each multiplication of a loop nest reads its operands from the innermost level that
-//! keeps them. Each multiplication updates an output in the innermost level that keeps outputs, after a sum over units
-//! with the same output. An output tile that leaves a level updates the next level, also summed over units; a tile that
-//! returns is filled again. The first update of an output reads nothing, and reads that drain a tile count as part of
-//! the outer updates. These rules for counting reads and updates are the conventions of Timeloop (Parashar et al.,
-//! ISPASS 2019); tests compare with Timeloop's published tutorial.
+//! the tensor. Tiles may overlap, as windows of inputs do. If the innermost loop on which the tensor depends advanced
+//! by one step, only the new words are filled. Filled words are read from the outer level once for all units that need
+//! them (multicast). Each multiplication of a loop nest reads its operands from the innermost level that keeps them.
+//! Each multiplication updates an output in the innermost level that keeps outputs, after a sum over units with the
+//! same output. An output tile that leaves a level updates the next level, also summed over units; a tile that returns
+//! is filled again. The first update of an output reads nothing. Reads that drain a tile count as part of the outer
+//! updates. These rules for counting reads and updates are the conventions of Timeloop (Parashar et al., ISPASS 2019);
+//! tests compare with Timeloop's published tutorial.
 //!
 //! If the loop bounds do not divide a layer's sizes, the loops cover more than the layer; the
 //! excess consists of zeros, which are moved and multiplied like other numbers.
@@ -55,10 +55,10 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::Span;
 
-/// A bound loop: its dimension and its number of iterations.
+/// A loop's dimension and its number of iterations.
 pub type BoundLoop = (LoopDimension, u64);
 
-/// Division of a layer's loops among an accelerator's levels.
+/// Assignment of a layer's loops to an accelerator's levels and array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopMapping {
     /// Loops in time by level, innermost level first; within a level, outermost loop first.
@@ -70,18 +70,18 @@ pub struct LoopMapping {
     pub keeps: Vec<[bool; 3]>,
 }
 
-/// Model of kernel times and energies by the best mapping that a search finds.
+/// Model that times kernels, and computes their energies, by the best mapping that a search finds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoopNestModel {
     /// The accelerator.
     pub gemmini: GemminiSettings,
-    /// Number of mappings that the search tries for each kernel.
+    /// Number of mappings that the search tries for each kernel: more are slower and never worse.
     pub mappings: u32,
     /// Seed of the search's random mappings.
     pub seed: u64,
 }
 
-/// Cycles and energy of work on an accelerator.
+/// Cycles and energy of a kernel or layer on an accelerator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LoopNestPrice {
     /// Cycles.
@@ -99,7 +99,7 @@ impl LoopNestPrice {
         }
     }
 
-    /// Returns the cycles and energy of both, one after the other.
+    /// Returns the cycles and energy of both pieces of work, one after the other.
     fn and(self, other: Self) -> Self {
         Self {
             cycles: self.cycles.saturating_add(other.cycles),
@@ -109,8 +109,8 @@ impl LoopNestPrice {
 }
 
 impl LoopNestModel {
-    /// Returns the cycles and energy of a layer whose numbers have `word` bytes, by its best
-    /// mapping, or `None` if no mapping that was tried fits the accelerator.
+    /// Returns the cycles and energy of a layer whose numbers have `word` bytes, by its best mapping. `None` if none of
+    /// the tried mappings fits the accelerator.
     pub fn layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
         let accelerator = self.gemmini.accelerator(word);
         let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
@@ -125,10 +125,9 @@ impl LoopNestModel {
         self.gemmini.clock.cycles(price.cycles)
     }
 
-    /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention,
-    /// use the best mapping. Other kernels take the longer of the times of their operations on all
-    /// units and of their bytes from memory, with the energy of both. `None` if the kernel has
-    /// neither.
+    /// Returns the cycles and energy of `kernel`. Matrix products, and both products of attention, use the best
+    /// mapping. Any other kernel takes the longer of two times, with the energy of both: its operations on all units,
+    /// and its bytes from memory. `None` if the kernel has neither operations nor bytes.
     pub fn price(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
         let word = word(kernel.dtype);
         let mapped = |layer: LayerShape, times: u64| Some(self.layer(&layer, word)?.times(times));
@@ -153,7 +152,7 @@ impl LoopNestModel {
                 let both = scores.zip(values).and_then(|(scores, values)| {
                     Some(mapped(scores, times)?.and(mapped(values, times)?))
                 });
-                // The backward pass has a fifth product.
+                // The backward pass has a fifth product, which costs a quarter of four products.
                 both.map(|both| match backward {
                     true => both.and(LoopNestPrice {
                         cycles: both.cycles / 4,
@@ -182,7 +181,7 @@ impl LoopNestModel {
     }
 }
 
-/// Returns the bytes of a number, or one if the format is unknown, which is Gemmini's default.
+/// Returns the bytes of a number. If the format is unknown, the result is 1, Gemmini's default.
 fn word(dtype: Option<Dtype>) -> u64 {
     match dtype {
         Some(Dtype::Fp64) => 8,

@@ -1,9 +1,9 @@
 //! Kernels that were measured by name: their times at the measured sizes, and estimates for other
 //! sizes.
 //!
-//! A kernel whose name, number format, FLOPs and bytes were measured takes the mean of its times.
-//! For another kernel of the same name and format, the time is interpolated by its work `w` between
-//! measured kernels. Work is FLOPs if any kernel of the name has FLOPs, otherwise bytes:
+//! A kernel takes the mean of its measured times if a kernel with the same name, number format, FLOPs and bytes was
+//! measured. Any other kernel of a measured name and format takes an estimate by its work `w`. Work is FLOPs if any
+//! kernel of the name has FLOPs, otherwise bytes:
 //!
 //! ```text
 //! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
@@ -11,21 +11,20 @@
 //! below the first: t = max(w (sum of t) / (sum of w), shortest), over sizes of at most twice the work of the first
 //! ```
 //!
-//! Outside the measured range, a single size would pass its own deviation on to all other sizes, so
-//! the mean over sizes within a factor of two of the end is used. The shortest time of any measured
-//! kernel is a lower bound, because it is the time of a launch. Times at equal work are averaged.
-//! Sizes whose kernels took no time, because they ran inside other kernels, match exactly but are
-//! not interpolated.
+//! Outside the measured range, a single size would pass its own deviation on to all other sizes, so the mean over sizes
+//! within a factor of two of the end is used. The shortest time of any measured kernel is a lower bound, because it is
+//! the time of a launch. Times at equal work are averaged. Some kernels took no time because they ran inside other
+//! kernels. Their sizes match exactly but are not interpolated.
 //!
-//! On an NPU whose peaks or memory bandwidth differ from those of the measurement, a time is [carried
-//! over](super::recorded_on) like a recorded one.
+//! If an NPU's peaks or memory bandwidth differ from the measurement's, times are [carried over](super::recorded_on) as
+//! recorded times are.
 
 use super::{KernelProfile, PeakRates, RecordingClass};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Span};
 use std::collections::BTreeMap;
 
-/// Mean time of kernels that do the same amount of work.
+/// Mean time of kernels with the same number of FLOPs and bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredTime {
     /// Operations.
@@ -41,7 +40,7 @@ pub struct MeasuredTime {
 pub struct MeasuredKernel {
     /// Times in ascending order of FLOPs, then bytes.
     times: Vec<MeasuredTime>,
-    /// Pairs (work, seconds) in ascending order of work, each work once.
+    /// Pairs (work, seconds) in ascending order of work; no work occurs twice.
     by_work: Vec<(f64, f64)>,
     /// Seconds per unit of work below the smallest and above the largest measured work.
     ends: [f64; 2],
@@ -100,8 +99,8 @@ impl MeasuredKernel {
         &self.times
     }
 
-    /// Returns the seconds of a kernel with these FLOPs and bytes, and its relative error. A kernel
-    /// with less work than any measured kernel takes at least `shortest`.
+    /// Returns the seconds of a kernel with these FLOPs and bytes, and the relative error of this time. A kernel with
+    /// less work than any measured kernel takes at least `shortest`.
     pub fn seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
         let size = |time: &MeasuredTime| (time.flops, time.bytes);
         if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
@@ -114,7 +113,7 @@ impl MeasuredKernel {
             (Some(below), Some(&(wb, tb))) => {
                 let (wa, ta) = self.by_work[below];
                 if wa == 0.0 {
-                    // The interpolation is linear here, because zero has no logarithm.
+                    // The lower point has no work, so the interpolation is linear: zero has no logarithm.
                     ta + (tb - ta) * work / wb
                 } else {
                     let part = libm::log(work / wa) / libm::log(wb / wa);
@@ -133,9 +132,9 @@ impl MeasuredKernel {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredKernels {
     by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernel)>>,
-    /// Shortest time of any measured kernel; infinite without kernels.
+    /// Shortest time of any measured kernel in seconds; infinite if no kernel was measured.
     shortest: f64,
-    /// The NPU of all measurements.
+    /// NPU class of all measurements, or `None` if unknown.
     measured_on: Option<RecordingClass>,
 }
 
@@ -155,13 +154,13 @@ impl MeasuredKernels {
         self.by_name.is_empty()
     }
 
-    /// Sets the NPU of all measurements. Has no effect without measurements.
+    /// Sets the NPU class of all measurements. Has no effect without measurements.
     pub fn set_measured_on(&mut self, class: RecordingClass) {
         self.measured_on = (!self.is_empty()).then_some(class);
     }
 
-    /// Returns the seconds of `kernel` on an NPU with these rates, and its relative error, if kernels with its name and
-    /// format were measured.
+    /// Returns the seconds of `kernel` on an NPU with these rates, and the relative error of this time. `None` if no
+    /// kernel of its name and format was measured.
     pub fn seconds_on(
         &self,
         kernel: &KernelProfile<'_>,
@@ -184,7 +183,7 @@ impl MeasuredKernels {
         Some((carried.map_or(seconds, Span::seconds), error))
     }
 
-    /// Adds the kernels of a name and a format; returns false if they were added before.
+    /// Adds the kernels of a name and format. Returns false if this name and format already exist.
     pub fn add(&mut self, name: String, dtype: Option<Dtype>, kernel: MeasuredKernel) -> bool {
         let least = kernel.by_work.iter().map(|&(_, seconds)| seconds);
         let least = least.fold(f64::INFINITY, f64::min);
@@ -197,7 +196,8 @@ impl MeasuredKernels {
         true
     }
 
-    /// Returns the seconds of `kernel` and its relative error, if kernels with its name and format were measured.
+    /// Returns the seconds of `kernel` and the relative error of this time. `None` if no kernel of its name and format
+    /// was measured.
     pub fn seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
         let formats = self.by_name.get(kernel.name)?;
         let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
@@ -223,15 +223,14 @@ mod tests {
         let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
         assert_eq!(kernel.seconds(100, 7, 0.5), (3.0, 0.1));
         assert_eq!(kernel.seconds(400, 8, 0.5), (4.0, 0.1));
-        // A kernel with 100 FLOPs and other bytes takes the mean of the kernels with 100 FLOPs, (1
-        // + 3) / 2.
+        // A kernel with 100 FLOPs and other bytes takes the mean of the times with 100 FLOPs: (1 + 3) / 2.
         assert_eq!(kernel.seconds(100, 8, 0.5), (2.0, 0.3));
         // In logarithms, 200 is halfway between 100 and 400, so the time is the square root of 2 x
         // 4.
         let (seconds, error) = kernel.seconds(200, 8, 0.5);
         assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
-        // Twice the largest work takes twice its time. Half the smallest work takes half its time,
-        // but not less than the shortest. No other size is within a factor of two of either end.
+        // Twice the largest work takes twice the time. Half the smallest work takes half the time, but not less than
+        // the shortest. No other size is within a factor of two of either end.
         assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
         assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
         assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);

@@ -4,17 +4,16 @@
 //! t = f + (r - f) T / T',   f = min(r, 10 us)
 //! ```
 //!
-//! where `r` is the recorded time, `T` is the roofline time on this class, and `T'` is the roofline
-//! time on the class of the recording. A kernel thus reaches the same fraction of the roofline here
-//! as in the recording. Habitat (Yu et al., USENIX ATC 2021) scales kernels between GPUs by such
-//! ratios, with an additional factor for waves of thread blocks. Time during which a kernel does
-//! not fill the device (launch, first loads, last stores) does not shrink with the bandwidth. Three
-//! public models were captured on H100 and on MI300X, whose memory is 1.58 times as fast. In these
-//! models, kernels of up to 10 us take 0.9 to 1.5 times their time on MI300X, depending on their
-//! class (attention in one kernel 3 times), and longer kernels 0.6 to 1.0 times.
+//! where `r` is the recorded time, `T` is the roofline time on this class, and `T'` is the roofline time on the class
+//! of the recording. A kernel thus reaches the same fraction of the roofline here as in the recording. Habitat (Yu et
+//! al., USENIX ATC 2021) scales kernels between GPUs by such ratios, with an additional factor for waves of thread
+//! blocks. `f` is time during which a kernel does not fill the device (launch, first loads, last stores); it does not
+//! shrink with the bandwidth. Three public models were captured on H100 and on MI300X, whose memory is 1.58 times as
+//! fast. In these models, kernels of up to 10 us take 0.9 to 1.5 times as long on MI300X, depending on their class
+//! (attention in one kernel 3 times), and longer kernels 0.6 to 1.0 times.
 //!
-//! A kernel for which the trace has neither FLOPs nor bytes (launched by graphs, fused) is assumed to move bytes. A
-//! kernel whose FLOPs are marked unknown keeps its time instead.
+//! A kernel without FLOPs and bytes in the trace (launched by a graph, or fused) is assumed to move bytes. A kernel
+//! whose FLOPs are marked unknown keeps its time instead.
 //!
 //! Times are not scaled between makers: the makers' libraries are different programs, so a kernel
 //! does not reach the same fraction of the roofline. In the three models, kernels take 1.40, 0.76
@@ -27,7 +26,7 @@ use super::{KernelProfile, PeakRates, RooflineEfficiency, roofline};
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, FlopRate, Span};
 
-/// Part of a kernel's time during which the kernel does not fill the device; equal on all classes.
+/// Part of a kernel's time during which the kernel does not fill the device; the same on all classes.
 const UNFILLED: Span = Span(10_000_000);
 
 /// Minimum time at which rounding to picoseconds does not distort a ratio; shorter kernels are assumed to move bytes.
@@ -40,12 +39,12 @@ pub struct RecordingClass {
     memory: Bandwidth,
     /// Maker of the NPU, or `None` if unknown.
     maker: Option<&'static str>,
-    /// True if the durations are for a class of another maker.
+    /// True if the current durations are for a class of another maker.
     elsewhere: bool,
 }
 
 impl RecordingClass {
-    /// Creates a class with these peaks and this memory bandwidth.
+    /// Creates a class with these peaks and this memory bandwidth, of unknown maker.
     pub fn new(peaks: &PeakRates, memory: Bandwidth) -> Self {
         Self {
             peaks: peaks.rates,
@@ -72,7 +71,7 @@ impl RecordingClass {
         }
     }
 
-    /// Returns true if kernels keep their recorded time because they run on a class of another maker.
+    /// Returns true if kernels keep their recorded time because the target class is of another maker.
     pub(super) fn keeps(&self) -> bool {
         self.elsewhere
     }
@@ -82,8 +81,7 @@ impl RecordingClass {
         self.peaks == peaks.rates && self.memory == memory
     }
 
-    /// Returns the time of `kernel` on another class, or `None` if either class has no peak for its
-    /// format.
+    /// Returns the time of `kernel` on another class, or `None` if either class has no peak for the kernel's format.
     pub(super) fn carried_over(
         &self,
         kernel: &KernelProfile<'_>,
@@ -150,8 +148,8 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(moved(product), KernelTiming::Modeled(Span(60_000_000)));
-        // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A
-        // kernel without FLOPs and bytes takes the same time.
+        // 100 MB take 50 us of memory time, so the ratio of bandwidths applies: 10 + 100 x 2/5. A kernel without FLOPs
+        // and bytes is assumed to move bytes, so it also takes 50 us.
         let copy = KernelProfile {
             bytes: 100_000_000,
             ..KERNEL
@@ -161,8 +159,8 @@ mod tests {
         let tiny = KernelProfile { bytes: 1, ..KERNEL };
         assert_eq!(moved(tiny), KernelTiming::Modeled(Span(50_000_000)));
         assert_eq!(moved(KERNEL), KernelTiming::Modeled(Span(50_000_000)));
-        // The kernel is memory-bound on the recording class and compute-bound on the new class: 20
-        // GFLOP take 20 and 10 us, 45 MB take 22.5 and 9 us: 10 + 100 x 10 / 22.5.
+        // The kernel is memory-bound on the recording class and compute-bound on the new class. Its 20 GFLOP take 20
+        // and 10 us, and its 45 MB take 22.5 and 9 us, so the result is 10 + 100 x 10 / 22.5.
         let both = KernelProfile {
             flops: 20_000_000_000,
             bytes: 45_000_000,
@@ -180,8 +178,7 @@ mod tests {
             let model = ComputeModel::RecordedOn(source).on_class(class);
             model.price(&KERNEL, &to, Some(to_memory), &KernelCurves::default())
         };
-        // The 110 us stay on MI300X, which has another maker; on other classes the time is 10 + 100
-        // x 2/5.
+        // The 110 us do not change on MI300X, which is of another maker. On other classes the time is 10 + 100 x 2/5.
         assert_eq!(price("mi300x"), KernelTiming::Kept(Span(110_000_000)));
         let carried = KernelTiming::Modeled(Span(50_000_000));
         assert_eq!((price("h200"), price("gpu")), (carried, carried));

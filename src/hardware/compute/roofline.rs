@@ -2,9 +2,9 @@
 //!
 //! `t = max(flops / (e peak(dtype)), bytes / (e memory bandwidth))`, with `t` in seconds, `peak` in operations per
 //! second, and the bandwidth in bytes per second (Williams, Waterman, Patterson, "Roofline", CACM 2009). With the
-//! efficiency `e = 1` this is a lower bound of real kernels. One efficiency `e` for both roofs lowers the whole
-//! roofline and leaves its ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound
-//! depends on the machine, the achieved fraction on the software.
+//! efficiency `e = 1` this is a lower bound of real kernels. A single efficiency `e` lowers both roofs and leaves the
+//! ridge point in place: the arithmetic intensity at which a kernel becomes compute-bound depends on the machine, but
+//! the achieved fraction depends on the software.
 //!
 //! On a class with systolic arrays a product of known sizes takes at least the cycles of the arrays
 //! (`compute/systolic.rs`).
@@ -14,9 +14,8 @@ use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, Span};
 
-/// Number formats assumed for kernels whose trace states none; the first in which the class
-/// computes is used. First is bf16, which training uses today, then follow the most similar
-/// formats.
+/// Number formats assumed for kernels whose trace states none. The first format that the class supports is used. bf16
+/// comes first because training uses it today; the most similar formats follow.
 const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Bf16,
     Dtype::Fp16,
@@ -28,8 +27,8 @@ const ASSUMED: [Dtype; Dtype::COUNT] = [
     Dtype::Fp4,
 ];
 
-/// Returns the duration, rounded to the nearest picosecond, or `None` if the class has no peak for
-/// `dtype`, or if neither FLOPs nor bytes are known.
+/// Returns the duration, rounded to the nearest picosecond. `None` if the class has no peak for the kernel's format, or
+/// if neither FLOPs nor bytes are known.
 pub(super) fn duration(
     kernel: &KernelProfile<'_>,
     peaks: &PeakRates,
@@ -54,7 +53,7 @@ pub(super) fn duration(
             };
             let arrays = peaks.systolic().zip(product);
             let cycles = arrays.and_then(|(arrays, (batch, sizes))| arrays.duration(batch, sizes));
-            // The peak is a lower bound even if a machine file states faster arrays.
+            // Even if a machine file states arrays that are faster than the peak, the peak is a lower bound.
             cycles.unwrap_or(Span::ZERO).max(peak.duration(flops))
         }
     };

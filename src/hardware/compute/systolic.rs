@@ -6,9 +6,9 @@
 //!
 //! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
 //!
-//! on P x Q such arrays: operands take R + C − 2 cycles of skew to enter, k cycles to be multiplied
-//! and summed, and R cycles to drain. Results that do not fill the last arrays take the same time
-//! as full arrays, which is the overhead of small tiles.
+//! on P x Q such arrays. Operands take R + C − 2 cycles of skew to enter and k cycles to be multiplied and summed, and
+//! results take R cycles to drain. Results that do not fill the last arrays take the same time as full arrays, which is
+//! the overhead of small tiles.
 
 use chakram_base::units::{Frequency, Span};
 
@@ -24,8 +24,7 @@ pub struct SystolicArrays {
 }
 
 impl SystolicArrays {
-    /// Returns the time of `batch` products of `m` x `k` by `k` x `n`, or `None` if the number of cycles
-    /// overflows.
+    /// Returns the time of `batch` products of `m` x `k` by `k` x `n`, or `None` if the number of cycles overflows.
     pub fn duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
         let [rows, columns] = self.array.map(u64::from);
         let parts = |size: u64, along: usize| {
@@ -55,10 +54,9 @@ mod tests {
     #[test]
     fn products_take_the_cycles_of_the_formula() {
         for (count, batch, [m, n, k], cycles) in [
-            // 2 x 32 + 16 + 100 - 2 = 178, once.
+            // One fold of 2 x 32 + 16 + 100 - 2 = 178 cycles.
             ([1, 1], 1, [32, 16, 100], 178),
-            // One more row of the matrix needs another fold: the edge takes the time of a whole
-            // array.
+            // One more row of the matrix needs another fold, which takes the time of a whole array.
             ([1, 1], 1, [33, 16, 100], 2 * 178),
             ([1, 1], 1, [64, 32, 100], 4 * 178),
             // A product of four array sizes runs on 2 x 2 arrays in parallel.

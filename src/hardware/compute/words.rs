@@ -5,7 +5,7 @@ use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
 
-/// Parses `recorded`, `scaled:F`, `curves` or `roofline`, at the full peak.
+/// Parses `recorded`, `scaled:F`, `curves` or `roofline`, all at the full peak rates.
 ///
 /// # Errors
 ///
@@ -28,7 +28,7 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
     }
 }
 
-/// Writes the form that [`parse_model`] reads, without an efficiency, which has its own key.
+/// Writes the form that [`parse_model`] reads. The efficiency is left out, because it has its own key.
 impl fmt::Display for ComputeModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,10 +66,10 @@ pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
     })
 }
 
-/// Number of mappings that are tried by default.
+/// Default number of mappings that a search tries.
 const MAPPINGS: u32 = 1000;
 
-/// Keys of an accelerator, each with the form of its value.
+/// Keys of an accelerator, each with a description of its values.
 pub const ACCELERATOR: [(&str, &str); 7] = [
     ("array", "rows x columns such as 16x16"),
     ("scratchpad", "a size such as 256 KiB"),
@@ -80,7 +80,7 @@ pub const ACCELERATOR: [(&str, &str); 7] = [
     ("seed", "a whole number"),
 ];
 
-/// Parses `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: Gemmini with that many rows and
+/// Parses `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: Gemmini with 16 rows and 16
 /// columns.
 ///
 /// # Errors
@@ -186,7 +186,7 @@ pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Res
 ///
 /// # Errors
 ///
-/// `expected`, if `text` has another form.
+/// Fails with `expected` as the error if `text` has another form.
 pub fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
     let factor = text.strip_prefix("scaled:").ok_or(expected)?;
     match factor.parse::<f64>() {

@@ -6,41 +6,38 @@
 //! gap. Let α be the latency of the link and γ the serialization of a segment on the link
 //! ([`SwitchingMode`]; zero with ideal cut-through, all of s with store-and-forward). The first
 //! segment reaches the next device, as the *head*, at b + γ + α, and the last byte, the *tail*, at
-//! b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)), where
-//! s and γ belong to the slowest link from this server on,
+//! b + s + α. The message then reaches the next server at ready = max(head, tail − (s − γ)), where s and γ belong to
+//! the slowest link from this server on.
 //!
-//! From this time on, the server never has to wait for a segment. A message that arrives more
-//! slowly than the server can forward it is gathered first, so it occupies a fast link only for its
-//! own serialization. (If a slower link follows, gathering would only move the wait to the slower
-//! link. Therefore, the message is forwarded as it arrives, in its place in the queue, and counts
-//! as passing without a gap; the slower link compensates for this.)
+//! From this time on, the server never has to wait for a segment. If a message arrives more slowly than the server can
+//! forward it, the message is gathered first, so it occupies a fast link only for its own serialization. (If a slower
+//! link follows, gathering would only move the wait to the slower link. Therefore, the message is forwarded as it
+//! arrives, in its place in the queue, and counts as passing without a gap; the slower link compensates for this.)
 //!
 //! # Alone
 //!
-//! If a message is alone, no server is busy, so b = ready. Let δ_i = s_i − γ_i, which grows as
-//! links get slower, D_i the maximum of δ from link i on, and E_i = max(head_i + D_i, tail_i).
-//! Because b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i is the larger of δ_i and D_{i+1},
+//! If a message is alone, no server is busy, so b = ready. Let δ_i = s_i − γ_i, which grows as links get slower. Let
+//! D_i be the maximum of δ from link i on, and E_i = max(head_i + D_i, tail_i). Because b_i = max(head_i, tail_i − D_i)
+//! = E_i − D_i, and D_i is the larger of δ_i and D_{i+1},
 //!
 //! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
 //!
-//! E_0 is head_0 + D_0, where head and tail are at the moment of submission, and the last E is the
-//! last tail, so
+//! E_0 is head_0 + D_0, with head and tail at the moment of submission. The last E is the last tail, so
 //!
 //! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
 //!
 //! This equals [`Path::time`](crate::topology::Path::time) to the picosecond: each γ except the slowest link's is the
 //! difference of two partial sums, which are rounded once.
 //!
-//! If several links are between two servers, α is their total latency, and γ counts once for each
-//! link except one.
+//! If several links are between two servers, α is their total latency, and γ counts once for each of these links except
+//! one.
 //!
 //! # When a send completes
 //!
-//! A send completes when its last byte has left: m/B_min after its first byte began to leave, where
-//! B_min is the rate of the slowest link of the whole path. The sender's waiting time is T minus
-//! the time of the first byte. Therefore, the sender waits for the back-pressure of the path, and
-//! nothing accumulates after a fast port. The port itself is occupied only for m/B, so messages
-//! over other paths use the port in the meantime. Queues further along exert no back-pressure on
+//! A send completes when its last byte has left: m/B_min after its first byte began to leave, where B_min is the rate
+//! of the slowest link of the whole path. The sender's waiting time is T minus the time of the first byte. Thus the
+//! path exerts back-pressure on the sender, and nothing accumulates after a fast port. The port itself is occupied only
+//! for m/B, so messages over other paths use the port in the meantime. Queues further along exert no back-pressure on
 //! the sender.
 //!
 //! # Loads and stores
@@ -51,10 +48,10 @@
 //!
 //! # Events
 //!
-//! Messages join a server when they are ready, in the order of events, so the state of a queue is
-//! only the time until which its server is busy. A message joins its first server on submission.
-//! Each further server and the arrival take one event each. Messages that are ready at one instant
-//! are ordered by their sender's number, then by the order in which they left.
+//! Messages join a server when they are ready, in the order of events. The state of a queue is therefore only the time
+//! until which its server is busy. A message joins its first server on submission. Each further server takes one event,
+//! and so does the arrival. Messages that are ready at the same instant are ordered by their sender's number, then by
+//! the order in which they left.
 
 use super::servers::ServerTable;
 use super::{
@@ -79,7 +76,7 @@ pub trait ContentionModel {
     /// Name in machine files and reports.
     const NAME: &'static str;
 
-    /// The servers that messages contend for.
+    /// The servers for which messages contend.
     const REACH: ContentionScope;
 }
 
@@ -104,7 +101,7 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
         }
     }
 
-    /// Advances a message whose service at a server begins at `begin`: it goes to the next server, or arrives.
+    /// Advances a message whose service at a server begins at `begin`: the message goes to the next server, or arrives.
     #[inline]
     fn advance(&mut self, begin: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let in_flight = self.in_flight[op.index()]
@@ -137,7 +134,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
             .expect("a message goes from one NPU to another");
         let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
         let mut ahead = in_flight.route();
-        // Announces the message at all later servers, so that they do not count as idle before it has passed.
+        // Announce the message at all later servers, so that they do not count as idle before the message has passed.
         while let Some(stop) = ahead.next(self.topology) {
             self.servers.expect(stop.place);
         }
@@ -171,14 +168,14 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
     fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
         let dimension = &self.topology.dimensions()[dimension];
         match dimension.shape {
-            // With ports, an NPU's egress and ingress along a dimension serve no other NPU.
+            // With ports, an NPU's egress and ingress along a dimension serve only this NPU.
             _ if D::REACH == ContentionScope::Ports => true,
             DimensionShape::Switch | DimensionShape::FullyConnected => true,
             _ if self.topology.is_half_duplex() => false,
             // Two members have one link in each direction, and no other message uses this link.
             DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
-            // Each member sends upwards over its own link. On a mesh the last member sends to the
-            // first over downward links, which no other member uses.
+            // Each member sends upwards over its own link. On a mesh the last member sends to the first over downward
+            // links, which no other member uses.
             DimensionShape::Ring | DimensionShape::Mesh => {
                 pattern == LinePattern::Neighbours && members == dimension.size
             }

@@ -1,30 +1,26 @@
 //! Contention-free: messages of different operations do not contend; messages of one operation contend for ports.
 //!
-//! A port sends one message of an operation at a time and receives one at a time. An operation
-//! opens a port for each member and dimension, or two if the member is wired to neighbours on
-//! either side; in the model [`ports`](super::PortNetwork), all operations share these ports. A
-//! message leaves through the port of the first dimension that it crosses and enters through the
-//! port of the last dimension. In between it contends only with messages of the same operation
-//! between the same two NPUs. Let α be the time from the departure of the first byte to its
-//! arrival, including devices on the path
-//! ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), s the serialization on the
-//! slowest link of the path, s_e on the first link and s_i on the last link. If a message is
-//! submitted at t, its port's egress is free at e and its receiver's ingress is free at i, then the
-//! message
+//! A port sends one message of an operation at a time and receives one at a time. An operation opens a port for each
+//! member and dimension, or two ports if the member is wired to neighbours on either side. (In the model
+//! [`ports`](super::PortNetwork), all operations share these ports.) A message leaves through the port of the first
+//! dimension that it crosses and enters through the port of the last dimension. In between, the message contends only
+//! with messages of the same operation between the same two NPUs. Let α be the time from the departure of the first
+//! byte to its arrival, including devices on the path ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)).
+//! Let s be the serialization on the slowest link of the path, s_e on the first link and s_i on the last link. If a
+//! message is submitted at t, its port's egress is free at e and its receiver's ingress is free at i, then the message
 //!
 //! - begins to leave at b = max(t, e), has left at b + s, and occupies the egress until b + s_e,
 //! - enters from c = max(b + α, i) on, occupies the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
-//! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay
-//! messages that its receiver takes earlier. If both end links are faster than the slowest link,
-//! b + α is at least s later than for the previous message between the same NPUs. Every model with
-//! contention has these servers and further ones, so no model is faster than this one.
+//! A message that arrives before its turn ([`MessageTurn`](super::MessageTurn)) does not delay messages that its
+//! receiver takes earlier. If both end links are faster than the slowest link, b + α is at least s later than for the
+//! previous message between the same NPUs. Every model with contention has these servers and further servers, so no
+//! model is faster than this one.
 //!
-//! The state of a port is two times until which it is busy, so a message takes constant time and
-//! needs no queue. The ingress serves messages in the order in which their first bytes reach it,
-//! ties by [`NetworkMessage::order`]. If all messages that enter a port come from one sender, they
-//! arrive in the order of submission, and the end is known immediately; otherwise the end is
-//! determined when the first byte arrives.
+//! The state of a port is two times until which it is busy, so a message takes constant time and needs no queue. The
+//! ingress serves messages in the order in which their first bytes arrive, with ties resolved by
+//! [`NetworkMessage::order`]. If all messages that enter a port come from one sender, they arrive in the order of
+//! submission, and the end is known immediately. Otherwise the end is determined when the first byte arrives.
 
 use super::contended::ContentionScope;
 use super::contended::route::{link, route};
@@ -51,7 +47,7 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
-    /// Time by which the last byte is later than the end of the serialization at the port.
+    /// Time from the end of the serialization at the receiver's port to the arrival of the last byte.
     tail: Span,
     turn: MessageTurn,
 }
@@ -60,14 +56,14 @@ struct ArrivingMessage {
 #[derive(Debug)]
 pub struct ContentionFreeNetwork<'a> {
     topology: &'a Topology,
-    /// Messages by op; only messages that share their receiver's port with other messages are
-    /// stored.
+    /// Messages by op. Only messages that share their receiver's port with other messages are stored.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
-    /// Time at which the slowest link is free, by the sender's port and the receiver. Stored only if neither end link
-    /// is the slowest.
+    /// Time at which the slowest link becomes free, by the sender's port and the receiver. Stored only if the slowest
+    /// link is neither end link.
     bottlenecks: BTreeMap<(u32, Npu), Time>,
-    /// First ports of closed ranges, by their size, because operations of the same size recur.
+    /// First ports of closed ranges, by the size of the range. Ranges are reused because operations of the same size
+    /// recur.
     closed: Vec<(u32, Vec<u32>)>,
 }
 
@@ -131,8 +127,8 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             .or_else(|| self.topology.path(a, b))
             .expect("a message goes from one NPU to another");
         let slowest = path.bandwidth.serialization(message.amount);
-        // A message with a given path stays in one dimension, or belongs to messages that are all
-        // between the same two NPUs.
+        // If a message has a given path, it stays in one dimension, or its operation's messages are all between the
+        // same two NPUs.
         let [out, into] = match message.path {
             Some(_) => [slowest; 2],
             None => end_links(self.topology, message.ends)
@@ -145,7 +141,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             agenda.schedule(begin + slowest, NetworkEvent::Injected(message.op));
         }
         let mut passes = begin;
-        // A slowest link in the middle is neither port, so it limits the messages between its two NPUs by itself.
+        // If the slowest link is neither end link, it separately limits the messages between these two NPUs.
         if slowest > out.max(into) {
             let key = (message.from.0, message.ends.1);
             let free = self.bottlenecks.entry(key).or_insert(begin);
@@ -187,7 +183,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::FirstByte { op, .. } => {
                 let delivered = self.enter(now, self.arriving[op.index()]);
                 if delivered == now {
-                    // Nothing follows the first byte, so the message needs no further event round.
+                    // No byte follows the first, so the message needs no further event.
                     notices.push(DeliveryNotice::Delivered(op));
                 } else {
                     agenda.schedule(delivered, NetworkEvent::Delivered(op));
@@ -219,7 +215,7 @@ impl ContentionFreeNetwork<'_> {
     }
 }
 
-/// Returns the rates of the first and the last link between two NPUs.
+/// Returns the bandwidths of the first and the last link between two NPUs.
 #[inline]
 fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
     if topology.tiles().is_none() {
@@ -249,7 +245,8 @@ mod tests {
         }
     }
 
-    /// Returns a topology of one switch; the tests' messages state their paths.
+    /// Returns a topology of one switch, which has no effect on the times because the tests' messages state their
+    /// paths.
     fn topology() -> Topology {
         Topology::new(vec![crate::topology::TopologyDimension {
             name: String::new(),
@@ -271,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Runs the scheduled events and their consequences, and returns them in order of time.
+    /// Handles the scheduled events and the events that follow from them, and returns all in order of time.
     fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
         let mut done = Vec::new();
         let mut notices = Vec::new();
@@ -308,12 +305,11 @@ mod tests {
             network.submit(Time::ZERO, &message, &mut log);
         };
         send(0, 0, 1, true);
-        // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us; its first
-        // byte arrives at 1.3 us.
+        // The message from NPU 1 waits for the egress of NPU 0 and leaves from 1 to 2 us. Its first byte arrives at 1.3
+        // us.
         send(1, 0, 2, false);
-        // The message from NPU 2 leaves from 0 to 1 us and arrives from 0.3 to 1.3 us, although the
-        // message was submitted later; then the ingress is free for the other message, from 1.3 to
-        // 2.3 us.
+        // The message from NPU 2 is submitted later, but leaves from 0 to 1 us and arrives from 0.3 to 1.3 us. The
+        // ingress is then free for the other message, from 1.3 to 2.3 us.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
         let first_byte = |op| FirstByte {

@@ -1,19 +1,19 @@
 //! Exclusive: a transfer occupies all links of its route from its start to its end.
 //!
-//! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends one uncontended time
-//! later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
-//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of the route carries anything else, and
-//! later transfers wait. The times of a transfer are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance
+//! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l). It ends after its uncontended
+//! time ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
+//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of the route carries another transfer,
+//! and later transfers wait. The times of a transfer are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance
 //! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. A send
 //! completes with its transfer, because its links are occupied until then.
 //!
-//! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and
-//! 5): the memory's link is one more link of the route.
+//! Loads and stores of memories attached to the network also occupy the memory (PALM's Eq. 4 and 5): the memory's link
+//! counts as one more link of the route.
 //!
-//! Transfers take their links in the order of submission, so the state of a link is only the time
-//! until which it is busy, and a transfer takes one event. No transfer waits while it occupies a
-//! link, so transfers cannot deadlock. No closed form of a collective is proved here: collectives
-//! are simulated step by step, or repeat an earlier simulation on idle links ([`RehearsedLinks`]).
+//! Transfers take their links in the order of submission, so the state of a link is only the time until which it is
+//! busy, and a transfer takes one event. No transfer waits while it occupies a link, so transfers cannot deadlock. No
+//! closed form of a collective is proved here, so collectives are simulated step by step, or repeat an earlier
+//! simulation on idle links ([`RehearsedLinks`]).
 
 use super::contended::ContentionScope;
 use super::contended::route::route;
@@ -36,7 +36,8 @@ pub struct ExclusiveNetwork<'a> {
     way: Vec<ServerId>,
     claims: LinkClaims,
     rehearsal: Option<LinkRehearsal>,
-    /// Links that transfers occupied after a retracted operation, with the times until which they are busy.
+    /// Links that transfers occupied after an operation that was retracted, and the times until which these links are
+    /// busy.
     displaced: Vec<(ServerId, Time)>,
 }
 
@@ -53,7 +54,8 @@ impl<'a> ExclusiveNetwork<'a> {
         }
     }
 
-    /// Occupies all links between `ends` for `span`, from `now` or later. Returns the start.
+    /// Occupies all links between `ends` for `span`, from `now` or later. Returns the time at which the occupation
+    /// starts.
     #[inline]
     fn take(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
         self.way.clear();
@@ -213,7 +215,7 @@ impl NetworkBackend for ExclusiveNetwork<'_> {
     }
 }
 
-/// Only rehearsed collectives reserve links here, and they reserve links one by one.
+/// Only rehearsed collectives reserve links in this network, and they reserve each link separately.
 impl LinkReservations for ExclusiveNetwork<'_> {
     fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
         false

@@ -9,15 +9,14 @@
 //!
 //! T = Σα + Σγ + m / min(B / part),
 //!
-//! where the minimum is over the links of its route, and γ is the serialization of a segment
-//! ([`SwitchingMode`]) at the rate of a link, on all links but one of the slowest. γ is zero with
-//! ideal cut-through, and the serialization of the whole message if dimensions store and forward.
-//! Devices that wait for a segment thus delay a message without occupying a link. Flows of a fair
-//! transport protocol share links in this way; queues, packets and acknowledgements are not
-//! modelled.
+//! where the minimum is over the links of the route. γ is the serialization of a segment ([`SwitchingMode`]) at the
+//! rate of a link; its sum includes all links except one of the slowest. γ is zero with ideal cut-through, and the
+//! serialization of the whole message if dimensions store and forward. Devices that wait for a segment thus delay a
+//! message without occupying a link. Flows of a fair transport protocol share links in this way; queues, packets and
+//! acknowledgements are not modelled.
 //!
 //! On explicit links ([`Topology::graph`]) whose devices store and forward, a message passes one link after another and
-//! shares only its current link. A link of length d counts d times: alone the message takes
+//! shares only its current link. A link of length d counts d times. Alone, the message takes
 //!
 //! T = Σ (α + d m / B).
 //!
@@ -26,20 +25,19 @@
 //!
 //! # Events
 //!
-//! Submissions and departures of an instant are collected, and rates are solved once per round.
-//! Only the next departure is pending as an event. A newer event replaces an older one, whose
-//! number shows that it must be ignored.
+//! Submissions and departures of an instant are collected, and rates are solved once per round. Only the next departure
+//! is pending as an event. A newer event replaces an older one, which is then ignored because of its outdated number.
 //!
 //! # Failed links
 //!
-//! Bytes on a link are lost when it fails, and the sender sends them again. For a message that left at rate r from b to
+//! Bytes on a link are lost when the link fails, and the sender sends them again. If a message left at rate r from b to
 //! e, with latency c before the link and α over it, the lost bytes at time t are
 //!
 //! part × r × |[b, e] ∩ [t − c − α, t − c]|
 //!
-//! but at most all bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that
-//! have passed the link arrive. Bytes that have not left, and bytes sent again, take a remaining
-//! route. A message without a remaining route never arrives.
+//! but at most all bytes that have left; r is the rate at t, or at e if e is earlier. Bytes that have passed the link
+//! arrive. Bytes that have not left, and bytes sent again, take another route. A message without another route never
+//! arrives.
 
 use super::{
     DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
@@ -59,7 +57,7 @@ const ALIKE: f64 = 1.0 + 1e-9;
 /// Half a picosecond, in seconds.
 const HALF_PICOSECOND: f64 = 0.5e-12;
 
-/// A message, load or store in flight with bytes that have not left.
+/// A message, load or store in flight, some of whose bytes have not left.
 #[derive(Clone, Copy, Debug)]
 struct MessageStream {
     op: OpIndex,
@@ -76,11 +74,11 @@ struct MessageStream {
     last: u32,
     /// Latency from the end of these links to the receiver.
     latency: Span,
-    /// Bytes left at the last settlement.
+    /// Bytes that had not left at the last settlement.
     left: f64,
     /// Bytes per second since the last settlement.
     rate: f64,
-    /// Time at which all bytes have left if the rate stays.
+    /// Time at which all bytes will have left if the rate does not change.
     leaves: Time,
     /// True once the current settlement has fixed the stream's rate.
     fixed: bool,
@@ -107,7 +105,7 @@ struct DepartedMessage {
 /// A link during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
-    /// Sum of the parts of streams that pass the link and whose rates are not yet fixed.
+    /// Sum of the parts of streams on the link whose rates are not yet fixed.
     open: f64,
     count: u32,
     /// Bytes per second that the fixed streams take.
@@ -123,29 +121,30 @@ pub struct FairSharingNetwork<'a> {
     links: Vec<DirectedLink>,
     /// True if devices store and forward whole messages.
     stores: bool,
-    /// Messages between two links, by op.
+    /// Messages that wait to enter their next link, by op.
     between: BTreeMap<OpIndex, MessageStream>,
     /// Links of all routes used so far.
     ways: Vec<LinkPart>,
     way_of: BTreeMap<(EndpointId, EndpointId), StreamWay>,
     streams: Vec<MessageStream>,
-    /// Instant of the last settlement.
+    /// Instant up to which the streams have been advanced.
     settled: Time,
-    /// Number and time of the pending settlement.
+    /// Number of the latest settlement event, and its time if it is pending.
     pending: (u32, Option<Time>),
     shares: Vec<LinkShare>,
     /// Links that streams use; filled while rates are solved.
     used: Vec<u32>,
     /// Messages that have left but not arrived; recorded only if links may fail.
     departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
-    /// Arrival events to ignore, with their number: a part of the message is sent again, so it arrives later.
+    /// Arrival events to ignore, with the number of times. A part of the message is sent again, so the message arrives
+    /// later.
     overtaken: BTreeMap<(Time, OpIndex), u32>,
     /// Endpoint pairs that failed links have cut off from each other.
     cut_off: BTreeSet<(EndpointId, EndpointId)>,
 }
 
 impl<'a> FairSharingNetwork<'a> {
-    /// Creates the network without messages. `None` if the network has more NPUs than a graph of links may have.
+    /// Creates the network without messages. `None` if the topology has more NPUs than a graph of links supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -184,8 +183,7 @@ impl<'a> FairSharingNetwork<'a> {
         let way = {
             let first = ways.len() as u32;
             ways.extend(route.links);
-            // Devices on explicit links either cut through without segments, or store whole
-            // messages.
+            // Devices on explicit links either cut through without segments or store whole messages.
             let path = topology.path_between(ends);
             let path = path.filter(|_| topology.graph().is_none());
             StreamWay {
@@ -229,7 +227,7 @@ impl<'a> FairSharingNetwork<'a> {
             last: way.1,
             latency,
             left: size,
-            // The settlement follows at the same instant, so the stream has not moved before it.
+            // The settlement follows at the same instant, so the stream does not move before the settlement.
             rate: 0.0,
             leaves: Time::END,
             fixed: false,
@@ -243,7 +241,7 @@ impl<'a> FairSharingNetwork<'a> {
         self.settle_at(now, agenda);
     }
 
-    /// Puts `stream` on the first of its links from `first` on.
+    /// Adds `stream` to its links from index `first` on.
     fn enter(&mut self, mut stream: MessageStream, first: u32) {
         let link = self.links[self.ways[first as usize].0 as usize];
         stream.way = (first, first + 1);
@@ -281,7 +279,7 @@ impl<'a> FairSharingNetwork<'a> {
         }
     }
 
-    /// Advances streams to `now`, and removes those that have left.
+    /// Advances streams to `now`, and removes the streams whose bytes have all left.
     fn advance(&mut self, now: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         let elapsed = now.since(self.settled).seconds();
         self.settled = now;
@@ -316,8 +314,8 @@ impl<'a> FairSharingNetwork<'a> {
         });
     }
 
-    /// Solves all rates by progressive filling. Each pass of the filling saturates at least one link, so there are
-    /// at most as many passes as links.
+    /// Solves all rates by progressive filling. Each pass saturates at least one link, so there are at most as many
+    /// passes as links.
     fn share(&mut self) {
         for link in self.used.drain(..) {
             self.shares[link as usize] = LinkShare::default();
@@ -339,7 +337,7 @@ impl<'a> FairSharingNetwork<'a> {
             let full = |link: u32| {
                 let share = &shares[link as usize];
                 let rate = links[link as usize].bandwidth.bytes_per_second();
-                // Rounding may make the sum of rates exceed the link's rate.
+                // Rounding may make the sum of rates exceed the link's rate, so the rest is at least zero.
                 (share.count > 0).then(|| (rate - share.taken).max(0.0) / share.open)
             };
             let fulls = self.used.iter().filter_map(|&link| full(link));
@@ -386,7 +384,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         self.begin(now, of, ((from.into(), to.into()), message.amount), agenda);
     }
 
-    /// Always `None`: later streams on the same links change the end.
+    /// Always `None`: later streams on the same links may still change the end.
     fn access(
         &mut self,
         now: Time,
@@ -402,7 +400,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         if !self.stores {
             return Some(self.topology.path(a, b)?.time(amount));
         }
-        // The time is rounded link by link, as for messages.
+        // The time is rounded link by link, as message times are.
         let size = amount.bytes as f64 / amount.parts as f64;
         let route = self.graph.route(a, b);
         let links = route.links.iter().map(|(link, _)| {
@@ -417,8 +415,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         self.departed.is_some().then_some(self)
     }
 
-    /// Returns false, because it is not proved where messages of a collective meet on an arbitrary
-    /// graph.
+    /// Returns false, because there is no proof of where a collective's messages meet on an arbitrary graph.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -5,7 +5,7 @@ use crate::topology::Topology;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 
-/// A link between two neighbouring cores, in one direction unless it is half duplex.
+/// A link between two neighbouring cores. It has one direction, or both if it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkOccupancy {
     /// The core at the start of the link.
@@ -16,7 +16,7 @@ pub struct LinkOccupancy {
     pub busy: Span,
 }
 
-/// Links and memory ports of a machine of tiles that were ever busy.
+/// The links and memory ports on tiles that were ever busy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkOccupancy {
     /// The links, by dimension, direction and core.
@@ -26,7 +26,7 @@ pub struct NetworkOccupancy {
 }
 
 impl NetworkOccupancy {
-    /// Returns the occupancy of servers on tiles, or `None` on other machines.
+    /// Returns the busy times of servers on tiles, or `None` on other machines.
     pub(super) fn of(topology: &Topology, servers: &ServerTable) -> Option<Self> {
         topology.tiles()?;
         let dimensions = topology.dimensions().len();

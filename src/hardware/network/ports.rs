@@ -1,11 +1,11 @@
 //! Ports: an NPU has one port for each dimension, which all operations share. An NPU that is wired
 //! to its neighbours, on a ring or a mesh, has one port for each side.
 //!
-//! A port sends one message at a time and receives one at a time, first come, first served: its two
-//! directions are servers of [`ContendedNetwork`]. In each dimension that a message crosses, it
-//! passes the egress of the NPU at which it enters the dimension, and the ingress of the NPU at
-//! which it leaves the dimension. In between, messages do not contend. Each direction of a port is
-//! as fast as a link ([`TopologyDimension::link`](crate::topology::TopologyDimension::link)).
+//! A port sends one message at a time and receives one at a time, first come, first served: its two directions are
+//! servers of [`ContendedNetwork`]. In each dimension that a message crosses, the message passes two servers: the
+//! egress of the NPU at which it enters the dimension, and the ingress of the NPU at which it leaves the dimension. In
+//! between, messages do not contend. Each direction of a port is as fast as a link
+//! ([`TopologyDimension::link`](crate::topology::TopologyDimension::link)).
 
 use super::contended::{ContendedNetwork, ContentionModel, ContentionScope};
 

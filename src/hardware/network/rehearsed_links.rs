@@ -1,41 +1,40 @@
-//! Links of a collective that is rehearsed alone, and claims on them while a later collective is answered from the
-//! rehearsal.
+//! Links used by a collective that was simulated alone in advance (rehearsed), and claims on these links while a later
+//! collective reuses the result of the rehearsal.
 
 use super::servers::{ServerId, ServerTable};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeMap;
 
-/// Use of a link by a rehearsed collective; times are relative to the collective's start.
+/// Use of a link by a rehearsed collective. Times are relative to the collective's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RehearsedLink {
     /// The link.
     pub place: ServerId,
-    /// Submission of the last transfer over the link.
+    /// Time at which the last transfer over the link was submitted.
     pub last: Span,
-    /// End of the last transfer over the link.
+    /// Time at which the last transfer over the link ends.
     pub free: Span,
     /// Time for which the link is busy.
     pub busy: Span,
 }
 
-/// Links on which operations can be rehearsed alone, for networks in which transfers use links in the order of their
-/// submission.
+/// Links on which operations can be simulated alone in advance (rehearsed). Only networks in which transfers use links
+/// in the order of their submission have such links.
 pub trait RehearsedLinks {
-    /// Sets the state of all other traffic aside until [`Self::end`].
+    /// Begins a rehearsal. The state of all other traffic is set aside until [`Self::end`].
     fn begin(&mut self);
 
-    /// Restores the other traffic. Returns the use of links by transfers of the rehearsal, with times since `start`,
-    /// or `None` if a transfer took no time.
+    /// Ends the rehearsal and restores the other traffic. Returns the use of links by the rehearsal's transfers, with
+    /// times since `start`, or `None` if a transfer took no time.
     fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>>;
 
-    /// If all links are idle, reserves them for the owner `claim` and records their use by a
-    /// rehearsed operation from `now` on. Returns true if all links were idle.
+    /// If all links are idle, reserves them for the owner `claim`, and records that a rehearsed operation uses them
+    /// from `now` on. Returns true if all links were idle.
     fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool;
 
-    /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again.
-    /// Afterwards, [`Self::restore`] puts back later transfers on links that the operation had
-    /// already released.
+    /// Undoes [`Self::perform`] at `start`, so that the operation can be simulated again. Removes later transfers on
+    /// links that the operation had already released; [`Self::restore`] puts these transfers back.
     fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32);
 
     /// Puts back transfers that [`Self::retract`] removed.
@@ -79,8 +78,8 @@ impl LinkRehearsal {
         }
     }
 
-    /// Ends the rehearsal. Returns the other links, and the use of links in `links` since `start`. Returns `None` if a
-    /// transfer took no time.
+    /// Ends the rehearsal. Returns the links of other traffic, and the use of the links `links` since `start`, or
+    /// `None` if a transfer took no time.
     pub fn end(
         self,
         start: Time,
@@ -105,18 +104,18 @@ impl LinkRehearsal {
     }
 }
 
-/// Claims on links, each valid up to the last transfer of its owner.
+/// Claims on links, each valid until its owner submits its last transfer.
 #[derive(Debug, Default)]
 pub(super) struct LinkClaims {
-    /// Owner and time of its last submission, by dimension and side, then by core.
+    /// Owner of each link and time of the owner's last submission, by dimension and side, then by core.
     rows: Vec<Vec<(u32, Time)>>,
 }
 
-/// A link's lower and upper end, along each dimension.
+/// Number of links that belong to a core along a dimension.
 const SIDES: usize = 2;
 
 impl LinkClaims {
-    /// Returns the owner of a link that has a transfer to submit at `now` or later.
+    /// Returns the owner of a link that will still submit a transfer at `now` or later, or `None`.
     #[inline]
     pub fn owner(&self, now: Time, place: ServerId) -> Option<u32> {
         let row = self.rows.get(SIDES * place.dimension + place.side)?;
@@ -133,7 +132,7 @@ impl LinkClaims {
         }
     }
 
-    /// Claims a link for `owner`, up to its last submission at `last`.
+    /// Claims a link for `owner`, until the owner's last submission at `last`.
     pub fn set(&mut self, place: ServerId, owner: u32, last: Time) {
         let row = SIDES * place.dimension + place.side;
         if row >= self.rows.len() {

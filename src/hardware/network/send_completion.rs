@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-/// The moment at which a send between two ranks completes and its dependents may begin. The message itself is not
-/// affected.
+/// The moment at which a send between two ranks completes and its dependents may begin. The choice does not change when
+/// the message itself arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendCompletion {
     /// The message's last byte has left: the sender's buffer may be reused.
     #[default]
     Injected,
-    /// The message's last byte has arrived, even if the receive is not posted.
+    /// The message's last byte has arrived, whether or not the receive is posted.
     Delivered,
 }
 
 impl SendCompletion {
-    /// Both times at which a send can complete, with names in machine files.
+    /// Both choices, with their names in machine files.
     pub const ALL: [(Self, &'static str); 2] =
         [(Self::Injected, "injected"), (Self::Delivered, "delivered")];
 }

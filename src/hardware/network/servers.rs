@@ -16,10 +16,10 @@ pub(super) const IN: usize = 1;
 /// Maximum number of servers of an NPU along a dimension.
 const SIDES: usize = 4;
 
-/// Location of a server.
+/// Identifies a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerId {
-    /// Dimension of the server; the number of dimensions for links of memories.
+    /// Dimension of the server, or the number of dimensions for the link of a memory.
     pub dimension: usize,
     /// Index among the NPU's servers along that dimension.
     pub side: usize,
@@ -47,8 +47,8 @@ const IDLE: ServerState = ServerState {
 };
 
 impl ServerId {
-    /// Returns the link by which the memory among two ends connects to the network: its own link, or the port of the
-    /// NPU at the other end. `None` if both are NPUs.
+    /// Returns the link that connects the memory among two ends to the network: the memory's own link, or the port of
+    /// the NPU at the other end. `None` if both ends are NPUs.
     pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
         let (memory, npu, side) = match topology.memory(from) {
             Some(_) => (from, to, IN),
@@ -61,7 +61,7 @@ impl ServerId {
                 side,
                 npu: Npu(npu.0),
             },
-            // Loads and stores share the memory's rate.
+            // Loads and stores share one server, because the memory's rate is for both together.
             MemorySite::Npu(_) => Self {
                 dimension: topology.dimensions().len(),
                 side: OUT,
@@ -71,8 +71,7 @@ impl ServerId {
     }
 }
 
-/// All servers of the network of a machine. State exists only up to the highest NPU used so far
-/// along a dimension.
+/// All servers of a machine's network. Along each dimension, state exists only up to the highest NPU used so far.
 #[derive(Debug)]
 pub struct ServerTable {
     /// Servers by dimension and side, then by NPU; the last rows are links of memories.
@@ -94,8 +93,7 @@ impl ServerTable {
     fn at(&mut self, place: ServerId) -> &mut ServerState {
         let row = &mut self.rows[SIDES * place.dimension + place.side];
         let index = place.npu.index();
-        // State grows with the highest NPU used, so large machines with small jobs need little
-        // memory.
+        // State grows only to the highest NPU used, so small jobs on large machines need little memory.
         if index >= row.len() {
             row.resize(index + 1, IDLE);
         }
@@ -114,7 +112,7 @@ impl ServerTable {
         self.at(place).coming += 1;
     }
 
-    /// Serves a message that was expected and arrives `now` (see [`Self::serve`]).
+    /// Serves a message that was announced with [`Self::expect`] and arrives `now` (see [`Self::serve`]).
     #[inline]
     pub fn receive(&mut self, now: Time, place: ServerId, span: Span) -> Time {
         self.at(place).coming -= 1;
@@ -158,7 +156,7 @@ impl ServerTable {
         server.busy += span;
     }
 
-    /// Undoes a commitment: the server is idle from `begin` on.
+    /// Undoes [`Self::commit`]: the server is idle from `begin` on.
     pub(super) fn revert(&mut self, place: ServerId, begin: Time, span: Span) {
         let server = self.at(place);
         server.free = begin;
@@ -193,7 +191,7 @@ impl ServerTable {
     pub(super) fn claim(&mut self, place: ServerId, claim: Option<u32>) {
         let server = self.at(place);
         let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
-        // With the count, messages skip the reservation check while there are no reservations.
+        // The count allows messages to skip the reservation check if nothing is reserved.
         self.claimed -= u32::from(before != NONE);
         self.claimed += u32::from(claim.is_some());
     }

@@ -6,7 +6,7 @@ use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Bytes, Span, Time};
 use std::collections::BTreeSet;
 
-/// Builds a topology from dimensions given as (shape, size, ps per byte of a link, ps of latency per link).
+/// Builds a topology from dimensions, given as (shape, size, ps per byte of a link, ps of latency per link).
 pub(super) fn topology(dimensions: &[(DimensionShape, u32, u64, u64)]) -> Topology {
     let dimensions = dimensions
         .iter()
@@ -63,8 +63,8 @@ pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage
     }
 }
 
-/// Returns the times at which messages, given as (submitted at, from, to, bytes) in ascending order of time, have left
-/// and arrived.
+/// Returns the times at which each message has left and has arrived. Messages are given as (submitted at, from, to,
+/// bytes), in ascending order of time.
 pub(super) fn ends(
     network: &mut impl NetworkBackend,
     messages: &[(u64, u32, u32, u64)],

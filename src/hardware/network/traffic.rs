@@ -1,4 +1,4 @@
-//! Bytes over each link under any network model, for messages and for loads and stores of memories in the network.
+//! Bytes over each link under any network model, for messages and for accesses to memories in the network.
 
 use super::MovedBytes;
 use crate::topology::Topology;
@@ -19,7 +19,7 @@ pub struct LinkTraffic<'a> {
     ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkPart>>,
 }
 
-/// Location of a link.
+/// Identifies the dimension or the memory of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkPlace {
     /// A link of the dimension with this index.
@@ -48,7 +48,7 @@ pub struct LinkLoad {
 }
 
 impl<'a> LinkTraffic<'a> {
-    /// Creates a count without bytes. `None` if the network has more NPUs than a graph of links may have.
+    /// Creates a count without bytes. `None` if the topology has more NPUs than a graph of links supports.
     pub fn new(topology: &'a Topology) -> Option<Self> {
         let graph = topology.link_graph()?;
         let links = topology.links_with_memories(&graph);
@@ -61,7 +61,7 @@ impl<'a> LinkTraffic<'a> {
         })
     }
 
-    /// Counts bytes between two endpoints, at most one of which is a memory.
+    /// Counts bytes between two endpoints, at most one of which is a memory, on all links of their route.
     pub fn count(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
         let BufferShare { bytes, parts, .. } = amount;
         self.add(ends, bytes as f64 / parts as f64);
@@ -79,7 +79,7 @@ impl<'a> LinkTraffic<'a> {
         }
     }
 
-    /// Moves the bytes `moved` from their former routes to routes over `graph`, which lacks the failed links.
+    /// Moves the bytes `moved` from their former routes to routes over `graph`, which excludes the failed links.
     pub fn fail(&mut self, graph: Arc<LinkGraph>, moved: &[MovedBytes]) {
         for bytes in moved {
             self.add(bytes.ends, -bytes.unsent);

@@ -23,14 +23,13 @@ pub struct MemoryLevel {
     pub keeps: [bool; 3],
     /// Capacity of the level.
     pub capacity: LevelCapacity,
-    /// Bytes that the level's port passes per cycle, both directions together, or `None` if the
-    /// port is no limit.
+    /// Bytes per cycle that pass the level's port in both directions together, or `None` if the port is no limit.
     pub bytes_per_cycle: Option<f64>,
     /// Energy of an access, in picojoules per byte.
     pub energy: f64,
 }
 
-/// Loop dimensions assigned to the rows and the columns of an array.
+/// Loop dimensions that run along the rows and along the columns of an array.
 pub type SpatialChoice = [LoopDimension; 2];
 
 /// Levels of memory, and an array of units.
@@ -38,20 +37,19 @@ pub type SpatialChoice = [LoopDimension; 2];
 pub struct LoopNestAccelerator {
     /// Levels, innermost first; the last keeps all tensors.
     pub levels: Vec<MemoryLevel>,
-    /// Number of inner levels that each unit has for itself; the array shares the outer ones.
+    /// Number of inner levels that belong to each unit. The array shares all outer levels.
     pub own_levels: usize,
     /// Rows and columns.
     pub array: [u32; 2],
     /// Possible assignments of loop dimensions to rows and columns.
     pub choices: Vec<SpatialChoice>,
-    /// Bytes of a word of each [`LayerTensor`], where outputs count the bytes of a partial sum.
+    /// Bytes per word of each [`LayerTensor`]. For outputs, a word is a partial sum.
     pub word: [u64; 3],
     /// Bytes of a finished output in the outermost level.
     pub output_word: u64,
-    /// Number of tiles of a level that must fit at once: 2 if one tile is filled while another is
-    /// used.
+    /// Number of a level's tiles that must fit at the same time: 2 if one tile is filled while another is used.
     pub buffering: u64,
-    /// Energy of a multiplication and addition, in picojoules.
+    /// Energy of one multiplication with its addition, in picojoules.
     pub mac_energy: f64,
 }
 
@@ -67,17 +65,17 @@ impl LoopNestAccelerator {
 /// weights and inputs, an accumulator memory for sums, and main memory over a bus.
 ///
 /// Rows run along c and columns along k (weight stationary), or rows along p and columns along k (output stationary).
-/// Energy is for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014): an 8-bit multiplication 0.2 pJ
-/// and a 32-bit addition 0.1 pJ; 64 bit of SRAM 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB, interpolated and
-/// extrapolated on logarithmic scales; 64 bit of DRAM 1.3 nJ. Registers: 0.42564 pJ per byte, Accelergy's value for 64
-/// bytes in the outputs of Timeloop's tutorial.
+/// Energy is for 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014). An 8-bit multiplication takes 0.2
+/// pJ, and a 32-bit addition 0.1 pJ. 64 bit of SRAM take 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB,
+/// interpolated and extrapolated on logarithmic scales. 64 bit of DRAM take 1.3 nJ. Registers take 0.42564 pJ per byte:
+/// Accelergy's value for 64 bytes in the outputs of Timeloop's tutorial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemminiSettings {
     /// Rows and columns of units.
     pub array: [u32; 2],
-    /// Scratchpad, for weights and inputs.
+    /// Capacity of the scratchpad for weights and inputs.
     pub scratchpad: Bytes,
-    /// Memory for sums.
+    /// Capacity of the accumulator memory for sums.
     pub accumulator: Bytes,
     /// Bytes per second of main memory.
     pub bandwidth: f64,
@@ -100,7 +98,7 @@ const REGISTER: f64 = 0.42564;
 
 impl GemminiSettings {
     /// `side` x `side` units at 700 MHz, with Gemmini's default 256 KiB of scratchpad and 64 KiB of accumulator, and
-    /// 128 bit per cycle of main memory. `None` if no array has this side.
+    /// 128 bit per cycle of main memory. `None` if `side` is 0 or above 1024.
     pub fn square(side: u32) -> Option<Self> {
         let clock = Frequency::new(700e6)?;
         (1..=1024).contains(&side).then_some(Self {
@@ -112,7 +110,7 @@ impl GemminiSettings {
         })
     }
 
-    /// Returns the bytes per cycle of main memory.
+    /// Returns main memory's bandwidth in bytes per cycle.
     pub fn bytes_per_cycle(&self) -> f64 {
         self.bandwidth / self.clock.hertz()
     }

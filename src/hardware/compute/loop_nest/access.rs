@@ -33,7 +33,7 @@ pub struct MappingCost {
     pub multiplications: u64,
 }
 
-/// A loop in time, with the step by which it advances its dimension.
+/// A loop in time, and the step by which each iteration advances its dimension.
 #[derive(Clone, Copy, Debug)]
 struct PlacedLoop {
     level: usize,
@@ -42,8 +42,7 @@ struct PlacedLoop {
     step: u64,
 }
 
-/// Words that a level fills in all steps together: for one unit, and for all units with distinct
-/// words.
+/// Words that a level fills in all steps together: for one unit, and for all units with shared words counted once.
 #[derive(Clone, Copy, Debug)]
 struct TileLoads {
     own: u64,
@@ -51,8 +50,8 @@ struct TileLoads {
 }
 
 impl LoopNestAccelerator {
-    /// Returns the cost of `mapping` for `layer`, or `None` if a tile does not fit, a loop does not cover its
-    /// dimension, or the mapping has more rows or columns than the array.
+    /// Returns the cost of `mapping` for `layer`. `None` if a tile does not fit, if a loop does not cover its
+    /// dimension, or if the mapping has more rows or columns than the array.
     pub fn cost(&self, layer: &LayerShape, mapping: &LoopMapping) -> Option<MappingCost> {
         let tiles = self.tiles(mapping);
         let fits = |level: usize| self.fits(layer, mapping, level, &tiles[level]);
@@ -78,8 +77,8 @@ impl LoopNestAccelerator {
         Some(nest.cost())
     }
 
-    /// Returns the extents of each dimension in the tile of each level. For levels that each unit
-    /// has for itself, the tile is one unit's.
+    /// Returns each dimension's extent in the tile of each level. If each unit has the level for itself, the tile
+    /// belongs to one unit.
     pub(super) fn tiles(&self, mapping: &LoopMapping) -> Vec<[u64; 7]> {
         let mut extents = [1_u64; 7];
         let mut tiles = Vec::with_capacity(self.levels.len());
@@ -103,7 +102,7 @@ impl LoopNestAccelerator {
             || self.levels[level].keeps[tensor as usize] && mapping.keeps[level][tensor as usize]
     }
 
-    /// Returns true if the tiles of a level fit.
+    /// Returns true if the tiles of `level` fit its capacity.
     pub(super) fn fits(
         &self,
         layer: &LayerShape,
@@ -157,7 +156,7 @@ impl LoopNestAccelerator {
     }
 }
 
-/// A mapping with derived values.
+/// A mapping of a layer, with the loops and tiles that follow from it.
 struct MappedNest<'m> {
     accelerator: &'m LoopNestAccelerator,
     layer: &'m LayerShape,
@@ -181,8 +180,8 @@ impl MappedNest<'_> {
             let all = self.tiles.last().expect("there is a level");
             self.layer.words(LayerTensor::Outputs, all)
         };
-        // Outputs of one unit, if units have their own levels: all outputs divided by the number of
-        // units with distinct outputs.
+        // Outputs of one unit if units have their own levels: all outputs divided by the number of units with distinct
+        // outputs.
         let of_unit = outputs / self.told_apart(LayerTensor::Outputs);
         for (tensor, _) in LayerTensor::ALL {
             let of = tensor as usize;
@@ -212,8 +211,8 @@ impl MappedNest<'_> {
             for outer in keepers {
                 let loads = self.loads(tensor, inner);
                 let count = if is_own(inner) { units } else { 1 };
-                // Words that pass between both levels: separately for each unit, or once if the
-                // array shares the words.
+                // Words that pass between both levels. Words that the array shares count once, all others for each
+                // unit.
                 let joins = is_own(inner) && !is_own(outer);
                 let passed = if joins {
                     loads.distinct
@@ -251,7 +250,7 @@ impl MappedNest<'_> {
                 .zip(accelerator.word)
                 .map(|(words, word)| words * word)
                 .sum();
-            // Finished outputs are smaller than partial sums.
+            // Finished outputs have fewer bytes than partial sums.
             let smaller = accelerator.word[LayerTensor::Outputs as usize] - accelerator.output_word;
             bytes - if level == last { outputs * smaller } else { 0 }
         };
@@ -276,14 +275,13 @@ impl MappedNest<'_> {
         }
     }
 
-    /// Returns the number of units with distinct words of a tensor at a step.
+    /// Returns the number of units that use different words of a tensor at the same step.
     fn told_apart(&self, tensor: LayerTensor) -> u64 {
         let one = [1; 7];
         self.distinct(tensor, &one, None)
     }
 
-    /// Returns the words that enter the tile of a level in all steps together, and for outputs also
-    /// the words that leave.
+    /// Returns the words that enter a level's tile in all steps together. For outputs, this is also the number of words that leave.
     fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;
@@ -323,8 +321,8 @@ impl MappedNest<'_> {
         loads
     }
 
-    /// Returns the length of the new inputs when `dimension` advances by `step`, and whether they
-    /// are along a row or a column.
+    /// Returns the direction in which inputs are new when `dimension` advances by `step` (0 along a row, 1 along a
+    /// column), and their number.
     fn new_inputs(
         &self,
         tile: &[u64; 7],
@@ -340,13 +338,13 @@ impl MappedNest<'_> {
         Some((along, far.min(self.extent(tile, along))))
     }
 
-    /// Returns the inputs of a tile along a row or column.
+    /// Returns the number of a tile's inputs along a row or column.
     fn extent(&self, tile: &[u64; 7], along: usize) -> u64 {
         let [.., p, q, r, s] = *tile;
         self.layer.window(along, [p, q][along], [r, s][along])
     }
 
-    /// Returns the words of a tile that are new when `moved` advances by a step.
+    /// Returns the number of words of a tile that are new when `moved` advances by a step.
     fn new_words(&self, tensor: LayerTensor, tile: &[u64; 7], moved: (LoopDimension, u64)) -> u64 {
         let all = self.layer.words(tensor, tile);
         match self.new_inputs(tile, moved) {
@@ -357,8 +355,8 @@ impl MappedNest<'_> {
         }
     }
 
-    /// Returns the number of distinct words in the tiles of all units together; if `moved` is
-    /// given, only the words that are new when this loop advances by a step.
+    /// Returns the number of distinct words in the tiles of all units together. If `moved` is given, counts only words
+    /// that are new when this loop advances by a step.
     fn distinct(
         &self,
         tensor: LayerTensor,
@@ -384,7 +382,7 @@ impl MappedNest<'_> {
         n * c * channels * self.covered(0, lengths[0]) * self.covered(1, lengths[1])
     }
 
-    /// Returns how many inputs along a row or column the intervals of `length` of all units cover.
+    /// Returns the number of inputs along a row or column that all units' intervals of `length` cover together.
     fn covered(&self, along: usize, length: u64) -> u64 {
         let own = self.accelerator.own_levels;
         let inside = own.checked_sub(1).map_or([1; 7], |level| self.tiles[level]);

@@ -67,9 +67,9 @@ impl LayerTensor {
 pub struct LayerShape {
     /// Size of each loop, by [`LoopDimension`], at least 1.
     pub sizes: [u64; 7],
-    /// Step between windows along a row and along a column.
+    /// Step between windows along a row and along a column, in inputs.
     pub stride: [u64; 2],
-    /// Step between weights along a row and along a column.
+    /// Step between weights along a row and along a column, in inputs.
     pub dilation: [u64; 2],
 }
 
@@ -77,7 +77,7 @@ pub struct LayerShape {
 const MOST: u64 = 1 << 31;
 
 impl LayerShape {
-    /// Creates a layer with these loop sizes and stride 1. Returns `None` if a size is zero or too large, or the
+    /// Creates a layer with these loop sizes and stride 1. Returns `None` if a size is zero or too large, or if the
     /// number of multiplications would overflow.
     pub fn new(sizes: [u64; 7]) -> Option<Self> {
         let fit = sizes.iter().all(|size| (1..=MOST).contains(size));
@@ -91,7 +91,7 @@ impl LayerShape {
         })
     }
 
-    /// Creates the product of an `m` x `k` and a `k` x `n` matrix.
+    /// Creates the layer of a matrix product, `m` x `k` by `k` x `n`.
     pub fn product([m, n, k]: [u64; 3]) -> Option<Self> {
         Self::new([1, n, k, m, 1, 1, 1])
     }
@@ -106,7 +106,7 @@ impl LayerShape {
         self.sizes.iter().product()
     }
 
-    /// Returns the words of a tensor in a box with `extents` iterations of each loop.
+    /// Returns the number of a tensor's words in a box with `extents` iterations of each loop.
     pub fn words(&self, tensor: LayerTensor, extents: &[u64; 7]) -> u64 {
         let [n, k, c, p, q, r, s] = *extents;
         match tensor {
@@ -116,12 +116,13 @@ impl LayerShape {
         }
     }
 
-    /// Returns the inputs along a row (0) or a column (1) under `outputs` windows of `weights`.
+    /// Returns the number of inputs along a row (0) or a column (1) under `outputs` windows of `weights` weights.
     pub fn window(&self, along: usize, outputs: u64, weights: u64) -> u64 {
         (outputs - 1) * self.stride[along] + (weights - 1) * self.dilation[along] + 1
     }
 
-    /// Returns the bytes of all tensors in memory, each word once, with `word` bytes per word.
+    /// Returns the bytes of all tensors in memory, with each word counted once; `word` is the bytes per word of each
+    /// tensor.
     pub fn least_bytes(&self, word: [u64; 3]) -> u64 {
         let all = LayerTensor::ALL.iter();
         all.map(|&(tensor, _)| self.words(tensor, &self.sizes) * word[tensor as usize])

@@ -2,8 +2,8 @@
 //! energy.
 //!
 //! Draws alternate between a random mapping and the best mapping so far with a few choices changed. If the tiles of a
-//! drawn mapping do not fit, loops are moved outwards until they do. A given seed always draws the same mappings, so a
-//! larger number of draws is never worse.
+//! drawn mapping do not fit, loops are moved outwards until they do. A given seed always draws the same mappings in the
+//! same order, so the result of more draws is never worse.
 
 use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
@@ -70,20 +70,21 @@ pub fn search_mapping(
 /// Choices that determine a mapping.
 #[derive(Clone, Debug)]
 struct MappingChoices {
-    /// Index of the dimensions of rows and columns.
+    /// Index of the accelerator's choice of dimensions for rows and columns.
     along: usize,
-    /// Numbers of rows and columns.
+    /// Numbers of rows and columns used.
     spatial: [u64; 2],
-    /// For each level except the outermost, the iterations of each loop; the outermost level iterates over the rest.
+    /// For each level except the outermost, the iterations of each loop. The outermost level has the remaining
+    /// iterations.
     bounds: Vec<[u64; 7]>,
-    /// For each level, dimensions from the outermost loop to the innermost.
+    /// For each level, the dimensions in order from the outermost loop to the innermost.
     orders: Vec<[LoopDimension; 7]>,
     keeps: Vec<[bool; 3]>,
 }
 
 impl MappingChoices {
-    /// Builds the mapping of these choices. Each bound of a loop is lowered to the smallest bound
-    /// that leaves the same number of iterations to outer levels.
+    /// Builds the mapping of these choices. Each bound of a loop is lowered to the smallest bound that leaves the same
+    /// number of iterations to outer levels.
     fn mapping(&self, accelerator: &LoopNestAccelerator, layer: &LayerShape) -> LoopMapping {
         let along = accelerator.choices[self.along];
         let spatial = [0, 1].map(|side| (along[side], self.spatial[side]));
@@ -117,7 +118,7 @@ impl MappingChoices {
     }
 }
 
-/// Returns the smallest bound that leaves the same number of iterations of `left` as `bound`.
+/// Returns the smallest bound that divides `left` iterations into as few rounds as `bound` does.
 fn least(left: u64, bound: u64) -> u64 {
     let rounds = left.div_ceil(bound.min(left).max(1));
     left.div_ceil(rounds)
@@ -136,8 +137,8 @@ impl MappingDraws<'_> {
         ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
-    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, uniform
-    /// on a logarithmic scale.
+    /// Draws a bound for a loop of `size`: often the whole size or 1, otherwise any number, uniform on a logarithmic
+    /// scale.
     fn bound(&mut self, size: u64) -> u64 {
         match self.below(8) {
             0..=2 => 1,
@@ -226,10 +227,10 @@ impl MappingDraws<'_> {
         choices
     }
 
-    /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses it.
+    /// Moves loops outwards until the tiles of all levels fit. A tensor that never fits a level bypasses that level.
     fn fit(&mut self, choices: &mut MappingChoices) {
         for level in 0..self.accelerator.levels.len() - 1 {
-            // If a level keeps single words, the loops on which its tensors depend must be outside.
+            // If a level keeps single words, the loops on which its tensors depend must be further out.
             if self.accelerator.levels[level].capacity == LevelCapacity::Words(1) {
                 for (tensor, _) in LayerTensor::ALL {
                     let keeps = self.accelerator.levels[level].keeps[tensor as usize];

@@ -75,7 +75,7 @@ fn every_mapping(
         for (dimension, bound) in spatial {
             left[dimension as usize] = left[dimension as usize].div_ceil(bound);
         }
-        // Bounds by level for each dimension; the outermost level has the rest.
+        // Bounds by level for each dimension. The outermost level has the remaining iterations.
         let mut all = vec![vec![Vec::<BoundLoop>::new(); levels]];
         for (dimension, _) in LoopDimension::ALL {
             let mut parts = vec![(left[dimension as usize], Vec::new())];
@@ -85,8 +85,7 @@ fn every_mapping(
                     .flat_map(|(left, bounds): &(u64, Vec<u64>)| {
                         let with =
                             |bound: u64| (left.div_ceil(bound), [&bounds[..], &[bound]].concat());
-                        // If a smaller bound leaves the same number of iterations, the larger bound
-                        // only adds zeros.
+                        // A larger bound that leaves the same number of iterations as a smaller one only adds zeros.
                         let useful = |bound: &u64| {
                             *bound == 1 || left.div_ceil(*bound) < left.div_ceil(bound - 1)
                         };
@@ -147,8 +146,8 @@ fn every_mapping(
     }
 }
 
-/// Checks a small layer with all its mappings: the closed form equals the counts of a run of the
-/// loops, and the search finds the overall best. Only one in `every` mappings is run.
+/// Checks a small layer. For its mappings (one in `every` of them), the closed form must equal the counts from running
+/// the loops. The search must find the best of all mappings.
 fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
     let (mut seen, mut valid) = (0, 0);
     let mut best: Option<(u64, f64)> = None;
@@ -171,7 +170,7 @@ fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, dr
         let (steps, accesses) = counter::count(accelerator, layer, &mapping);
         assert_eq!(cost.accesses, accesses, "{mapping:?}");
         assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
-        // Bytes of memory at half a byte per cycle; sums have two bytes, except each output's last.
+        // Bytes of memory at half a byte per cycle. Sums have two bytes, except each output's last sum.
         let [weights, inputs, outputs] = accesses.last().unwrap();
         let words = |one: &LevelAccesses| one.reads + one.fills + one.updates;
         let finished: u64 = {
@@ -210,8 +209,8 @@ fn convolutions_cost_what_loops_that_run_count() {
     let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
     let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
     assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
-    // The layer of this test has strides, dilation and a second direction. Only some of the layer's
-    // mappings are counted.
+    // The layer of this test has strides, dilation and a second direction. It has many mappings, so only some of them
+    // are run.
     let layer = LayerShape {
         stride: [2, 1],
         dilation: [1, 2],
@@ -229,9 +228,9 @@ fn gemmini() -> GemminiSettings {
     }
 }
 
-/// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and more mappings are never
-/// worse. If memory is no limit, a mapping needs at most the cycles of arrays that skew operands in
-/// and drain results in each fold (SCALE-Sim's formula).
+/// Cycles are never below multiplications ÷ units or bytes ÷ bandwidth, and more mappings are never worse. If memory is
+/// no limit, a mapping needs at most the cycles of arrays that skew operands in and drain results in each fold
+/// (SCALE-Sim's formula).
 #[test]
 fn found_mappings_keep_their_bounds() {
     let mut accelerator = gemmini().accelerator(1);
@@ -264,7 +263,7 @@ fn found_mappings_keep_their_bounds() {
         let layer = LayerShape::product(sizes).unwrap();
         let found = search_mapping(&accelerator, &layer, 1000, 3).unwrap();
         let [m, n, k] = sizes;
-        // A cycle is a picosecond.
+        // The clock is such that a cycle is a picosecond.
         let skewed = arrays.duration(1, [m, n, k]).unwrap().0;
         assert!(
             found.cost.cycles <= skewed,
@@ -297,9 +296,9 @@ fn layers_that_cannot_be_are_refused() {
     assert_eq!(layer.size(S), 1);
 }
 
-/// The energy of attention is the energy of both products for each head; the backward pass takes
-/// twice this energy and a fifth product. A kernel without a mapping takes 0.3 pJ for two
-/// operations and 162.5 pJ per byte of memory, and an empty kernel takes no energy.
+/// The energy of attention is the energy of both products for each head. The backward pass takes twice this energy,
+/// plus a fifth product. A kernel without a mapping takes 0.3 pJ for two operations and 162.5 pJ per byte of memory. An
+/// empty kernel takes no energy.
 #[test]
 fn energy_of_kernels_is_that_of_their_mappings() {
     let model = LoopNestModel {

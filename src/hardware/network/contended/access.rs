@@ -7,10 +7,9 @@
 //!
 //! max_i (b_i + s_i + Σ_{j ≥ i} α_j + Σ_{j > i} γ_j),
 //!
-//! when the last byte has passed the server that delays it most. For an access that is alone, this
-//! is Σα + Σγ + max δ, as for messages. If several links are between two servers, α and γ are their
-//! totals; if the next server is the far end of the same link, the first byte does not wait for the
-//! γ of that link.
+//! when the last byte has passed the server that delays it most. An access that is alone takes Σα + Σγ + max δ, as a
+//! message does. If several links are between two servers, α and γ are their totals. If the next server is the far end
+//! of the same link, the first byte does not wait for the γ of that link.
 
 use super::route::{link, route};
 use super::{ContendedNetwork, ContentionModel, MemoryTransfer, Time};
@@ -27,15 +26,14 @@ pub(super) fn serve<D: ContentionModel>(
     for hop in route(D::REACH, transfer.ends, topology) {
         let (bandwidth, latency) = link(hop.place, topology);
         let span = bandwidth.serialization(transfer.amount);
-        // The segment for which devices wait is empty with ideal cut-through, and the whole message
-        // with store-and-forward.
+        // Devices wait for a segment: nothing with ideal cut-through, and the whole message with store-and-forward.
         let segment = Span(span.0 - bandwidth.serialization(rest).0);
         let waits = |links: u32| segment.times(links.into());
         let between = latency.times(hop.links.into()) + waits(hop.links.saturating_sub(1));
         let begin = head.max(network.servers.free(hop.place));
         network.servers.hold(hop.place, begin, span);
         head = begin + between + waits(hop.last.into());
-        // The link with the wait delays later bytes by the same time as the first byte.
+        // The wait before the link delays later bytes by the same time as the first byte.
         end = (end + between + waits(hop.links.min(1))).max(begin + span + between);
     }
     end

@@ -1,4 +1,4 @@
-//! A message in flight: its position on its route, and its times at this position.
+//! A message in flight: its position on its route, and its times at the next server.
 
 use super::route::{is_border, link};
 use super::{
@@ -20,22 +20,20 @@ pub(super) struct InFlightMessage {
     /// Time at which the message's first segment reaches the device before `stop`.
     head: Time,
     tail: Time,
-    /// Serialization on the link of `stop`: of the first segment (γ), and of the remainder (δ).
+    /// Serialization on the link of `stop`: γ for the first segment, δ for the remainder.
     segment: Span,
     rest: Span,
     /// Serialization of the first segment on other links between `stop` and the next server.
     transit: Span,
-    /// δ (serialization of the remainder after the first segment) of the slowest link from `stop`
-    /// on.
+    /// δ of the slowest link from `stop` on, where δ is the serialization of the remainder after the first segment.
     slowest_rest: Span,
-    /// The slowest link of the whole route, until a link of this rate has been passed.
+    /// The slowest link of the whole route, or `None` after the first link of this rate.
     slowest: Option<Bandwidth>,
-    /// Inverse rates of all links so far, except one of the slowest, in the dimensions before the
-    /// dimension of `stop`.
+    /// Inverse rates of all links so far, except one of the slowest. The sum excludes the dimension of `stop`.
     before: InverseRate,
     links: u32,
     passed: Span,
-    /// On tiles, the number of links passed between dies; `links` then counts the links inside dies, along both
+    /// On tiles, the number of links passed between dies. `links` then counts the links inside dies, along both
     /// dimensions.
     borders: u32,
 }
@@ -100,20 +98,20 @@ impl InFlightMessage {
         self.tail
     }
 
-    /// Returns the message's priority among messages that are ready at one instant.
+    /// Returns the message's priority among messages that are ready at the same instant.
     #[inline]
     pub fn order(&self) -> u32 {
         self.sender.0
     }
 
-    /// Begins service at the next server. Returns the time at which the message is ready for the
-    /// server after it, or `None` after the last server.
+    /// Begins service at the next server. Returns the time at which the message is ready for the following server, or
+    /// `None` after the last server.
     #[inline]
     pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
         let RouteHop { place, links, last } = self.stop;
         let zero = Span::ZERO;
-        // The latency and the first segment count once for each link, regardless of which end of
-        // the link is a server.
+        // The latency and the first segment count once for each link. They count equally whether the server is at the
+        // start or the end of the link.
         let between = match links {
             0 => zero,
             _ => {
@@ -126,11 +124,10 @@ impl InFlightMessage {
         let behind = self.route;
         self.stop = self.route.next(topology)?;
         if topology.tiles().is_some() {
-            // On tiles, the links along a dimension have two classes.
+            // On tiles, the links along a dimension have two classes: inside dies and between dies.
             self.enter_dimension(&behind, topology);
         } else if self.stop.place.dimension != place.dimension {
-            // Rates are summed dimension by dimension, as in Topology::path, so that both results
-            // round identically.
+            // Add rates dimension by dimension, as Topology::path does, so that both results round identically.
             self.before = self.before.plus(self.links, topology.link(place.dimension));
             self.links = 0;
             self.enter_dimension(&behind, topology);
@@ -142,13 +139,12 @@ impl InFlightMessage {
             // The far end of the link receives bytes as they arrive, without waiting for a segment.
             self.slowest_rest + self.segment
         };
-        // The message continues when it never has to wait for a later segment (see
-        // `network/contended.rs`).
+        // The message continues as soon as it never has to wait for a later segment (see `network/contended.rs`).
         let gathered = Time(self.tail.0.saturating_sub(slack.0));
         Some(self.head.max(gathered))
     }
 
-    /// Enters the dimension of `stop`; `way` begins with it.
+    /// Enters the dimension of `stop`, where `way` begins.
     #[inline]
     fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
         let dimensions = topology.dimensions().len();
@@ -194,8 +190,7 @@ impl InFlightMessage {
             } else {
                 &mut self.links
             }) += links;
-            // Rates are summed by class of link, as in Topology::path, so that both results round
-            // identically.
+            // Add rates by class of link, as Topology::path does, so that both results round identically.
             let all = match topology.tiles() {
                 Some(tiles) => {
                     let count = LinkCount {

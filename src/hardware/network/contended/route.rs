@@ -5,20 +5,19 @@ use crate::topology::{DimensionShape, TileGrid, Topology};
 use chakram_base::ids::{EndpointId, Npu};
 use chakram_base::units::{Bandwidth, Span};
 
-/// Sides of an NPU along a dimension. Ring or mesh: the links to the next higher and to the next
-/// lower coordinate. Switch: the links to and from the switch. Fully connected: egress and ingress
-/// for all peers.
+/// Sides of an NPU along a dimension. Ring or mesh: the links to the next higher and to the next lower coordinate.
+/// Switch: the links to and from the switch. Fully connected: one egress and one ingress for all peers.
 pub(super) const UP: usize = OUT;
 pub(super) const DOWN: usize = IN;
-/// Added to the side of a port if NPUs are wired to their neighbours, for the ports of the downward
-/// direction: egress downwards, and ingress from above.
+/// Added to the side of a port for the downward direction, if NPUs are wired to their neighbours: the egress downwards,
+/// and the ingress from above.
 pub(super) const DOWNWARDS: usize = 2;
 
 /// The servers that a route includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentionScope {
-    /// In each dimension crossed, the egress of the NPU at which the message enters the dimension,
-    /// and the ingress of the NPU at which the message leaves the dimension.
+    /// In each dimension that is crossed, the egress of the NPU at which the message enters the dimension, and the
+    /// ingress of the NPU at which it leaves the dimension.
     Ports,
     /// Every link is a server; a wire between fully connected NPUs is a server at both ends.
     Links,
@@ -28,42 +27,42 @@ pub enum ContentionScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) struct RouteHop {
     pub place: ServerId,
-    /// Number of links between this server and the next, or zero at the far end of a link.
+    /// Number of links between this server and the next. Zero if the next server is the far end of the same link.
     pub links: u32,
-    /// True if the next link begins at a device that waits for a segment, and false if the next server is the far
-    /// end of the same link.
+    /// True if the next link begins at a device that waits for a segment. False if the next server is the far end of
+    /// the same link.
     pub last: bool,
 }
 
-/// Remainder of a route.
+/// The part of a route that is still to be passed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::network) struct RouteCursor {
     reach: ContentionScope,
     at: Npu,
     to: Npu,
-    /// Number of dimensions crossed so far; the first of them is `first`.
+    /// Number of dimensions crossed so far; the first of these dimensions is `first`.
     crossed: usize,
     first: usize,
-    /// The side of the second of the two servers in this dimension, if the first has been passed and `at` is already
+    /// Side of the second of this dimension's two servers, if only the first has been passed. `at` is then already
     /// beyond both.
     second: Option<u8>,
 }
 
 impl RouteCursor {
-    /// Starts at the beginning of a route.
+    /// Creates a cursor at the beginning of a route.
     pub fn new(reach: ContentionScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
         Self {
             reach,
             at,
             to,
             crossed: 0,
-            // Routes with faults in both orders are rejected before a replay.
+            // A route with faults in both orders of dimensions is rejected before a replay.
             first: topology.first_dimension(at, to).unwrap_or(0),
             second: None,
         }
     }
 
-    /// Returns the ends of the remaining route.
+    /// Returns the current NPU and the last NPU of the route.
     pub fn ends(&self) -> (Npu, Npu) {
         (self.at, self.to)
     }
@@ -89,8 +88,8 @@ impl RouteCursor {
             };
             if let Some(side) = self.second.take() {
                 self.crossed += 1;
-                // For a switch, the second server is the link from the switch; otherwise it is at
-                // the end of the route in this dimension.
+                // With a switch, the second server is the link from the switch. Otherwise it is at the end of the route
+                // in this dimension.
                 let leads_on =
                     shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
                 return Some(RouteHop {
@@ -123,8 +122,8 @@ impl RouteCursor {
                     }
                 };
                 self.at = topology.moved(from, d, next);
-                // Both directions of a half-duplex link are one server, at the link's lower end; two neighbours around
-                // a ring have one link.
+                // Both directions of a half-duplex link share one server, at the link's lower end. A ring of two NPUs
+                // has only one link.
                 let from_above = side == DOWN || (size == 2 && x == 1);
                 let place = if last && from_above && topology.is_half_duplex() {
                     place(UP, self.at)
@@ -144,8 +143,8 @@ impl RouteCursor {
     }
 }
 
-/// Returns the servers between two endpoints, at most one of which is a memory; the memory's link
-/// is the first or the last server of the route.
+/// Returns the servers between two endpoints, at most one of which is a memory. The memory's link is the first or the
+/// last server of the route.
 #[inline]
 pub(in crate::network) fn route<'t>(
     reach: ContentionScope,
@@ -177,7 +176,7 @@ fn lower_end(place: ServerId, topology: &Topology) -> u32 {
     }
 }
 
-/// Returns rate and latency of the link after a server.
+/// Returns the bandwidth and the latency of the link after a server.
 #[inline]
 pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwidth, Span) {
     let d = place.dimension;
@@ -197,7 +196,7 @@ pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
     topology.tiles().is_some_and(lies)
 }
 
-/// Returns all servers with which `npu` sends and receives along dimension `d`.
+/// Returns all servers that `npu` uses to send or receive along dimension `d`.
 pub(super) fn sides(
     reach: ContentionScope,
     topology: &Topology,
@@ -211,7 +210,7 @@ pub(super) fn sides(
         side,
         npu,
     };
-    // The links that lead to this NPU are listed under its neighbours.
+    // Links that lead to this NPU belong to its neighbours.
     let neighbour =
         |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
     let others = match dimension.shape {
@@ -276,7 +275,7 @@ mod tests {
         assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
     }
 
-    /// Ports between NPUs 12 and 11 have sides if NPUs are wired to neighbours.
+    /// Ports on the route between NPUs 12 and 11 have sides if NPUs are wired to neighbours.
     #[test]
     fn ports_have_sides_where_npus_have_neighbours() {
         let t = topology(&[
@@ -302,8 +301,7 @@ mod tests {
         assert_eq!(ports(9, 0), down);
     }
 
-    /// The route from NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0) passes NPUs 14 = (2, 0, 1) and 23 =
-    /// (2, 3, 1).
+    /// The route from NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0) passes NPUs 14 = (2, 0, 1) and 23 = (2, 3, 1).
     #[test]
     fn dimensions_are_crossed_from_the_inside() {
         let t = topology(&[

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl FairSharingNetwork<'_> {
-    /// Returns true if the arrival event that is due must be ignored, because a part of its message
-    /// is sent again and arrives later.
+    /// Returns true if the due arrival event must be ignored, because a part of its message is sent again and arrives
+    /// later.
     pub(super) fn is_overtaken(&mut self, now: Time, op: OpIndex) -> bool {
         let Some(count) = self.overtaken.get_mut(&(now, op)) else {
             return false;
@@ -22,8 +22,8 @@ impl FairSharingNetwork<'_> {
         true
     }
 
-    /// Returns the bytes of a message that are on links `failed` at `now`, or `None` if the
-    /// message's route uses no failed link. `left` is the time until which its bytes left.
+    /// Returns the bytes of a message that are on the links `failed` at `now`, or `None` if the message's route uses no
+    /// failed link. The last byte that left before `now` left at `left`.
     fn find_lost_bytes(
         &self,
         stream: &MessageStream,
@@ -33,7 +33,7 @@ impl FairSharingNetwork<'_> {
         let way = &self.ways[stream.way.0 as usize..stream.way.1 as usize];
         let is_on = way.iter().any(|(link, _)| failed.contains(link));
         is_on.then(|| {
-            // Latency before each vertex that the message has reached, over the slowest of its paths.
+            // Latency from the sender to each vertex of the route, over the slowest path.
             let mut reached: BTreeMap<u32, Span> = BTreeMap::new();
             let mut lost = 0.0;
             for &(number, part) in way {
@@ -53,7 +53,7 @@ impl FairSharingNetwork<'_> {
         })
     }
 
-    /// Sends the unsent bytes of a message, and its `lost` bytes, over a remaining route.
+    /// Sends the unsent bytes of a message, and its `lost` bytes, over another route.
     fn send_again(&mut self, mut stream: MessageStream, lost: f64, effect: &mut LinkFailureEffect) {
         let unsent = stream.left;
         effect.resent += lost;
@@ -140,8 +140,8 @@ mod tests {
 
     const US: u64 = 1_000_000;
 
-    /// Returns the arrival of a message from NPU 0 to NPU 1 that begins at 0, if the link between them fails at `at`,
-    /// or 0 if it never arrives.
+    /// Returns the arrival of a message from NPU 0 to NPU 1 that begins at 0, if the link between them fails at `at`.
+    /// The arrival is 0 if the message never arrives.
     fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
         let mut network = FairSharingNetwork::new(topology).unwrap();
         network.expect_failures();
@@ -166,10 +166,11 @@ mod tests {
             let (arrives, effect) = arrival(&ring, 1000, at);
             (arrives, effect.moved.len(), effect.resent.round() as u64)
         };
-        // After 0.5 us no byte has arrived, and all 250 B that left are on the link: 0.5 + 2 us, and three links.
+        // After 0.5 us no byte has arrived, and all 250 B that left are on the link. The rest takes 0.5 + 2 us, and
+        // three links.
         assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
-        // After 1.5 us 750 B have left, and the 500 B of the last 1 us are on the link; these and
-        // the remaining 250 B take 1.5 us.
+        // After 1.5 us 750 B have left, and the 500 B of the last 1 us are on the link. The remaining 250 B and these
+        // 500 B take 1.5 us.
         assert_eq!(of(3 * US / 2), (6 * US, 1, 500));
         // After 2.5 us all bytes have left, and the bytes of the last 0.5 us are on the link.
         assert_eq!(of(5 * US / 2), (6 * US, 1, 250));
@@ -188,8 +189,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a count byte by byte: each byte leaves 2,000 ps after the previous byte,
-        /// and is then on the link for 1 us.
+        /// Compares with a count byte by byte. Each byte leaves 2,000 ps after the previous byte, and is then on the
+        /// link for 1 us.
         #[test]
         fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
             let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);

@@ -1,5 +1,4 @@
-//! Compares shares of links with a simulation in small time steps, and with results computed by
-//! hand.
+//! Compares message times with a simulation in small time steps, and with results computed by hand.
 
 use super::super::test_harness::{PendingEvents, ends};
 use super::*;
@@ -31,16 +30,17 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
     all.into_iter().map(|[_, arrived]| arrived).collect()
 }
 
-/// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps. Two
-/// messages from one NPU share the link of that NPU, so both take twice the time. A message that
-/// begins when half of the other has left uses the link alone at the end.
+/// The path has two links of 50 ps, so one message alone takes 100 ps + 1,000 B x 1,000 ps. Two messages from one NPU
+/// share that NPU's link, so both take twice the time. A message that begins when half of the other message has left
+/// uses the link alone at the end.
 #[test]
 fn messages_share_a_link_while_both_are_there() {
     let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
     assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
     let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
     assert_eq!(both, [2_000_100, 2_000_100]);
-    // From 500,000 ps on each message has half the rate: the first has 500 B left and ends at
+    // From 500,000 ps on each message has half the rate. The first has 500 B left and ends at 1,500,000. The second
+    // then has 500 B left.
     // 1,500,000; the second then has 500 B left.
     let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
     assert_eq!(late, [1_500_100, 2_000_100]);
@@ -85,8 +85,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
     };
     let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
     assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
-    // The two messages share one of two upward links, or use one each; the same applies to the
-    // downward links.
+    // Depending on the hash, the two messages share one of two upward links or use different ones. The same applies to
+    // the downward links.
     let hashed: Vec<_> = (0..64)
         .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
         .collect();
@@ -95,8 +95,8 @@ fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
 }
 
 proptest! {
-    /// No message is faster than alone, no link carries more than its rate, and the order of submission at one instant
-    /// has no effect.
+    /// No message is faster than a message alone, and no link carries more than its rate. The order of submission at
+    /// one instant has no effect.
     #[test]
     fn no_message_is_faster_than_alone_and_no_link_than_its_rate(
         messages in prop::collection::vec((0_u64..3_000_000, 0_u32..12, 1_u32..12, 1_u64..5000), 1..20)
@@ -117,8 +117,8 @@ proptest! {
             *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
         }
         for (first, last, bytes) in received.into_iter().filter(|own| own.2 > 0) {
-            // Links of a ring have 0.5 GB/s in either direction, and the switch has 1 GB/s: at most
-            // 2 GB/s in all.
+            // Links of a ring have 0.5 GB/s in either direction, and the switch has 1 GB/s, so messages share at most 2
+            // GB/s in all.
             prop_assert!(last - first + 20 >= bytes * 500, "{bytes} B in {}", last - first);
         }
     }
@@ -130,7 +130,8 @@ mod stored {
     use crate::topology::SwitchingMode;
     use crate::topology::chip_graph::ChipGraph;
 
-    /// A path 0 - 1 - 2 - 3 whose middle link is two units long, with 1,000 ps per byte and 50 ps of latency per unit.
+    /// A path 0 - 1 - 2 - 3 with 1,000 ps per byte and 50 ps of latency per unit of length. The middle link is two
+    /// units long.
     fn path() -> Topology {
         let links = vec![
             vec![(1, 1)],
@@ -160,9 +161,8 @@ mod stored {
     }
 
     proptest! {
-        /// Messages on a path of links share a link only while both are on it, at equal rates. A
-        /// simple loop over small time steps, without settlements, must agree to within a step per
-        /// hop.
+        /// Messages on a path of links share a link only while both are on it, at equal rates. A simple loop over small
+        /// time steps, without settlements, must give the same times to within a step per hop.
         #[test]
         fn links_are_queues_with_shared_processors(
             messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
@@ -175,8 +175,8 @@ mod stored {
             sorted.sort_by_key(|message| message.0);
             let found = arrivals(&path(), &sorted);
             let step = 2000.0;
-            // For each message: its vertex, the bytes left on its link, and the time at which it is
-            // ready at the vertex.
+            // For each message: its vertex, the bytes that remain on its link, and the time at which it is ready at the
+            // vertex.
             let mut state: Vec<_> = sorted.iter().map(|&(at, from, _, _)| (from, None, at as f64)).collect();
             let mut ends = vec![0.0; sorted.len()];
             let mut now = 0.0;
@@ -204,8 +204,8 @@ mod stored {
                     }
                 }
             }
-            // In the stepwise simulation, each hop of each message ends up to a step late, which delays
-            // messages that share its link.
+            // In the simulation by steps, each hop of each message ends up to a step late and delays messages that
+            // share its link.
             let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
             for (found, plain) in found.iter().zip(&ends) {
                 prop_assert!((*found as f64 - plain).abs() <= slack, "{found} {plain} {sorted:?}");
@@ -214,8 +214,9 @@ mod stored {
     }
 }
 
-/// Flows between 16 hosts at 100 Gbit/s and 1 us per link, compared with a packet simulator (csg-htsim; NDP, which
-/// sprays packets over all paths, and RoCE, which hashes each flow to one path). Bytes are whole packets of 4,096 B.
+/// Flows between 16 hosts at 100 Gbit/s and 1 us per link. Expected times are from a packet simulator (csg-htsim) with
+/// two protocols: NDP sprays packets over all paths, and RoCE hashes each flow to one path. Bytes are whole packets of
+/// 4,096 B.
 mod packets {
     use super::*;
 
@@ -282,8 +283,7 @@ mod packets {
             let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
                 (least.min(found), most.max(found))
             });
-            // Flows that share no links would take the same time as sprayed flows, so no policy can
-            // be faster.
+            // No policy can be faster: flows that share no links take the same time as sprayed flows.
             assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
             assert!(
                 least <= packets && packets <= most,
@@ -294,9 +294,9 @@ mod packets {
 }
 
 proptest! {
-    /// A load or store alone takes the time of its path, up to the rounding of each link: latencies
-    /// of all links and of the memory, and its bytes at the lowest rate.
-    /// `tests/it/physics/endpoints.rs` checks the model `links` in the same way.
+    /// A load or store alone takes the time of its path: the latencies of all links and of the memory, plus its bytes
+    /// at the lowest rate, up to one rounding per link. `tests/it/physics/endpoints.rs` checks the model `links` in the
+    /// same way.
     #[test]
     fn alone_accesses_take_their_path(
         shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),

@@ -16,9 +16,8 @@ fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> 
 
 #[test]
 fn one_link_carries_one_train_at_a_time() {
-    // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from
-    // 0 to 1,000; the other message arrives at 10 and uses the link afterwards. The reverse
-    // messages share no link.
+    // Both messages of the test need the link from NPU 1 to 2. NPU 1's message uses this link from 0 to 1,000. The
+    // other message arrives at 10 and uses the link afterwards. The reverse messages share no link.
     for shape in [Ring, Mesh] {
         let t = topology(&[(shape, 6, 1, 10)]);
         let both = [(0, 0, 2, 1000), (0, 1, 2, 1000)];
@@ -30,7 +29,8 @@ fn one_link_carries_one_train_at_a_time() {
 
 #[test]
 fn a_mesh_goes_straight_where_a_ring_goes_round() {
-    // From 0 to 5: one link around the ring, or five on the mesh, where the link from 2 to 3 is busy until 1,000.
+    // From 0 to 5 there is one link around the ring. On the mesh there are five, and the link from 2 to 3 is busy until
+    // 1,000.
     let messages = [(0, 2, 3, 1000), (0, 0, 5, 1000)];
     assert_eq!(
         arrivals(&topology(&[(Ring, 6, 1, 10)]), &messages),
@@ -84,8 +84,7 @@ fn a_switch_has_a_link_up_and_a_link_down() {
 
 #[test]
 fn fully_connected_npus_share_what_they_send_and_receive_with() {
-    // Fully connected NPUs have the latency of one link; messages from one NPU to three NPUs also
-    // follow one another.
+    // Fully connected NPUs have the latency of one link. Messages from one NPU to three NPUs also follow one another.
     let t = topology(&[(FullyConnected, 4, 1, 10)]);
     let incast = [
         (0, 3, 0, 1000),
@@ -100,16 +99,14 @@ fn fully_connected_npus_share_what_they_send_and_receive_with() {
 
 #[test]
 fn routes_share_inner_and_outer_links() {
-    // The network has two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 =
-    // (2, 1) passes 0, 1, 2, and then goes up from 2 to 6.
+    // The network has two rings of 4 under switches. The route from NPU 0 = (0, 0) to NPU 6 = (2, 1) passes NPUs 0, 1
+    // and 2, and then goes up from 2 to 6.
     let t = topology(&[(Ring, 4, 1, 10), (Switch, 2, 1, 10)]);
     let long = (0, 0, 6, 1000);
     assert_eq!(arrivals(&t, &[long]), [1040]);
-    // With a message 1 → 2 first, the inner link is free at 1,000, and the message from 0 has
-    // waited since 10.
+    // If a message 1 → 2 is first, the inner link is free at 1,000, and the message from 0 has waited since 10.
     assert_eq!(arrivals(&t, &[(0, 1, 2, 1000), long]), [1010, 2030]);
-    // With a message 2 → 6 first, the outer link is free at 1,000; the message from 0 reaches it at
-    // 20.
+    // If a message 2 → 6 is first, the outer link is free at 1,000, and the message from 0 reaches this link at 20.
     assert_eq!(arrivals(&t, &[(0, 2, 6, 1000), long]), [1020, 2020]);
     // 5 → 6 is a link of the other ring.
     assert_eq!(arrivals(&t, &[(0, 5, 6, 1000), long]), [1010, 1040]);
@@ -117,8 +114,8 @@ fn routes_share_inner_and_outer_links() {
 
 #[test]
 fn a_fast_train_queues_at_a_slow_link() {
-    // Inner links take 1 ps/B, outer links 4. The message 0 → 3 = (1, 1) reaches NPU 1 at 10; the
-    // link from 1 to 3 is busy until 4,000.
+    // Inner links take 1 ps/B, outer links 4. The message 0 → 3 = (1, 1) reaches NPU 1 at 10, but the link from 1 to 3
+    // is busy until 4,000.
     let t = topology(&[(Ring, 2, 1, 10), (Ring, 2, 4, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4020]);
     assert_eq!(
@@ -129,13 +126,13 @@ fn a_fast_train_queues_at_a_slow_link() {
 
 #[test]
 fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
-    // Inner links take 4 ps/B, outer links 1: the whole message is at NPU 1 at 4,010, so it
-    // continues from 3,010 to 4,010.
+    // Inner links take 4 ps/B, outer links 1. The whole message is at NPU 1 at 4,010, so it continues from 3,010 to
+    // 4,010.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]);
     let slow = (0, 0, 3, 1000);
     assert_eq!(arrivals(&t, &[slow]), [4020]);
-    // Before that, the link is free for another message, for example at 10; at 3,005, the link would not be free
-    // in time.
+    // Until then the link is free for another message, for example for one at 10. If a message began at 3,005, the link
+    // would not be free in time.
     assert_eq!(arrivals(&t, &[slow, (10, 1, 3, 1000)]), [4020, 1020]);
     assert_eq!(arrivals(&t, &[slow, (3005, 1, 3, 1000)]), [5015, 4015]);
     assert_eq!(arrivals(&t, &[slow, (3015, 1, 3, 1000)]), [4020, 5020]);
@@ -143,13 +140,13 @@ fn a_slow_train_takes_a_fast_link_for_its_own_time_only() {
 
 #[test]
 fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
-    // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 on, so the message
-    // crosses the middle link then.
+    // Links take 4, 1 and 2 ps/B. The last link needs 2,000 ps from 2,020 on, so the message crosses the middle link
+    // from 2,010 on.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10), (Ring, 2, 2, 10)]);
     assert_eq!(arrivals(&t, &[(0, 0, 7, 1000)]), [4030]);
-    // 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. At 3,005, the other
-    // message begins on the middle link: its head reaches NPU 3 at 3,015, its tail at 4,020, and it
-    // occupies the last link until 5,015.
+    // A message 1 → 3 at 2,005 occupies the middle link until 3,005 and arrives at 3,015. At 3,005, the other message
+    // begins on the middle link. Its head reaches NPU 3 at 3,015 and its tail at 4,020, and it occupies the last link
+    // until 5,015.
     assert_eq!(
         arrivals(&t, &[(0, 0, 7, 1000), (2005, 1, 3, 1000)]),
         [5025, 3015]
@@ -165,10 +162,10 @@ fn a_fast_link_between_slow_ones_is_passed_as_the_train_comes() {
 fn devices_wait_for_a_segment_or_for_all() {
     let t = topology(&[(Ring, 8, 1, 10)]);
     for (switching, alone, first, second) in [
-        // The route has three links. The message to NPU 3 follows a message that begins at NPU 2 at
-        // time 0: 1,000 + 1,000 + 10.
+        // The route has three links. The message to NPU 3 follows a message that begins at NPU 2 at time 0, so it takes
+        // 1,000 + 1,000 + 10.
         (SwitchingMode::IDEAL, 1030, 1010, 2010),
-        // Devices wait for two more segments.
+        // Devices wait for two more segments of 100 B.
         (by_segment(100), 1230, 1010, 2010),
         (by_segment(1000), 3030, 1010, 3030),
         (SwitchingMode::StoreAndForward, 3030, 1010, 3030),
@@ -184,15 +181,14 @@ fn devices_wait_for_a_segment_or_for_all() {
     let t =
         topology(&[(FullyConnected, 3, 1, 10), (Switch, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 1, 1000)]), [1010]);
-    // With a switch after the wire, two segments are added: before the link up and before the link
-    // down.
+    // With a switch after the wire, the message waits for two segments: before the link up and before the link down.
     assert_eq!(arrivals(&t, &[(0, 0, 4, 1000)]), [1230]);
 }
 
 #[test]
 fn what_is_gathered_goes_when_its_last_segment_is_there() {
-    // Links of 4 and then 1 ps/B, with segments of 100 B: the last segment arrives at 4,010, and
-    // the 9 before it take 900, so the message continues from 3,110 to 4,110.
+    // Links of 4 and then 1 ps/B, with segments of 100 B. The last segment arrives at 4,010, and the 9 before it take
+    // 900, so the message continues from 3,110 to 4,110.
     let t = topology(&[(Ring, 2, 4, 10), (Ring, 2, 1, 10)]).with_switching(by_segment(100));
     assert_eq!(arrivals(&t, &[(0, 0, 3, 1000)]), [4120]);
     assert_eq!(
@@ -243,7 +239,7 @@ fn a_link_is_idle_when_nothing_is_there_or_to_come() {
     let idle = |network: &LinkNetwork<'_>, at| {
         [5, 0, 1, 2, 3].map(|npu| network.is_idle(Time(at), Npu(npu), 0))
     };
-    // Link 0 → 1 is busy until 1,000; link 1 → 2 is still to be reached, and busy from 10 to 1,010.
+    // Link 0 → 1 is busy until 1,000. The message has still to reach link 1 → 2, which it will use from 10 to 1,010.
     assert_eq!(idle(&network, 0), [true, false, false, false, true]);
     pending.run(&mut network, Time(10), &mut [[0; 2]]);
     assert_eq!(idle(&network, 999), [true, false, false, false, true]);
@@ -266,8 +262,8 @@ fn claims_are_touched_anywhere_on_the_way() {
         (claimed(&network, 0, 1), claimed(&network, 3, 4)),
         (None, None)
     );
-    // The claim on the route from NPU 3 along the second dimension; for the route over both
-    // dimensions, the lower of two claims.
+    // The claim on the route from NPU 3 along the second dimension, and the lower of two claims on a route over both
+    // dimensions.
     assert_eq!(
         (claimed(&network, 3, 9), claimed(&network, 1, 9)),
         (Some(3), Some(3))

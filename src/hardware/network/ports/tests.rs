@@ -12,8 +12,8 @@ use chakram_base::units::{BufferShare, Span, Time};
 #[test]
 fn all_that_leaves_takes_turns_and_all_that_enters_too() {
     let t = topology(&[(Switch, 4, 2, 50)]);
-    // 0 → 1 leaves until 2,000 and arrives 100 later. 0 → 2 leaves until 4,000; its first byte arrives at 2,100. 3 → 2
-    // arrived at 150 and enters until 2,150, so the other enters until 4,150.
+    // The message 0 → 1 leaves until 2,000 and arrives 100 later. 0 → 2 leaves until 4,000, and its first byte arrives
+    // at 2,100. 3 → 2 arrived at 150 and enters until 2,150, so 0 → 2 enters until 4,150.
     let messages = [(0, 0, 1, 1000), (0, 0, 2, 1000), (50, 3, 2, 1000)];
     let found = ends(&mut PortNetwork::new(&t), &messages);
     assert_eq!(found, [[2000, 2100], [4000, 4150], [2050, 2150]]);
@@ -21,7 +21,8 @@ fn all_that_leaves_takes_turns_and_all_that_enters_too() {
 
 #[test]
 fn dimensions_have_ports_of_their_own() {
-    // From 0 to 1 along the first dimension, to 4 along the second: nothing is shared.
+    // One message goes from 0 to 1 along the first dimension, the other from 0 to 4 along the second, so they share
+    // nothing.
     let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let found = ends(
         &mut PortNetwork::new(&t),
@@ -30,8 +31,8 @@ fn dimensions_have_ports_of_their_own() {
     assert_eq!(found, [[2000, 2050], [4000, 4020]]);
 }
 
-/// Inner links take 1 ps/B, outer links 4. Messages from NPUs 0 and 1 to NPU (1, 1) and to NPUs
-/// after it leave by the port of NPU 1 = (1, 0), one after another: 4,000 ps each.
+/// Inner links take 1 ps/B, outer links 4. Messages from NPUs 0 and 1 to NPU (1, 1) and beyond leave through the port
+/// of NPU 1 = (1, 0), one after another: 4,000 ps each.
 #[test]
 fn ports_in_the_middle_of_a_way_are_ports() {
     let t = topology(&[(Switch, 2, 1, 0), (Switch, 2, 4, 10)]);
@@ -44,8 +45,7 @@ fn ports_in_the_middle_of_a_way_are_ports() {
 
 #[test]
 fn rates_may_differ_at_both_ends_and_between() {
-    // Links take 2, 8 and 1 ps/B: 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5
-    // arrive at 8,020.
+    // Links take 2, 8 and 1 ps/B. 1,000 B leave in 8,000 ps, and with a latency of 5 + 5 + 2 x 5 they arrive at 8,020.
     let t = topology(&[
         (Ring, 2, 2, 5),
         (FullyConnected, 2, 8, 5),
@@ -53,16 +53,16 @@ fn rates_may_differ_at_both_ends_and_between() {
     ]);
     let found = ends(&mut PortNetwork::new(&t), &[(0, 0, 7, 1000)]);
     assert_eq!(found, [[8000, 8020]]);
-    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. The message
-    // from NPU 2 has ended long before the other message reaches the port of NPU 3 = (1, 1, 0), by
-    // which both leave along the last dimension.
+    // The route from NPU 2 = (0, 1, 0) crosses no slow dimension: 2,000 + 5 + 2 x 5. Both messages leave along the last
+    // dimension through the port of NPU 3 = (1, 1, 0). The message from NPU 2 has ended long before the other message
+    // reaches this port.
     let fast = [(0, 0, 7, 1000), (0, 2, 7, 1000)];
     assert_eq!(
         ends(&mut PortNetwork::new(&t), &fast),
         [[8000, 8020], [2000, 2015]]
     );
-    // From 3 at 7,000 the message occupies the port until 8,000; the first message reaches it at 7,010 and continues
-    // until 9,000.
+    // The message from NPU 3 at 7,000 occupies the port until 8,000. The first message reaches the port at 7,010 and
+    // continues until 9,000.
     let late = [(0, 0, 7, 1000), (7000, 3, 7, 1000)];
     assert_eq!(
         ends(&mut PortNetwork::new(&t), &late),
@@ -72,8 +72,7 @@ fn rates_may_differ_at_both_ends_and_between() {
 
 #[test]
 fn devices_between_ports_take_their_time() {
-    // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B, or plus two
-    // messages.
+    // Three links of 2 ps/B and 50 ps take 150 + 2,000, plus two segments of 100 B, or plus two whole messages.
     let t = topology(&[(Ring, 6, 2, 50)]);
     for (switching, end) in [
         (SwitchingMode::IDEAL, 2150),
@@ -88,8 +87,8 @@ fn devices_between_ports_take_their_time() {
     }
 }
 
-/// Messages of 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at the same instant: the message
-/// from NPU 1 enters first, for any op numbers.
+/// Messages of 1,000 and 3,000 B from NPUs 1 and 2 reach NPU 0 at the same instant. The message from NPU 1 enters
+/// first, whatever the op numbers are.
 #[test]
 fn who_comes_at_once_enters_by_number() {
     let t = topology(&[(Switch, 4, 1, 50)]);
@@ -133,7 +132,8 @@ fn claims_are_touched_at_either_end() {
     assert_eq!(claimed(&network, 1, 3), Some(7));
     assert_eq!(claimed(&network, 1, 2), Some(5));
     assert_eq!(claimed(&network, 0, 3), None);
-    // 5 = (1, 1): along the second dimension only; 6 = (2, 1): from 1 to 2 along the first.
+    // NPU 5 = (1, 1) has its claim along the second dimension. The route to NPU 6 = (2, 1) goes from 1 to 2 along the
+    // first dimension.
     assert_eq!(
         (claimed(&network, 5, 1), claimed(&network, 1, 6)),
         (None, Some(5))
@@ -147,7 +147,7 @@ fn claims_are_touched_at_either_end() {
 fn alone_is_alone() {
     let t = topology(&[(Ring, 4, 2, 50), (Switch, 2, 4, 10)]);
     let network = PortNetwork::new(&t);
-    // 50 + 20 + 4,000; a message to oneself has no time.
+    // 50 + 20 + 4,000. A message to the same NPU has no time.
     let alone = |b| network.uncontended((Npu(0), Npu(b)), BufferShare::whole(1000));
     assert_eq!((alone(5), alone(0)), (Some(Span(4070)), None));
 }

@@ -1,4 +1,4 @@
-//! Runs the loops with sets of words instead of formulas.
+//! Runs the loops of a mapping, and counts accesses with sets of words instead of formulas.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -170,8 +170,8 @@ pub fn count(
                         back.extend(again);
                         continue;
                     }
-                    // True if the innermost loop that moves the tensor advanced by one step, and no
-                    // other loop advanced.
+                    // True if the innermost loop on which the tensor depends advanced by one step, and no other of
+                    // these loops advanced.
                     let slid = old.as_ref().is_some_and(|(before, _)| {
                         let mut later = before.clone();
                         later.last_mut().is_some_and(|last| {
@@ -235,7 +235,7 @@ pub fn count(
             break;
         }
     }
-    // Remaining words leave.
+    // The words that remain at the end leave their levels.
     let of = LayerTensor::Outputs as usize;
     let keepers: Vec<usize> = (0..levels)
         .filter(|level| keeps(*level, LayerTensor::Outputs))

@@ -1,12 +1,12 @@
-//! Timeloop's published mappings, with Timeloop's cycles and accesses.
+//! Compares Timeloop's published mappings with the cycles and accesses that Timeloop reports.
 
 use super::*;
 
-/// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension, 3
-/// weights, 16 outputs and 32 output channels, on one unit and on 16 units, each with a register file of 64 bytes and a
-/// buffer of 256 KiB. Cycles and scalar accesses are from the published outputs (`timeloop-model.stats.txt`), per
-/// instance times instances, as are the energies of multiplications (0.845 pJ), registers (0.42564 pJ) and whole blocks
-/// of memory.
+/// Exercises 03 and 04 of the tutorial of Timeloop and Accelergy (ISPASS 2020): a convolution along one dimension with
+/// 3 weights, 16 outputs and 32 output channels. It runs on one unit and on 16 units, each with a register file of 64
+/// bytes and a buffer of 256 KiB. Cycles and scalar accesses are from the published outputs
+/// (`timeloop-model.stats.txt`), multiplied by the number of instances. The energies of multiplications (0.845 pJ),
+/// registers (0.42564 pJ) and whole blocks of memory are from the same outputs.
 #[test]
 fn the_published_tutorial_of_timeloop_is_met() {
     let tutorial = |units: u32| LoopNestAccelerator {
@@ -41,7 +41,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
         |inner: &[BoundLoop], outer: &[BoundLoop]| vec![inner.to_vec(), outer.to_vec(), Vec::new()];
     let one = [(K, 1), (K, 1)];
     let cases = [
-        // Exercise 03, where all levels keep all tensors.
+        // Exercise 03 with all tensors in all levels.
         (
             (1, alone, 1536),
             (
@@ -55,8 +55,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
             ],
         ),
-        // Exercise 03, where weights and inputs bypass the registers, and outputs bypass the
-        // buffer.
+        // Exercise 03 with bypasses: weights and inputs bypass the registers, and outputs bypass the buffer.
         (
             (1, alone, 1536),
             (
@@ -70,7 +69,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[96, 0, 0], [18, 0, 0], [0, 0, 512]],
             ],
         ),
-        // Exercise 04, with output channels over 16 units.
+        // Exercise 04 with output channels spread over 16 units.
         (
             (16, many, 3072),
             (
@@ -84,7 +83,7 @@ fn the_published_tutorial_of_timeloop_is_met() {
                 [[3072, 0, 0], [576, 0, 0], [0, 0, 512]],
             ],
         ),
-        // Exercise 04, with input channels over 16 units, whose sums are added between units.
+        // Exercise 04 with input channels spread over 16 units, which add their sums.
         (
             (16, many, 3072),
             (
