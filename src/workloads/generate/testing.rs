@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(super) struct EmittedNode {
     pub name: String,
     pub op: String,
-    /// FLOPs, bytes and number format of a compute node.
+    /// FLOPs, bytes and number format, for a compute node.
     pub kernel: Option<(u64, u64, Option<Dtype>)>,
     pub lane: Option<i64>,
     pub recorded: Span,
@@ -18,7 +18,7 @@ pub(super) struct EmittedNode {
     pub memory: MemoryChanges,
 }
 
-/// Records the nodes of one rank, and the bytes sent and received by all ranks, by (source, destination, tag).
+/// Records one rank's nodes, and the bytes that all ranks send and receive, by (source, destination, tag).
 #[derive(Default)]
 struct EmissionRecorder {
     rank: u32,
@@ -75,9 +75,9 @@ fn write_rank(job: &GeneratedJob, rank: u32) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Returns every rank's nodes, after checks that apply to all patterns: ids ascend from 1 without
-/// gaps and dependencies have lower ids; node counts are as announced; ranks of one class and
-/// repeated runs give the same bytes; ranks of one shape give the same graph with the announced
+/// Returns every rank's nodes, after checks that every pattern must pass: ids ascend from 1 without
+/// gaps, and dependencies have lower ids; node counts are as announced; ranks of one class, and
+/// repeated runs, give the same bytes; ranks of one shape give the same graph with the announced
 /// slots; and every message is sent once and received once.
 pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     pattern.validate().unwrap();
@@ -112,7 +112,8 @@ pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
     ranks
 }
 
-/// Compares every rank's own graph and slots with those derived from the representative of its shape.
+/// Compares every rank's own graph and slots with those derived from the rank that represents its
+/// shape.
 pub(super) fn assert_shapes_hold(job: &GeneratedJob) {
     for rank in 0..job.ranks() {
         let shape = job.shape_of(rank);
@@ -134,12 +135,12 @@ pub(super) fn refusal_of(pattern: WorkloadPattern) -> String {
     pattern.validate().unwrap_err().to_string()
 }
 
-/// Generator of ranks in groups of two. Each pair of ranks reduces and sends bytes to the next
-/// pair; the last pair has another number of bytes.
+/// Generates ranks in pairs. Each pair reduces bytes and sends bytes to the next pair; the last
+/// pair has another number of bytes.
 #[derive(Debug)]
 struct PairedRanks {
     pairs: u32,
-    /// A deliberate error in the announced slots.
+    /// Error that the test adds to the announced slots, to check that it is found.
     wrong: u32,
 }
 
@@ -213,7 +214,8 @@ fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
     let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
     assert_shapes_hold(&job);
     let workload = job.workload().unwrap();
-    // Ranks 0 to 3 share a shape. Ranks 4 and 5 each have a separate shape, but the same graph.
+    // Ranks 0 to 3 share a shape. Ranks 4 and 5 have shapes of their own, although their graphs are
+    // equal.
     let graphs = workload.instances().iter().map(|i| i.graph.0);
     assert_eq!(graphs.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1]);
     let three = &workload.instances()[3];

@@ -1,8 +1,8 @@
-//! A model under a plan, as the nodes of its ranks.
+//! Lowers a model and a plan to the nodes of each rank.
 //!
-//! The documentation of its submodules derives each number: costs of kernels (`cost`), collectives of tensor and expert
-//! parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`) and per rank
-//! (`rank_state`), and the order of a rank's nodes (`emit`).
+//! The submodules' documentation derives every number: costs of kernels (`cost`), collectives of tensor and
+//! expert parallelism (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`) and
+//! per rank (`rank_state`), and the order of a rank's nodes (`emit`).
 
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, ExpertProducts, Optimizer, ParallelGroupKind,
@@ -59,7 +59,7 @@ use layer::{LoweredLayer, LoweringContext};
 use model_chunks::ModelChunks;
 use ranks::NodeCounts;
 
-/// Maximum number of groups.
+/// Maximum number of groups of a job.
 const MOST_GROUPS: u64 = i32::MAX as u64;
 
 /// A model and the plan for its training or inference.
@@ -72,17 +72,18 @@ pub struct TrainingPattern {
 }
 
 impl TrainingPattern {
-    /// Checks that the plan can distribute the model, and prepares the data that all ranks share.
+    /// Checks that the plan can distribute the model, and prepares data that all ranks share.
     pub(super) fn prepare_generator(mut self) -> Result<TrainingGenerator, GenerateError> {
         if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
-            // Every layer is a chunk, and only the model gives the number of layers.
+            // Every layer is a chunk, so the number of layers comes from the model.
             let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
             self.plan.schedule = PipelineSchedule::LayerWise { layers };
         }
         let micro_batches = check::check_plan(&self.model, &self.plan)?;
         if !self.plan.place.is_empty() {
             self.plan.ranks = self.plan.placed()?;
-            // The place is cleared, so that the numbering of ranks is not derived from it again.
+            // Clear the mapping, because otherwise the numbering of ranks would be derived from it
+            // a second time.
             self.plan.place.clear();
         }
         if self.plan.recompute == RecomputePolicy::AsNeeded {
@@ -91,7 +92,8 @@ impl TrainingPattern {
         TrainingGenerator::new(self, micro_batches)
     }
 
-    /// Tries recomputation policies from the least to the most, and returns the first with which every stage fits.
+    /// Tries recomputation policies in order of increasing recomputation, and returns the first with which
+    /// every stage fits.
     fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
         let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
         let capacity = memory.capacity(true);
@@ -101,8 +103,8 @@ impl TrainingPattern {
             RecomputePolicy::Full,
         ];
         if self.plan.attention == AttentionKernel::Flash {
-            // Flash attention always recomputes its scores, so selective recomputation would be a
-            // duplicate.
+            // Flash attention always recomputes its scores, so selective recomputation would be the
+            // same as none.
             choices.remove(1);
         }
         let mut least = u64::MAX;
@@ -132,7 +134,7 @@ impl TrainingPattern {
     }
 }
 
-/// A model under a plan, lowered.
+/// A model and a plan, lowered to data that all ranks share.
 #[derive(Debug)]
 pub(super) struct TrainingGenerator {
     model: Model,
@@ -140,21 +142,22 @@ pub(super) struct TrainingGenerator {
     placement: RankPlacement,
     micro_batches: u32,
     sizes: CostParameters,
-    /// The distinct layers, and the index into them for each layer.
+    /// The distinct layers, and for each layer of the model its index among them.
     lowered: Vec<LoweredLayer>,
     lowered_of: Vec<u32>,
     parts: ModelChunks,
-    /// Maximum number of messages between the same two members for a layer in a pass, or 0 if all members of a
-    /// tensor group are identical.
+    /// Maximum number of messages that one layer sends in a pass between the same two members; 0 if a tensor
+    /// group's members are identical.
     slots: u32,
-    /// Groups whose adapters exchange activations with other stages, or `None` if each member does
-    /// its own exchange.
+    /// Groups whose adapters exchange activations with other stages; `None` if each member
+    /// exchanges its own.
     adapters: Option<AdapterGroups>,
-    /// Nodes of a rank on each stage, and for each member of a tensor group if members differ.
+    /// Node counts of each stage's ranks, separately for each member of a tensor group if members
+    /// differ.
     counts: Vec<NodeCounts>,
 }
 
-/// Returns the bytes of a number.
+/// Bytes of a number; 4-bit numbers count as one byte.
 fn bytes_of(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 8,
@@ -227,7 +230,7 @@ impl TrainingGenerator {
         if plan.clip && plan.trains() {
             placement.use_model();
         }
-        // Node counts are slow to compute, so they are cached for each class of ranks.
+        // Node counts take long to compute, so cache them for each class of ranks.
         let apart = slots > 0 || adapters.is_some();
         let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
         let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
@@ -258,7 +261,7 @@ impl TrainingGenerator {
                 ..step
             };
             let first = match is_split {
-                // Only the pass for weight gradients completes the chunk.
+                // Only the pass for weight gradients completes the gradients of the chunk.
                 true => PipelineStep {
                     completes: false,
                     ..of(PassKind::InputGradient)
@@ -285,8 +288,8 @@ impl TrainingGenerator {
         self.plan.schedule.part(stage, chunk, self.plan.pipeline)
     }
 
-    /// Returns the parts of a stage and their chunks, in model order. All stages with the same
-    /// parts use the same order.
+    /// Returns the parts of a stage with their chunks, in the model's order. All stages with the
+    /// same parts have the same order.
     fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
         let chunks = 0..self.chunk_count();
         let mut parts: Vec<_> = chunks
@@ -319,8 +322,8 @@ impl TrainingGenerator {
         self.plan.zero == ZeroStage::Parameters && self.has_communication()
     }
 
-    /// Returns true if parameters are copied from the buffers in which they are gathered, and gradients into the
-    /// buffers in which they are reduced, as in FSDP2.
+    /// Returns true if parameters are copied out of the buffers that gather them, and gradients into the
+    /// buffers that reduce them, as in FSDP2.
     fn copies_parameters(&self) -> bool {
         self.gathers_parameters() && self.plan.elementwise.is_pytorch()
     }
@@ -330,21 +333,21 @@ impl TrainingGenerator {
         shared && self.has_communication() && self.plan.optimizer != Optimizer::None
     }
 
-    /// Returns true if gathers of updated parameters overlap the next step's forward pass. With
-    /// such an overlap, a step begins with the previous step's gathers, so that a single step takes
-    /// the same time as one of many.
+    /// Returns true if gathers of updated parameters overlap the next step's forward pass. In this
+    /// case, a step begins with the previous step's gathers, so that one step takes as long as each
+    /// of many.
     fn gathers_before_step(&self) -> bool {
         self.plan.gather_overlap && self.gathers_after_step()
     }
 
-    /// Returns true if a backward pass ends with reductions; `complete` means that the pass
-    /// completes its gradients.
+    /// Returns true if a backward pass ends with reductions. `complete` means that the chunk's
+    /// gradients are then complete.
     fn ends_with_reductions(&self, complete: bool) -> bool {
         let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
         self.has_communication() && self.plan.trains() && (complete || each)
     }
 
-    /// Bytes of a layer's gathered parameters.
+    /// Bytes of a layer's parameters after a gather.
     fn gathered_bytes(&self, layer: usize) -> u64 {
         self.parts.weights(layer) * self.sizes.number
     }
@@ -358,12 +361,14 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the buckets whose last gradient is produced in `layer`, which are then reduced.
+    /// Returns the buckets whose last gradient is computed in `layer`, so that they are reduced
+    /// there.
     fn buckets_ending_in(&self, layer: usize) -> &[GradientBucket] {
         self.parts.buckets(layer)
     }
 
-    /// Returns the name of the operator that completes a bucket, in parts: layer, slash, operator.
+    /// Returns the name of the operator that completes a bucket, in three parts: layer, slash,
+    /// operator.
     fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
         let layer = &self.model.layers[bucket.layer];
         match self.plan.buckets {
@@ -383,13 +388,13 @@ impl TrainingGenerator {
         bucket.weights * self.sizes.gradient
     }
 
-    /// Parameter bytes of a bucket that one replica has updated.
+    /// Bytes of the bucket's parameters that one replica updates.
     fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
         let bytes = bucket.weights * self.sizes.number;
         bytes.div_ceil(self.placement.members(bucket.among).into())
     }
 
-    /// Bytes sent between part `below` and the next part, by one member of a tensor group.
+    /// Bytes that one member of a tensor group sends from part `below` to the next part.
     fn boundary_bytes(&self, below: u32) -> u64 {
         if self.plan.without.has(AblationEffect::PipelineCommunication) {
             return 0;
@@ -403,7 +408,8 @@ impl TrainingGenerator {
         self.parts.boundary_bytes(below).div_ceil(among)
     }
 
-    /// Returns the reductions at the end of a step, in order: name, bytes, group.
+    /// Returns the reductions at the end of a step in execution order, each as (name, bytes,
+    /// group).
     fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
         let mut sums = Vec::new();
         // The map is ordered by group kind, so that all members of a group emit their sums in the
@@ -426,7 +432,7 @@ impl TrainingGenerator {
             let bytes = weights.saturating_mul(self.sizes.gradient);
             sums.push((what, bytes, family));
         }
-        // Tied weights have one copy on the first and one on the last stage.
+        // Tied weights have a copy on the first stage and one on the last.
         let ends = self.plan.end_stages().contains(&stage);
         let tied = ends && !self.plan.without.has(AblationEffect::DataCommunication);
         if let Some(weights) = self.parts.tied().filter(|_| tied) {
@@ -434,11 +440,11 @@ impl TrainingGenerator {
             sums.push(("embedding/all-reduce", bytes, ParallelGroupKind::Embedding));
         }
         if self.plan.clip && self.placement.members(ParallelGroupKind::Model) > 1 {
-            // The norm of all gradients is one single-precision number.
+            // The norm of all gradients is a single number of 4 bytes.
             sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
         }
         if self.plan.clip && self.plan.expert > 1 {
-            // Each rank of an expert-parallel group has the gradients of its own experts.
+            // In an expert-parallel group, each rank has only the gradients of its own experts.
             sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
         }
         sums

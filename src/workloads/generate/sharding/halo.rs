@@ -33,8 +33,8 @@ impl WindowRows {
             [self.inputs, self.kernel, self.stride.max(1), self.padding].map(u128::from);
         let each = u128::from(self.outputs) / u128::from(parts);
         let start = u128::from(part) * each;
-        // Window o covers rows from o stride - padding. Find the first window that is not entirely before the image,
-        // and the last that is not entirely after it.
+        // Window o covers rows from o stride - padding, so it can be entirely outside the image. Find the
+        // first window that does not end before the image, and the last that does not start after it.
         let first = start.max((padding + 1).saturating_sub(kernel).div_ceil(stride));
         let last = (start + each - 1).min((inputs + padding - 1) / stride);
         if first > last {

@@ -1,12 +1,13 @@
-//! Layouts of a result over the members of a group, and the redistribution if the next operator needs another layout.
+//! Layouts of a result over a group's members, and the communication that changes one layout into another.
 //!
-//! Members are numbered in mixed radix; each digit of the number is a [`MeshAxis`] that selects the member's shard
-//! along one axis. A [`ShardLayout`] has a digit for each axis of a result: samples, rows, columns. Members that differ
-//! only in other digits have the same shard: it is replicated. All sizes in this module are fractions of the result,
-//! whose shards are equal.
+//! Members are numbered in mixed radix. Each digit of a member's number is a [`MeshAxis`], which selects the
+//! member's shard along one axis. A [`ShardLayout`] has one digit for each axis of a result: samples, rows
+//! and columns. If members differ only in digits that the layout does not use, they have copies of the same
+//! shard. All shards of a result are equal, so sizes in this module are fractions of the result.
 //!
-//! Redistribution moves the minimum: each member receives exactly the elements that it needs and does not have.
-//! [`redistribute`] returns the collective. Some cases of redistribution, with members 0, 1, …:
+//! Redistribution moves as little as possible: each member receives exactly the elements that it needs and
+//! does not have. [`plan_redistribution`] returns the communication that does this. Some examples, with
+//! members 0, 1, …:
 //!
 //! | from | to | members | transfers |
 //! |---|---|---|---|
@@ -27,13 +28,13 @@ pub use redistribution::{
     Redistribution, ShardMessage, plan_redistribution, reduce_scatter_groups,
 };
 
-/// A digit of a member's number: the axis is split into `parts` equal shards, and the member has shard `member / stride
-/// % parts`.
+/// A digit of a member's number. Its axis is split into `parts` equal shards, and the member has shard
+/// `member / stride % parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MeshAxis {
     /// Number of equal shards; 1 if the axis is not sharded.
     pub parts: u32,
-    /// Distance of members with neighbouring shards; 1 if there is one shard.
+    /// Distance between members with neighbouring shards; 1 if there is only one shard.
     pub stride: u32,
 }
 
@@ -62,11 +63,12 @@ impl MeshAxis {
     }
 }
 
-/// Returns true if all of `digits` belong to one mixed-radix numbering of `members` and occupy different positions.
+/// Returns true if all `digits` belong to one mixed-radix numbering of `members` and no two occupy the same
+/// position.
 fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     let mut cut: Vec<MeshAxis> = digits.iter().copied().filter(|d| d.parts > 1).collect();
-    // In ascending order of strides, each digit must begin at or after the end of the previous
-    // digit.
+    // In ascending order of strides, each digit must begin at or after the previous digit's end;
+    // otherwise the two overlap.
     cut.sort_unstable_by_key(|digit| digit.stride);
     let mut below = 1;
     for digit in cut {
@@ -78,10 +80,10 @@ fn on_one_grid(digits: &[MeshAxis], members: u32) -> bool {
     members > 0 && u64::from(members).is_multiple_of(below)
 }
 
-/// Layout of a result over the members of a group: its sharding by samples, rows and columns.
+/// Layout of a result over a group's members: how its samples, rows and columns are sharded.
 ///
-/// The digits belong to one numbering and occupy different positions, so every shard exists on the
-/// same number of members.
+/// The digits belong to one numbering and occupy different positions, so equally many members have
+/// each shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShardLayout {
     /// Sharding of the samples.
@@ -93,14 +95,14 @@ pub struct ShardLayout {
 }
 
 impl ShardLayout {
-    /// Replicated layout: every member has the whole result.
+    /// Layout in which every member has the whole result.
     pub const WHOLE: Self = Self {
         samples: MeshAxis::WHOLE,
         rows: MeshAxis::WHOLE,
         columns: MeshAxis::WHOLE,
     };
 
-    /// Number of different shards of the result. A member has one shard.
+    /// Number of different shards of the result; each member has exactly one.
     pub fn parts(&self) -> u64 {
         self.axis_digits()
             .iter()
@@ -111,12 +113,12 @@ impl ShardLayout {
         [self.samples, self.rows, self.columns]
     }
 
-    /// Returns the indices of `member`'s shard along the axes.
+    /// Returns the index of `member`'s shard along each axis.
     fn shard_indices(&self, member: u32) -> [u64; 3] {
         self.axis_digits().map(|digit| digit.part(member).into())
     }
 
-    /// Returns the row-major number of the shard with indices `part` along the axes.
+    /// Returns the row-major number of the shard that has the indices `part` along the axes.
     fn shard_number(&self, part: [u64; 3]) -> u64 {
         let axes = self.axis_digits().into_iter();
         axes.zip(part).fold(0, |cell, (digit, part)| {

@@ -1,26 +1,28 @@
-//! Totals of an operator, and the sizes that its degrees must divide.
+//! Totals of an operator, and the sizes that degrees must divide.
 
 use super::halo::WindowRows;
 use super::{GenerateError, OperatorAxis, option_refused};
 use crate::model::{AxisCut, OperatorSpec};
 
-/// Letters of degrees along the axes.
+/// Names of the degrees along the axes, in error messages.
 pub(super) const LETTERS: [&str; 4] = ["b", "m", "n", "k"];
 
-/// Maximum number of candidates tried for a valid degree in an error's hint, so that absurd sizes are rejected quickly.
+/// Maximum number of candidates that an error's hint tries when it looks for a valid degree; otherwise
+/// rejecting absurd sizes would take long.
 const LOOK: usize = 1 << 20;
 
-/// Numbers of shards that an axis admits.
+/// Numbers of shards into which an axis can be split.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum AxisExtent {
-    /// Divisors common to all of these sizes; the nouns are for messages.
+    /// Common divisors of all these sizes; the nouns name the sizes in messages.
     Divisors(Vec<(u64, &'static str)>),
-    /// The axis cannot be sharded, for this reason.
+    /// The axis cannot be split, for this reason.
     Whole(&'static str),
 }
 
 impl AxisExtent {
-    /// Returns the numbers of shards that `axis` of `spec` admits with `batch` samples.
+    /// Returns the numbers of shards into which `axis` of `spec` can be split, with `batch`
+    /// samples.
     fn of_axis(spec: &OperatorSpec, axis: OperatorAxis, batch: u64) -> Self {
         if axis == OperatorAxis::B {
             return Self::Divisors(vec![(batch, "samples")]);
@@ -43,18 +45,18 @@ impl AxisExtent {
 /// An operator's totals over all samples and devices.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorTotals {
-    /// The axes in the order of device numbering; the axis that counts slowest is first.
+    /// The axes in the order in which devices are numbered. The first axis counts slowest.
     pub order: [OperatorAxis; 4],
-    /// Sizes that its degrees along b, m, n and k must divide.
+    /// Sizes that the degrees along b, m, n and k must divide.
     pub extents: [AxisExtent; 4],
     /// FLOPs of a forward pass.
     pub flops: u128,
-    /// Elements that are summed over k.
+    /// Output elements that are summed over k.
     pub outputs: u128,
-    /// Elements of the input's gradient that are summed over n, or 0 if n shards the input like the
-    /// output, or if the input is not another layer's output.
+    /// Elements of the input's gradient that are summed over n. 0 if n shards the input in the same
+    /// way as the output, or if the input is not another layer's output.
     pub inputs: u128,
-    /// Elements of weights, and whether n and k shard them.
+    /// Elements of each weight tensor, and whether n and k shard the tensor.
     pub weights: Vec<(u128, [bool; 2])>,
     /// Geometry of the operator's windows over an image, if it has windows.
     pub rows: Option<WindowRows>,
@@ -65,7 +67,7 @@ impl OperatorTotals {
     pub(super) fn new(spec: &OperatorSpec, batch: u64) -> Self {
         use OperatorAxis::{B, K, M, N};
         let batched = |count: u128| count.saturating_mul(batch.into());
-        // Counts two FLOPs per multiplication, and two per comparison of a window.
+        // Count two FLOPs per multiplication, and two per element that a window compares.
         let products = spec.products.iter().map(|one| {
             let sums = spec
                 .volume(one.result)
@@ -100,7 +102,7 @@ impl OperatorTotals {
         }
     }
 
-    /// Checks that `axis` can be split into `degree` shards; the error suggests valid degrees.
+    /// Checks that `axis` can be split into `degree` shards. The error suggests valid degrees.
     pub(super) fn check_degree(
         &self,
         axis: OperatorAxis,
@@ -123,7 +125,7 @@ impl OperatorTotals {
         if divides(degree) {
             return Ok(());
         }
-        // A common divisor is at most the smallest size.
+        // No common divisor is larger than the smallest size.
         let most = sizes.iter().map(|&(size, _)| size).min().unwrap_or(0);
         let lower = (degree - 1).min(most);
         let below = (1..=lower).rev().take(LOOK).find(|&by| divides(by));

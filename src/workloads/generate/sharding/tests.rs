@@ -1,4 +1,5 @@
-//! Compares announced reductions with small products computed in shards, and tests rejections.
+//! Compares announced reductions with small products that are computed in shards, and tests
+//! rejections.
 
 use super::*;
 use crate::model::{Model, PRESETS};
@@ -9,37 +10,38 @@ mod linear;
 mod refusals;
 mod transformer;
 
-/// Index of an element in its tensor, or 0 for missing axes.
+/// Index of an element in its tensor; 0 for axes that the tensor does not have.
 type Element = [u64; 4];
 
-/// A tensor, or one device's part of it.
+/// Values of a tensor, or of one device's part of it.
 type Values = BTreeMap<Element, i64>;
 
-/// For each element of a result, the devices with a term of it, and their terms.
+/// For each element of a result, the devices that have a term of it, and the terms.
 type Parts = BTreeMap<Element, Vec<(u32, i64)>>;
 
-/// Records that `device` has `values`.
+/// Records that `device` has the terms `values`.
 fn note(parts: &mut Parts, device: u32, values: Values) {
     for (element, value) in values {
         parts.entry(element).or_default().push((device, value));
     }
 }
 
-/// Returns pseudo-random values that do not coincide by accident and are small enough to be summed.
+/// Returns a pseudo-random value from -512 to 511: small enough for sums, and varied enough that
+/// wrong sums rarely equal right ones.
 fn number(seed: u64) -> i64 {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 54) as i64 - 512
 }
 
-/// Returns ranks that differ from their positions.
+/// Returns ranks that differ from their positions, so that confusing the two fails.
 fn ranks(count: u32) -> Vec<Rank> {
     (0..count)
         .map(|position| Rank(3000 - 7 * position))
         .collect()
 }
 
-/// Checks `parts` against `reduction`: every device has the announced number of elements, the devices with terms of an
-/// element are exactly one group, and the sum over the group is `whole`'s value.
+/// Checks `parts` against `reduction`: every device has the announced number of elements, the devices that
+/// have terms of an element form one group, and their sum is the value in `whole`.
 fn hold(
     case: &str,
     sharding: &OperatorSharding,
@@ -83,7 +85,7 @@ fn divisors(size: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Returns range `index` of `parts` equal ranges of `0..size`.
+/// Returns range `index` if `0..size` is divided into `parts` equal ranges.
 fn part(size: u64, index: u32, parts: u32) -> Range<u64> {
     let each = size / u64::from(parts);
     u64::from(index) * each..u64::from(index + 1) * each
@@ -143,11 +145,11 @@ fn on_one_device_it_is_what_models_count() {
             let work = &operator.work;
             let case = format!("{} {}", preset.name, operator.name);
             let found = OperatorSharding::new(work, 3, degrees(1, 1, 1, 1), 1).expect(&case);
-            // The derived work is two FLOPs per multiplication; a pooling has no multiplication.
+            // The spec counts two FLOPs per multiplication; a pooling has no multiplications.
             if !matches!(work, OperatorKind::Pool { .. }) {
                 assert_eq!(found.flops, 2 * 3 * work.multiplications(), "{case}");
             }
-            // A tied matrix has no weights of its own, but its gradient exists.
+            // A tied matrix is not counted as a weight, but it has a gradient.
             if !matches!(work, OperatorKind::Linear { tied: true, .. }) {
                 assert_eq!(found.update.elements, work.parameters(), "{case}");
             }
@@ -166,7 +168,8 @@ fn on_one_device_it_is_what_models_count() {
 
 #[test]
 fn a_convolution_numbers_devices_as_the_table_does() {
-    // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. FD over c, BD over k, GU over i.
+    // (b, c, i, k) = (1, 2, 2, 2): positions are 4 c + 2 i + k. FD sums over c, BD over k, and GU
+    // over i.
     let found = OperatorSharding::new(
         &image::work([4, 4], 1, 1),
         2,
@@ -182,8 +185,8 @@ fn a_convolution_numbers_devices_as_the_table_does() {
 
 #[test]
 fn operators_beyond_the_table() {
-    // Look-ups are products with one-hot vectors: 4 samples, 8 tokens, a table of 16 x 32, sharded
-    // by (2, 2, 2, 2).
+    // Look-ups are products with one-hot vectors: 4 samples of 8 tokens, and a table of 16 x 32,
+    // all sharded by (2, 2, 2, 2).
     let embedding = OperatorKind::Embedding {
         vocabulary: 16,
         width: 32,
@@ -213,12 +216,13 @@ fn operators_beyond_the_table() {
         [found.update.elements, found.update.size.into()],
         [16 * 32 / 4, 2]
     );
-    // 8 and 4 heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs, and no sum.
+    // 8 query heads and 4 key and value heads, sharded by 4: 4 B S^2 (8 x 16) / 8 FLOPs, and no
+    // sum.
     let found = OperatorSharding::new(&attention(), 4, degrees(2, 1, 4, 1), 8).unwrap();
     assert_eq!(found.flops, 4 * 4 * 32 * 32 * 128 / 8);
     let sums = [found.forward, found.backward, found.update];
     assert_eq!(sums.map(|one| (one.elements, one.size)), [(0, 1); 3]);
-    // Every device has the gain and bias of 6 columns.
+    // Every device has gain and bias for 6 columns.
     let norm = OperatorKind::Norm {
         rows: 8,
         width: 6,
@@ -226,7 +230,7 @@ fn operators_beyond_the_table() {
     };
     let found = OperatorSharding::new(&norm, 4, degrees(2, 4, 1, 1), 8).unwrap();
     assert_eq!([found.update.elements, found.update.size.into()], [12, 8]);
-    // A bias of 4 adds half of its elements to 3 x 3 x 6 x 4 weights in 6 parts.
+    // A bias of 4 is split in two, and 3 x 3 x 6 x 4 weights in 6 parts.
     let OperatorKind::Convolution {
         inputs,
         outputs,
@@ -252,14 +256,14 @@ fn operators_beyond_the_table() {
     let cut = ShardingDegrees::convolution(1, 3, 1, 2);
     let found = OperatorSharding::new(&convolution(inputs, 1), 1, cut, 6).unwrap();
     assert_eq!(found.update.elements, 3 * 3 * 6 * 4 / 6 + 4 / 2);
-    // Depthwise: each of 4 channels has its own filter.
+    // In a depthwise convolution, each of the 4 channels has its own filter.
     let found = OperatorSharding::new(&convolution(4, 4), 2, degrees(2, 1, 1, 1), 2).unwrap();
     assert_eq!(found.flops, 2 * 4 * 4 * 9 * 4);
     assert_eq!(
         [found.update.elements, found.update.size.into()],
         [9 * 4 + 4, 2]
     );
-    // A device computes 5 x 4 / 2 pairs of 16 numbers for 2 of 4 samples.
+    // A device computes 5 x 4 / 2 pairs of 16 numbers for each of its 2 samples (of 4).
     let interaction = OperatorKind::Interaction {
         vectors: 5,
         width: 16,
@@ -284,7 +288,7 @@ fn attention() -> OperatorKind {
 
 #[test]
 fn halos_of_known_layers() {
-    // 3 x 3 windows with stride 1 and padding 1 over 8 rows in 4 parts need one row from each
+    // With 8 rows in 4 parts, 3 x 3 windows with stride 1 and padding 1 need one row from each
     // neighbour.
     let work = image::work([8, 8], 1, 1);
     let found =
@@ -292,8 +296,8 @@ fn halos_of_known_layers() {
     let rows: Vec<_> = (0..4).filter_map(|position| found.rows(position)).collect();
     let expected = [[0..2, 0..3], [2..4, 1..5], [4..6, 3..7], [6..8, 5..8]];
     assert_eq!(rows, expected);
-    // ResNet's stem: 7 x 7, stride 2, padding 3, 224 rows in 2 parts: outputs 0..56 reach row 2 x 55 - 3 + 7 = 114,
-    // outputs 56..112 begin at row 2 x 56 - 3 = 109.
+    // ResNet's stem: 7 x 7 windows, stride 2, padding 3, 224 rows in 2 parts. Outputs 0..56 reach row 2 x 55
+    // - 3 + 7 = 114, and outputs 56..112 begin at row 2 x 56 - 3 = 109.
     let stem = OperatorKind::Convolution {
         inputs: 3,
         outputs: 64,

@@ -1,11 +1,12 @@
-//! Adapters between stages: members of a tensor group that exchange messages with other stages on behalf of their share
-//! of the group (PALM, Fig. 11).
+//! Adapters between stages: each is a member of a tensor group that exchanges messages with other stages for
+//! its share of the group (PALM, Fig. 11).
 //!
-//! After the last product of a stage, each member has a partial sum. With [`AdapterSums::Source`]
-//! the whole group sums the partial sums before adapters send the result, and each of the
-//! destination's adapters broadcasts the result to its share of the group (PALM's Eq. 7). With
-//! [`AdapterSums::Destination`] each share of the source reduces to its adapter; adapters send
-//! partial sums, which the destination's adapters all-reduce before they broadcast (PALM's Eq. 8).
+//! After a stage's last product, each member has a partial sum. With [`AdapterSums::Source`], the
+//! whole group adds up the partial sums before adapters send the result, and each adapter of the
+//! destination broadcasts it to its share of the group (PALM's Eq. 7). With
+//! [`AdapterSums::Destination`], each share of the source reduces to its adapter. The adapters send
+//! these partial sums, which the destination's adapters all-reduce and then broadcast (PALM's Eq.
+//! 8).
 
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
@@ -15,28 +16,28 @@ use crate::generate::sharding::MemberPartition;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Groups for exchanges between stages through adapters.
+/// Groups that exchange data between stages through adapters.
 #[derive(Clone, Debug)]
 pub(super) struct AdapterGroups {
-    /// Shares of the tensor groups, by tensor degree.
+    /// Shares of tensor groups, by the tensor-parallel degree.
     of: BTreeMap<u32, AdapterShares>,
     sums: AdapterSums,
 }
 
-/// Shares of the tensor groups of one degree.
+/// How tensor groups of one degree are divided into shares.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AdapterShares {
-    /// Number of members of a share; the first is its adapter.
+    /// Number of members of a share. The first member is the share's adapter.
     pub size: u32,
-    /// Shares of a tensor group, or `None` if each share has one member.
+    /// Groups of the shares of a tensor group; `None` if each share is a single member.
     pub shares: Option<ParallelGroupKind>,
-    /// The adapters of a tensor group, if there are several and they sum received data.
+    /// Group of a tensor group's adapters, if there are several and they sum received data.
     pub summing: Option<ParallelGroupKind>,
 }
 
 impl AdapterGroups {
-    /// Creates the groups of `plan`, and adds their partitions to `partitions`. `None` if each
-    /// member does its own exchange.
+    /// Creates the groups of `plan`, and adds their partitions to `partitions`. Returns `None` if
+    /// each member exchanges its own data.
     pub fn new(plan: &ParallelismPlan, partitions: &mut Vec<MemberPartition>) -> Option<Self> {
         let adapters = plan.adapters?;
         let own_sums = plan.adapter_sums == AdapterSums::Destination;
@@ -78,8 +79,9 @@ impl AdapterGroups {
     }
 }
 
-/// Returns the index of the all-reduce over the tensor group that produces the result of `program`.
-/// No collective and no matrix product follows this all-reduce, except for weight gradients.
+/// Returns the index of the all-reduce over the tensor group from which the result of `program`
+/// comes. After this all-reduce there must be no other collective and no matrix product, except for
+/// weight gradients; otherwise returns `None`.
 fn last_sum(program: &LayerProgram) -> Option<usize> {
     let is_sum = |task: &ProgramTask| {
         matches!(
@@ -92,7 +94,7 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
         )
     };
     let sum = program.items.iter().rposition(|item| is_sum(&item.task))?;
-    // Weight gradients do not use the sum, so they may run after it.
+    // Weight gradients do not depend on the sum, so they may run after it.
     let finds_gradients = |item: usize| {
         let mut found = program.found.iter().flat_map(|found| &found.nodes);
         found.any(|&node| node as usize == item)
@@ -106,13 +108,13 @@ fn last_sum(program: &LayerProgram) -> Option<usize> {
 }
 
 impl TrainingGenerator {
-    /// Returns the adapters of `stage`, or `None` if each member does its own exchange.
+    /// Returns the shares of `stage`, or `None` if each member exchanges its own data.
     pub(super) fn adapters_of(&self, stage: u32) -> Option<AdapterShares> {
         let groups = self.adapters.as_ref()?;
         groups.of.get(&self.plan.tensor_of(stage)).copied()
     }
 
-    /// Number of members of `stage` for which one adapter exchanges messages.
+    /// Number of members of `stage` that share an adapter.
     pub(super) fn adapter_share(&self, stage: u32) -> u32 {
         self.adapters_of(stage).map_or(1, |own| own.size)
     }
@@ -122,15 +124,15 @@ impl TrainingGenerator {
         place.tensor.is_multiple_of(self.adapter_share(place.stage))
     }
 
-    /// Returns the layer of part `at`, and the index in its program of `kind`, of the sum that
-    /// adapters compute instead of the group, or `None` if there is none.
+    /// Returns the sum of part `at` that adapters compute instead of the whole group: its layer,
+    /// and its index in the layer's program for `kind`. Returns `None` if there is none.
     pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers_of_part(at);
         let (layer, is_edge) = match kind {
             PassKind::Forward => (layers.end - 1, at + 1 == self.part_count()),
             PassKind::Backward => (layers.start, at == 0),
-            // The plan rejects adapters with split backward passes.
+            // Plans with both adapters and split backward passes are rejected.
             PassKind::InputGradient | PassKind::WeightGradient => return None,
         };
         if is_edge || sums == AdapterSums::Source {

@@ -1,55 +1,55 @@
 //! Gradient buckets: gradients that are reduced together.
 //!
-//! Gradients enter buckets in the order in which a backward pass produces them. The gradient that
-//! brings a bucket to the configured size closes the bucket; the last bucket of a model chunk has
-//! the remainder, which may be small. The first bucket of a chunk may have another size.
+//! Gradients enter buckets in the order in which a backward pass computes them. A bucket is closed
+//! by the gradient that brings it to the configured size. The last bucket of a model chunk has the
+//! remaining gradients, so it may be small. The first bucket of a chunk may have another size.
 //!
-//! With single parameters, the buckets are PyTorch's `DistributedDataParallel`'s from the second
-//! step on, after it has rebuilt its buckets in the order in which gradients were produced
-//! (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
+//! If gradients enter one by one, the buckets are those of PyTorch's `DistributedDataParallel` from
+//! the second step on. By then it has rebuilt its buckets in the order in which gradients were
+//! computed (`Reducer::rebuild_buckets`, `compute_bucket_assignment_by_size`):
 //!
-//! - Operators are processed last to first. In a product with a bias, the bias gradient comes
-//!   first, because it goes directly to its accumulator, while the matrix gradient passes a
-//!   transposition. In other operators the weight's gradient comes first; the two gradients of a
-//!   norm are interchangeable because they have the same size.
-//! - `bucket_cap_mb` is `bucket`, in MiB. Without it PyTorch has `bucket = "25 MiB"` and
-//!   `first_bucket = "1 MiB"`. If it is set, version 2.3 has the same first bucket; later versions
-//!   (checked: 2.15) have no first bucket of another size.
-//! - Buckets are reduced in this order, each when its last gradient is produced, so each bucket
-//!   waits only for the nodes up to that gradient.
+//! - Operators are processed from the last to the first. In a product with a bias, the bias
+//!   gradient comes first, because it goes directly to its accumulator, while the matrix gradient
+//!   is first transposed. In all other operators, the weight's gradient comes first. The order of a
+//!   norm's two gradients has no effect, because both have the same size.
+//! - `bucket_cap_mb` is `bucket`, in MiB. By default PyTorch has `bucket = "25 MiB"` and
+//!   `first_bucket = "1 MiB"`. If `bucket_cap_mb` is set, version 2.3 keeps this size of the first
+//!   bucket, but later versions (checked: 2.15) give the first bucket the same size as the others.
+//! - Buckets are reduced in this order, each as soon as its last gradient is computed. So a bucket
+//!   waits only for nodes up to that gradient.
 //!
-//! Under expert parallelism, gradients of experts have separate buckets, because fewer ranks have
-//! these gradients; the same rules close and reduce these buckets (`overlap_grad_reduce` of
+//! With expert parallelism, gradients of experts have buckets of their own, because fewer ranks
+//! have these gradients. The same rules apply to these buckets (`overlap_grad_reduce` of
 //! Megatron-LM, which has separate buffers for experts).
 //!
-//! One matrix multiplication of a model, such as the multiplication for queries, keys and values,
-//! has one matrix and one bias in this module, even if an implementation has several. Events that
-//! occur once per run are left out: a first step with all gradients in one bucket, the two
-//! broadcasts in which ranks then agree on new buckets, and the broadcasts that give replicas equal
-//! initial weights. Broadcasts of buffers that are not trained, such as running means of batch
-//! norms before a forward pass, are also left out.
+//! In this module, a matrix multiplication of a model, such as the one for queries, keys and
+//! values, has one matrix and one bias, even if an implementation has several. Events that occur
+//! once per run are left out: the first step, which has all gradients in one bucket; the two
+//! broadcasts in which ranks then agree on new buckets; and the broadcasts of equal initial
+//! weights. Broadcasts of untrained buffers, such as a batch norm's running means before a forward
+//! pass, are also left out.
 
 use crate::generate::plan::{BucketPolicy, ParallelGroupKind, ParallelismPlan};
 use crate::model::OperatorKind;
 
-/// Gradients that are reduced together.
+/// A bucket: gradients that are reduced together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GradientBucket {
-    /// The layer in which the last of these gradients is produced.
+    /// The layer that computes the last of the bucket's gradients.
     pub layer: usize,
-    /// Number of the layer's operators, counted from the last, whose gradients are complete when
+    /// Number of this layer's operators, counted from the last, whose gradients are complete when
     /// the bucket is.
     pub operators: u32,
-    /// True if the last of these operators contributes to the next bucket too.
+    /// True if the last of these operators also contributes to the next bucket.
     pub divided: bool,
-    /// Elements of the weights.
+    /// Number of weights whose gradients are in the bucket.
     pub weights: u64,
-    /// Ranks that have these weights.
+    /// Group of ranks with copies of these weights, over which the bucket is reduced.
     pub among: ParallelGroupKind,
 }
 
 /// Returns the numbers of weights of an operator that does `work`, in the order in which their
-/// gradients are produced.
+/// gradients are computed.
 pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
     let spec = work.spec();
     let mut each = spec.gradients(false).map(|count| count as u64);
@@ -60,12 +60,12 @@ pub(super) fn weights_by_gradient(work: &OperatorKind) -> [u64; 2] {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketAssigner {
     by: BucketPolicy,
-    /// Numbers of weights that fill the first bucket of a part, and later buckets.
+    /// Numbers of weights that fill the first bucket of a model chunk, and each later bucket.
     sizes: [u64; 2],
 }
 
 impl BucketAssigner {
-    /// Creates the assigner for `plan`, with gradients of `gradient` bytes per weight.
+    /// Creates the assigner for `plan`; each weight's gradient has `gradient` bytes.
     pub fn new(plan: &ParallelismPlan, gradient: u64) -> Self {
         let first = plan.first_bucket.unwrap_or(plan.bucket);
         Self {
@@ -74,9 +74,10 @@ impl BucketAssigner {
         }
     }
 
-    /// Returns the buckets of a model chunk with these layers, last to first, summed over the ranks
-    /// `among`. Each entry of `layers` has the layer, its number of weights and, from its last
-    /// operator to its first, the weights whose gradients each operator produces.
+    /// Returns the buckets of a model chunk whose layers are given from last to first; `among` is
+    /// the group that reduces them. Each entry of `layers` has the layer, its number of weights
+    /// and, for each operator from the last to the first, the numbers of weights whose gradients
+    /// the operator computes.
     pub fn buckets<F: IntoIterator<Item = [u64; 2]>>(
         self,
         among: ParallelGroupKind,
@@ -129,8 +130,7 @@ mod tests {
     fn buckets(by: BucketPolicy, first: Option<u64>, bucket: u64) -> Vec<(usize, u32, bool, u64)> {
         let mut plan = ParallelismPlan::new();
         (plan.buckets, plan.first_bucket, plan.bucket) = (by, first, bucket);
-        // The model has two layers, each with a norm of 8 and 8 before a bias of 4 and a matrix
-        // of 32.
+        // Each of the two layers has a norm (8 and 8 weights), then a bias of 4 and a matrix of 32.
         let found = [[4, 32], [0, 0], [8, 8]];
         let layers = [(1, 52, found), (0, 52, found)];
         let buckets =
@@ -155,16 +155,17 @@ mod tests {
 
     #[test]
     fn a_bucket_is_filled_by_the_gradient_with_which_it_has_enough() {
-        // A size of 72 B is 36 weights. Buckets: a bias and its matrix; both halves of a norm, 16,
-        // with the next bias and matrix; the last norm.
+        // 72 B are 36 weights. The buckets are: a bias and its matrix; both halves of a norm (16)
+        // with the next bias and matrix (36); and the last norm.
         let expected = [(1, 1, false, 36), (0, 1, false, 16 + 36), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 72), expected);
-        // A first bucket of 8 B has only the bias: its operator also produces gradients of the next bucket. The limit
-        // of 45 weights, 90 B, is reached by 32 + 8 + 8, and then by 4 + 32 + 8 = 44 plus 8 more.
+        // A first bucket of 8 B has only the bias. The bias's operator also contributes the matrix to the
+        // next bucket. Later buckets close at 45 weights (90 B): one at 32 + 8 + 8, the next at 4 + 32 + 8 =
+        // 44 plus 8 more.
         let expected = [(1, 1, true, 4), (1, 3, false, 48), (0, 3, false, 52)];
         assert_eq!(buckets(BucketPolicy::Parameters, Some(8), 90), expected);
-        // With a size of 37 weights, the buckets are 4 + 32 and one half of the norm, 8, then the
-        // other half with 4 and 32, then the last norm.
+        // If a bucket is full at 37 weights, the first has 4 + 32 and one half of the norm (8), the
+        // second the other half with 4 and 32, and the third the last norm.
         let expected = [(1, 3, true, 44), (0, 1, false, 44), (0, 3, false, 16)];
         assert_eq!(buckets(BucketPolicy::Parameters, None, 73), expected);
     }

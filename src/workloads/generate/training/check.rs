@@ -17,11 +17,11 @@ use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, option_
 use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
-/// Maximum number of members of a tensor group whose operators have degrees. The limit is needed
-/// because all pairs are compared.
+/// Maximum number of members of a tensor group whose operators have degrees of their own. There is
+/// a limit because later code compares all pairs of members.
 const MOST_MEMBERS: u64 = 1 << 12;
 
-/// Checks that `plan` can distribute `model`, and returns the number of micro-batches of a step.
+/// Checks that `plan` can distribute `model`, and returns the number of micro-batches in a step.
 pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
     plan.check_values()?;
     check_degrees(plan)?;
@@ -62,9 +62,9 @@ pub(super) fn check_plan(model: &Model, plan: &ParallelismPlan) -> Result<u32, G
     Ok(micro_batches)
 }
 
-/// Rejects orders in which a stage with both the first and the last part finishes the last part's
-/// gradients after the first part's, if both parts compute gradients of one tied matrix, because
-/// these gradients are summed when the first part is done.
+/// If one stage has the model's first and last part and the two share a tied matrix, rejects orders
+/// in which this stage does not complete the first part's gradients last. The matrix's gradients
+/// are summed when the first part is done, so the last part's must be complete by then.
 fn tied_last(
     model: &Model,
     plan: &ParallelismPlan,
@@ -94,9 +94,9 @@ fn tied_last(
     Err(option_refused("pass_orders", "others", expected))
 }
 
-/// Rejects SRAM smaller than the smallest tile of a product: a row of inputs, a column of weights
-/// and their result. In a product over K numbers, a core in a tensor group of t has at least K / t
-/// of them.
+/// Rejects plans whose SRAM cannot store the smallest tile of a product: a row of inputs, a column
+/// of weights, and their result. In a product that sums over K numbers, each core of a tensor group
+/// of t cores has at least K / t of them.
 fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
         return Ok(());
@@ -124,20 +124,22 @@ fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError>
     Err(option_refused("sram", format!("{sram} B"), expected))
 }
 
-/// Upper bound of the nodes of one rank of every stage together.
+/// Upper bound on the nodes of one rank of each stage, all stages together.
 pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
-    // An operator has at most 20 nodes in both directions, including reductions and messages. With
-    // a residency rule, at most four of its kernels have operands: forward, recomputation, and
-    // backward for the gradients of its input and weights. Each kernel with operands has a load, a
-    // store, and a node that waits for both; the optimizer has one load and one store.
+    // An operator has at most 20 nodes, both directions together, including reductions and
+    // messages. With a residency rule, at most four of these nodes are kernels with operands: the
+    // forward kernel, its recomputation, and two backward kernels for the gradients of input and
+    // weights. Each kernel with operands has a load, a store, and a node that waits for both; the
+    // optimizer has one load and one store.
     let accesses = match (plan.residency, plan.largest_access) {
         (ResidencyRule::None, _) => 0,
         (_, None) => 1,
         (_, Some(_)) => u128::from(MOST_PIECES),
     };
     let waits = accesses.min(1);
-    // Kernels of each expert: casts, a product and two gradients, with their additional kernels.
+    // Each expert has kernels for casts, a product and two gradients, each with its additional
+    // kernels.
     let experts = match plan.expert_products {
         ExpertProducts::OneByOne => {
             let operators = model.runs().flat_map(|run| &run[0].operators);
@@ -156,12 +158,13 @@ pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches
 /// Maximum number of samples in a micro-batch.
 const MOST_SAMPLES: u64 = u32::MAX as u64;
 
-/// Upper bound of the bytes of a parameter's weight, gradient and optimizer state, and of the bytes that a step moves
-/// for it. The maximum is 86: Adam with 8-byte numbers and all additional passes.
+/// Upper bound on a parameter's bytes: weight, gradient, optimizer state, and the bytes that a step moves for
+/// it. The actual maximum is 86, for Adam with 8-byte numbers and all additional passes.
 const STATE: u128 = 96;
 
-/// Rejects amounts whose sums could overflow later: sums of FLOPs fit in 128 bits, and a rank's bytes at one moment of
-/// a pass fit in 64. The bounds use the whole model, because a rank never has more of an operator than the model.
+/// Rejects amounts whose sums could overflow later. Sums of FLOPs must fit in 128 bits, and a rank's bytes at
+/// any one time in 64 bits. The bounds use the whole model, because no rank has more of an operator than the
+/// model has.
 fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
     let samples = u128::from(plan.micro_batch);
@@ -184,7 +187,7 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
         works.map(|work| (work, run.len() as u128))
     });
     for (work, times) in operators {
-        // A tied matrix counts again, because the last stage of a pipeline has a copy of it.
+        // Count a tied matrix a second time, because the last stage of a pipeline has a copy of it.
         weights += times * work.spec().gradients(true).fold(0, u128::saturating_add);
         multiplications += times * u128::from(work.multiplications());
         kept += times * u128::from(work.saved_bytes(number, fused));
@@ -205,7 +208,7 @@ fn check_amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateEr
         u64::MAX - 1,
         smaller,
     )?;
-    // 8 bytes, the widest format, for each element of the largest input or output.
+    // Add the largest input or output, with the widest format (8 bytes per element).
     let kept = (kept + 8 * u128::from(widest)) * samples;
     most(
         "bytes of a micro-batch in all layers",
@@ -242,7 +245,7 @@ fn check_degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
 }
 
 fn check_batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
-    // Computed in 128 bits, because the options are not bounded yet.
+    // Compute in 128 bits, because the options are not limited yet.
     let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
     if !u128::from(plan.batch).is_multiple_of(at_once) {
         let expected = format!(
@@ -303,8 +306,8 @@ fn check_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateErr
     Ok(())
 }
 
-/// Rejects a pipeline that does not split `count` layers into equal parts, or, for other units, that has more parts
-/// than layers.
+/// Rejects a pipeline that cannot divide the model: for blocks, if `count` layers do not divide equally among
+/// the parts; for other units, if there are more parts than layers.
 fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
     let (fits, divides) = match plan.split {
         SplitUnit::Multiplications => (parts <= count, "at most"),
@@ -321,7 +324,7 @@ fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), Ge
     Err(option_refused("pipeline", plan.pipeline, expected))
 }
 
-/// Returns a summary of a model's layers for messages.
+/// Returns a summary of a model's layers for error messages.
 fn describe_layers(model: &Model) -> String {
     let count = model.layers.len();
     let is_block = |layer: &crate::model::ModelLayer| layer.role == LayerRole::Block;
@@ -355,9 +358,9 @@ fn describe_layers(model: &Model) -> String {
     }
 }
 
-/// Rejects stages that together have another number of layers than the model, such as stages
-/// written for its blocks alone. The check of layers must run before all other checks that depend
-/// on the model.
+/// Rejects stages that together have another number of layers than the model, for example because
+/// the user counted only blocks. This check must run before all other checks that depend on the
+/// model.
 fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
         said + (u64::from(*last) + 1).saturating_sub((*first).into())
@@ -369,8 +372,9 @@ fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError
     Err(option_refused("stages", format!("{said} layers"), expected))
 }
 
-/// Rejects stages that are not consecutive ranges of layers, and too few or too many stages. Stages
-/// cover all layers ([`all_layers`]), so consecutive ranges end with the last layer.
+/// Rejects stages that are not consecutive ranges of layers, or are too few or too many.
+/// [`all_layers`] has checked that stages cover all layers, so consecutive ranges end with the last
+/// layer.
 fn check_stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
     let found = plan.stages.len();
     if found as u64 != parts {
@@ -426,8 +430,8 @@ fn check_tensor_degree(model: &Model, plan: &ParallelismPlan) -> Result<(), Gene
     check_divisibility(model, [members, plan.tensor_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded among `members` as the model requires, and operators of experts, including
-/// those between them, among `expert_members`.
+/// Checks that every operator can be sharded among `members` as the model requires. Operators of experts must
+/// be divisible among `expert_members`.
 fn check_divisibility(
     model: &Model,
     [members, expert_members]: [u64; 2],
@@ -445,7 +449,8 @@ fn check_divisibility(
     Ok(())
 }
 
-/// Checks that operators with separate degrees exist, and that the degrees are compatible with the rest of the plan.
+/// Checks that operators with degrees of their own exist, and that their degrees are compatible with the rest
+/// of the plan.
 fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     if plan.scatter_gather {
         let expected = "false where operators have degrees, or a cut that the model does not state: results \
@@ -491,8 +496,8 @@ fn check_operators(model: &Model, plan: &ParallelismPlan) -> Result<(), Generate
     Ok(())
 }
 
-/// Checks that there are enough tags for the messages between members of a tensor group, and that node counts suffice
-/// for a rank.
+/// Checks that there are enough tags for the messages among a tensor group's members, and that a rank's nodes
+/// can be numbered.
 pub(super) fn check_messages(
     model: &Model,
     plan: &ParallelismPlan,

@@ -1,26 +1,26 @@
-//! Context parallelism with degree `c`: a rank has `s / c` of the `s` tokens of each sequence.
+//! Context parallelism of degree `c`: each rank has `s / c` of the `s` tokens of every sequence.
 //!
-//! Operators process tokens independently, except attention, where a query needs the keys and
-//! values of every token. Attention over sharded tokens has two kinds of exchange, with `B`
-//! samples, `d` bytes per number, `a` query heads, and `v` heads of keys and values of `w` columns:
+//! Operators process tokens independently of one another, except attention, where a query needs the
+//! keys and values of every token. Ranks can exchange them in two ways. With `B` samples, `d` bytes
+//! per number, `a` query heads, and `v` heads of keys and values with `w` columns each:
 //!
 //! | | attention of a rank | forward | backward |
 //! |---|---|---|---|
 //! | `all-gather` (Llama Team, "The Llama 3 Herd of Models", 2024, section 3.3.2) | `s / c` queries of all heads, all keys | all-gather of keys and values, `2 d B (s / c) v w` bytes per rank | the same again, and a reduce-scatter of their gradients, `2 d B s v w` |
 //! | `all-to-all` (Jacobs et al., "DeepSpeed Ulysses", 2023, section 3) | all tokens, `a / c` and `v / c` heads | all-to-all of queries, keys and values, `d B (s / c) (a + 2 v) w`, and of the output, `d B (s / c) a w` | all-to-all of the gradient of each |
 //!
-//! Gathered keys and values are kept only for the kernels of attention. A sequence is cut into `2
-//! c` pieces. Rank `i` has the `i`-th piece from each end, so that all ranks have equal parts of
-//! causal scores (section 3.3.2 of "The Llama 3 Herd of Models"). Ranks of a context group have the
-//! same weights and compute parts of their gradients, which are summed over all `data x context`
-//! replicas.
+//! Gathered keys and values are freed after the attention kernels. A sequence is divided into `2 c`
+//! pieces. Rank `i` has the `i`-th piece from the start and the `i`-th from the end, so that all
+//! ranks compute equally many causal scores (section 3.3.2 of "The Llama 3 Herd of Models"). Ranks
+//! of a context group have the same weights and compute parts of the same gradients, which are
+//! summed over all `data x context` replicas.
 
 use crate::generate::plan::{ContextExchange, ParallelismPlan, RecomputePolicy};
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorAxis, OperatorKind, OperatorSpec};
 use std::borrow::Cow;
 
-/// Returns `model` with only the tokens of one rank.
+/// Returns `model` reduced to the tokens that one rank has.
 pub(super) fn shard_context<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     let shards = u64::from(plan.context);
     if shards == 1 {
@@ -56,9 +56,9 @@ fn divide_axis(work: &mut OperatorKind, axis: OperatorAxis, shards: u64) {
         .for_each(|(_, size)| *size /= shards);
 }
 
-/// Returns the bytes of a context group's exchanges around an operator, of queries and of keys and
-/// values, for a rank's own tokens. `sample` is the bytes of one number over all samples of a
-/// micro-batch.
+/// Returns the bytes that a rank exchanges in its context group before and after an operator, for
+/// its own tokens: queries, and keys with values. `sample` is the number of bytes of one number
+/// over all samples of a micro-batch.
 pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     let bytes = |axes: &str| {
         let all = spec.volume(axes).saturating_mul(sample);
@@ -69,7 +69,8 @@ pub(super) fn exchanged_bytes(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
     [bytes("mnw"), keys.saturating_add(values)]
 }
 
-/// Rejects a degree that does not divide the tokens or heads of `model`, and models for which no rule is known.
+/// Rejects a degree that does not divide the tokens or heads of `model`, and models for which chakram has no
+/// exchange rule.
 pub(super) fn check_context_degree(
     model: &Model,
     plan: &ParallelismPlan,
@@ -96,12 +97,12 @@ pub(super) fn check_context_degree(
     })
 }
 
-/// Returns the expected degree if `operator` cannot have the plan's degree.
+/// If the plan's degree is invalid for `operator`, returns a description of valid degrees.
 fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<String> {
     let shards = u64::from(plan.context);
     let spec = operator.work.spec();
     if !spec.attends() {
-        // Images have rows of pixels and halos, not tokens.
+        // Images have rows of pixels with halos instead of tokens.
         let mut sizes = spec.sizes(OperatorAxis::M).peekable();
         if spec.windows.is_some() || sizes.peek().is_none() {
             return Some("1 for a model whose operators are not all over tokens".to_owned());
@@ -127,7 +128,8 @@ fn check_operator(operator: &LayerOperator, plan: &ParallelismPlan) -> Option<St
         ContextExchange::AllGather => {
             let tokens = spec.extent('m');
             let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
-            // With a causal mask, ranks have equal work only if each has two pieces.
+            // With a causal mask, each rank needs two pieces; otherwise ranks would have unequal
+            // work.
             let pieces = if causal { 2 * shards } else { shards };
             (!tokens.is_multiple_of(pieces)).then(|| match causal {
                 true => format!(

@@ -1,9 +1,9 @@
-//! Kernels of one operator: FLOPs, bytes, and the tensors kept for the backward pass.
+//! Kernels of an operator: FLOPs, bytes, and the tensors that are kept for the backward pass.
 //!
-//! `n` is the number of rows of a micro-batch's samples, or a tensor-group member's share of them;
-//! `d` is the bytes of a number, `g` of a weight gradient. Only matrix products count as FLOPs, two
-//! per multiply-add; elementwise work does not count, as in papers that give FLOPs of models. Every
-//! operand is read once and every result written once.
+//! `n` is the number of rows of all samples of a micro-batch, or a member's share of these rows;
+//! `d` is the number of bytes of a number, and `g` of a weight gradient. Only matrix products count
+//! as FLOPs, two per multiply-add. Elementwise work does not count, as in papers that give FLOPs of
+//! models. A kernel reads every operand once and writes every result once.
 //!
 //! | operator | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -40,13 +40,13 @@ pub(super) use linear::pair_bytes;
 pub(super) struct CostParameters {
     /// Samples of a micro-batch.
     pub samples: u64,
-    /// Bytes of a number.
+    /// Bytes of a number in the plan's format.
     pub number: u64,
     /// Bytes of a weight's gradient.
     pub gradient: u64,
-    /// True if gradients are accumulated over micro-batches.
+    /// True if gradients are accumulated over several micro-batches.
     pub sums: bool,
-    /// True for fused attention.
+    /// True for fused attention, false for separate kernels.
     pub fused: bool,
     /// Softmax of unfused attention.
     pub softmax: SoftmaxKernel,
@@ -54,20 +54,20 @@ pub(super) struct CostParameters {
     pub loss: LossKernel,
     /// True if dropout is applied in models that have it.
     pub dropout: bool,
-    /// Number format for the operands of linear layers, if it differs from the plan's format.
+    /// Number format of linear layers' operands, if it is not the plan's format.
     pub linear: Option<Dtype>,
     /// Scaling of 8-bit numbers.
     pub scaling: ScalingRecipe,
-    /// Kernels other than matrix products.
+    /// Choice of kernels that are not matrix products.
     pub elementwise: ElementwiseKernels,
-    /// True if each expert's product is a separate kernel.
+    /// True if every expert has a product kernel of its own.
     pub one_by_one: bool,
-    /// Number format of tokens sent to experts, if they are cast before sending.
+    /// Number format to which tokens are cast before they are sent to experts, if any.
     pub sent: Option<Dtype>,
 }
 
 impl CostParameters {
-    /// Returns the kernels of `work`, one member's shard of an operator.
+    /// Returns the kernels of `work`, which is one member's shard of an operator.
     pub fn kernels(&self, work: OperatorKind) -> Result<OperatorKernels, GenerateError> {
         let work = if self.dropout {
             work
@@ -78,19 +78,20 @@ impl CostParameters {
         let mut kernels = self.kernels_of_spec(&spec)?;
         let [kept, scores] = spec.kept_bytes(self.number, self.fused);
         let saved = |one: u64| to_bytes(u128::from(self.samples) * u128::from(one));
-        // Scores are counted separately, because selective recomputation drops only scores.
+        // Count scores separately, because selective recomputation drops only them.
         kernels.scores = saved(scores)?;
         kernels.keeps = saved(kept)? - kernels.scores;
         if let (true, Some(dtype), true) = (spec.is_linear(), self.linear, self.casts_operands()) {
-            // The cast tensor is kept, not the original.
+            // The backward pass uses the cast tensor, so it is kept instead of the original.
             kernels.keeps = kernels.keeps / (2 * self.number) * pair_bytes(dtype);
         }
         self.set_operands(&work, spec.looks_up(), &mut kernels);
         Ok(kernels)
     }
 
-    /// Attaches an operator's operands to its first forward kernel, to the kernel for the gradient of its input, and to
-    /// the kernel for the gradient of its weights. A look-up reads each row once, and adds to each gradient row once.
+    /// Attaches an operator's operands to three kernels: its first forward kernel, the kernel that computes
+    /// the input's gradient, and the kernel that computes the weights' gradient. A look-up reads each row
+    /// once, and adds to each row's gradient once.
     fn set_operands(&self, work: &OperatorKind, looks_up: bool, kernels: &mut OperatorKernels) {
         let each = self.samples.saturating_mul(self.number);
         let [input, output] =
@@ -111,8 +112,8 @@ impl CostParameters {
                 output,
             }
         };
-        // The output's gradient is an input. If the weight gradient has no separate kernel, this kernel also needs the
-        // forward input.
+        // The output's gradient is an operand of the backward kernel. If no separate kernel computes the
+        // weight gradient, the backward kernel also needs the forward input.
         let apart = kernels.weights.is_some();
         let backward = if looks_up {
             OperandBytes {
@@ -178,13 +179,13 @@ impl CostParameters {
         }
     }
 
-    /// Returns the rows of all samples of a micro-batch.
+    /// Returns the number of rows of all samples of a micro-batch, given the rows of one sample.
     fn row_count(&self, of_sample: u128) -> u128 {
         u128::from(self.samples).saturating_mul(of_sample)
     }
 
-    /// Returns the sizes of the tensor over `axes` for all samples, with all row axes merged into
-    /// one.
+    /// Returns the sizes, over all samples, of the tensor with the given axes. All row axes are
+    /// merged into one.
     fn tensor_sizes(&self, spec: &OperatorSpec, axes: &str) -> Vec<u128> {
         let is_row = |axis: &char| matches!(axis, 'm' | 'c' | 'l');
         let rows: String = axes.chars().filter(is_row).collect();

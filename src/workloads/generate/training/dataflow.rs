@@ -1,30 +1,32 @@
-//! Layouts of results over the members of a tensor group, and the inputs of each operator.
+//! Layouts of results over a tensor group's members, and the inputs of each operator.
 //!
-//! An operator's sharding is determined by the first applicable rule:
+//! The first of these rules that applies determines an operator's sharding:
 //!
-//! 1. the degrees that the plan gives for the operator;
+//! 1. the degrees that the plan gives for this operator;
 //! 2. the model's tensor parallelism ([`TensorSplit`]): by outputs or by inputs, into one shard per
-//!    member. If neither the model nor the plan gives any, the split is derived: a product whose
-//!    input is split by columns is cut by inputs; other products are cut by outputs, or by inputs
-//!    if only these divide; tables whose rows are summed are cut by columns, because gathering
-//!    columns moves half the bytes of summing over rows;
-//! 3. with sequence parallelism, shards of its tokens, if they divide;
-//! 4. the layout of its input: samples, and rows if they divide; also columns if columns are independent (activations,
-//!    residuals, pools, norms over the channels of images, heads of attention, and classes of a loss inside a sharded
-//!    region).
+//!    member. If neither the model nor the plan gives any, it is derived. A product whose input is
+//!    split by columns is then split by inputs. Other products are split by outputs or, if only
+//!    inputs divide evenly, by inputs. Tables whose rows are summed are split by columns, because
+//!    gathering columns moves half the bytes of summing over rows;
+//! 3. with sequence parallelism, shards of tokens, if the tokens divide evenly;
+//! 4. the layout of its input: samples, and rows if they divide evenly. Columns stay split only if the
+//!    operator treats them independently (activations, residuals, pools, norms over the channels of images,
+//!    heads of attention, and classes of a loss inside a sharded region).
 //!
-//! Inputs in another layout are redistributed before the operator ([`moves`](crate::generate::sharding::moves)).
+//! An input that arrives in another layout is redistributed before the operator
+//! ([`plan_redistribution`](crate::generate::sharding::plan_redistribution)).
 //!
-//! The skip path around a branch carries the last residual sum. If a layer does not begin with a
-//! norm or an activation, norms and activations come after sums (BERT, ResNet) and their output
-//! takes the skip path; otherwise they are part of the branch (GPT-2, Llama). An embedding's tables
-//! remain separate results until a sum uses all of them; tables of bags remain separate until an
-//! interaction. A residual passes its gradient to each of its inputs, and each gradient is
-//! redistributed separately.
+//! The skip path around a branch carries the result of the last residual sum. If a layer begins
+//! with a norm or an activation, norms and activations belong to the branch (GPT-2, Llama).
+//! Otherwise they follow the sums, and their output takes the skip path (BERT, ResNet). An
+//! embedding's tables are separate results until a sum uses all of them, and tables of bags until
+//! an interaction does. A residual passes its gradient to each of its inputs; each of these
+//! gradients is redistributed separately.
 //!
-//! Results are tracked in fractions: an operator that needs only the first token, such as a classifier after a
-//! transformer, receives all tokens if tokens are sharded. Norms over the channels of images use the samples and rows
-//! of the member, like BatchNorm without synchronized statistics.
+//! Layouts describe fractions of a result, not single elements. So an operator that needs only the first
+//! token, such as a classifier after a transformer, receives all tokens if tokens are sharded. Norms over the
+//! channels of images use only the member's own samples and rows, like BatchNorm without synchronized
+//! statistics.
 
 use super::layer::LoweringContext;
 use super::shard_spec::ShardSpec;
@@ -38,22 +40,22 @@ use crate::model::{
     ChainRole, LayerOperator, Model, ModelLayer, OperatorAxis, OperatorSpec, TensorSplit,
 };
 
-/// An intermediate result between two operators.
+/// A result that one operator passes to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardedActivation {
     pub layout: ShardLayout,
-    /// Members that differ in this digit have partial sums that must still be added.
+    /// Digit in which members with partial sums differ; the partial sums must still be added up.
     pub partial_over: Option<MeshAxis>,
-    /// Elements per sample, of all members together.
+    /// Elements per sample, all members together.
     pub elements: u64,
-    /// Number of columns, or, for an image, number of channels.
+    /// Number of columns; for an image, the number of channels.
     pub columns: u64,
     pub image: bool,
-    /// The operator of the same layer that produced it.
+    /// Index of the operator that produced it; `None` if it comes from another layer.
     pub produced_by: Option<usize>,
 }
 
-/// An input of an operator: the layout in which it arrives, and the layout that the operator needs.
+/// An operator's input: the layout in which it arrives, and the layout that the operator needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OperatorInput {
     pub from: ShardedActivation,
@@ -65,14 +67,14 @@ pub(super) struct OperatorInput {
 pub(super) struct ShardedOperator<'l> {
     pub operator: &'l LayerOperator,
     pub cutting: ShardSpec,
-    /// Empty for operators that take samples or token ids.
+    /// Empty for operators that read samples or token ids.
     pub inputs: Vec<OperatorInput>,
-    /// The operators of the layer that produce the inputs, or `None` for the input of the layer.
+    /// Index of the operator that produces each input; `None` for the layer's input.
     pub sources: Vec<Option<usize>>,
-    /// The branch: 0 is the chain, 1 is the skip path. With several tables, each table has a
-    /// separate branch.
+    /// The branch of the layer: 0 is the chain of operators, and 1 the skip path. If there are
+    /// several tables, each has a branch of its own.
     pub branch: u32,
-    /// Rows that windows reach, for an image sharded by rows.
+    /// Sharding of an image by rows, from which the rows that windows reach follow.
     pub windows: Option<OperatorSharding>,
 }
 
@@ -83,18 +85,19 @@ pub(super) struct LayerDataflow<'l> {
     pub end: ShardedActivation,
 }
 
-/// Intermediate results at the current operator of a layer.
+/// Results that are available to the next operator of a layer.
 struct DataflowCursor {
     main: Option<ShardedActivation>,
     around: Option<ShardedActivation>,
-    /// Results outside the chain, such as tables of an input, until an operator uses all of them.
+    /// Results outside the chain, such as an input's tables, which wait until an operator uses all
+    /// of them.
     side: Vec<ShardedActivation>,
-    /// True if norms and activations come after residuals, so that their output takes the skip path around the next
-    /// branch.
+    /// True if norms and activations follow residual sums, so that their output takes the next branch's skip
+    /// path.
     behind: bool,
 }
 
-/// Tracks layouts of results through layers.
+/// Tracks the layouts of results from layer to layer.
 pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
@@ -102,7 +105,8 @@ pub(super) struct DataflowTracer<'p> {
     pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
-    /// True if neither the model nor the plan gives a split, so that Megatron's split is derived.
+    /// True if neither the model nor the plan gives a split, so that Megatron-LM's split is
+    /// derived.
     pub derives: bool,
 }
 
@@ -172,7 +176,7 @@ impl<'p> DataflowTracer<'p> {
             });
             last = Some(gives);
         }
-        // A layer that ends outside the chain returns the chain's result.
+        // If the layer ends with an operator outside the chain, return the chain's result.
         let end = way
             .main
             .or(last)
@@ -186,8 +190,8 @@ impl<'p> DataflowTracer<'p> {
         Ok(LayerDataflow { steps, end })
     }
 
-    /// Returns the layout of a layer's output: with sequence parallelism, a sum over all members is
-    /// scattered, so that each member has its tokens.
+    /// Returns the layout of a layer's output. With sequence parallelism, a sum over all members is
+    /// scattered, so that each member has its own tokens.
     fn output_layout(&self, held: &ShardedActivation) -> ShardLayout {
         let all = MeshAxis::new(self.members, 1);
         let rows = held.elements / held.columns.max(1);
@@ -202,13 +206,13 @@ impl<'p> DataflowTracer<'p> {
         held.layout
     }
 
-    /// Derives Megatron's split of an operator, for a model that gives none.
+    /// Derives Megatron-LM's split of an operator, if neither the model nor the plan gives one.
     fn derive_split(&self, spec: &OperatorSpec, before: Option<&ShardedActivation>) -> TensorSplit {
         let members = u64::from(self.members);
         let arrives = before.filter(|held| held.layout.columns.parts == self.members);
         let fits = |axis| spec.divides(axis, members);
         let tied = spec.tied_weights().is_some();
-        // An image that is flattened to a row is cut by whole channels.
+        // An image that is flattened to a row is split by whole channels.
         let channels =
             |held: &ShardedActivation| !held.image || held.columns.is_multiple_of(members);
         let by_inputs = fits(OperatorAxis::K) && before.is_none_or(channels) && !tied;
@@ -227,7 +231,8 @@ impl<'p> DataflowTracer<'p> {
         }
     }
 
-    /// Returns the sharding of `operator`, and of its windows if an image is sharded by rows.
+    /// Returns the sharding of `operator` and, if an image is sharded by rows, the sharding of its
+    /// windows.
     fn operator_sharding(
         &self,
         layer: &str,
@@ -235,7 +240,7 @@ impl<'p> DataflowTracer<'p> {
         spec: &OperatorSpec,
         before: Option<&ShardedActivation>,
     ) -> Result<(ShardSpec, Option<OperatorSharding>), GenerateError> {
-        // Searches from the back, so that later entries override earlier ones.
+        // Search from the back, because later entries override earlier ones.
         let mut own = self.operators.iter().rev();
         let Some(own) = own.find(|one| one.names(layer, &operator.name)) else {
             return self.default_sharding(operator, spec, before);
@@ -299,7 +304,7 @@ impl<'p> DataflowTracer<'p> {
             true => self.derive_split(spec, before),
             false => operator.cut,
         };
-        // Neighbours share an expert. All other members have other copies of tokens.
+        // Neighbouring members share an expert. The other members process other copies of tokens.
         let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
         let within = own.map_or(all, |members| {
             cutting.rows = MeshAxis::new(self.members / members, members);
@@ -340,7 +345,7 @@ impl<'p> DataflowTracer<'p> {
         if spec.attends() {
             tensor_cut::check_divides(operator, TensorSplit::InsideRegion, parts)?;
         }
-        // Vocabularies are padded, so classes always divide.
+        // Vocabularies are padded, so their size always divides evenly.
         let classes = spec.reduces_columns() && between;
         let by_column = if before.image {
             spec.clone().free_columns().divides(OperatorAxis::N, parts)
@@ -359,7 +364,7 @@ impl<'p> DataflowTracer<'p> {
                 n: 1,
                 k: 1,
             };
-            // An image whose windows cannot be divided by rows is needed whole.
+            // If an image's windows cannot be divided by rows, every member needs the whole image.
             let cut = ShardSpec {
                 rows: layout.rows,
                 ..cutting
@@ -374,8 +379,8 @@ impl<'p> DataflowTracer<'p> {
     }
 }
 
-/// Returns true if Megatron's split of `model` is derived because neither the model nor the plan
-/// gives one.
+/// Returns true if Megatron-LM's split of `model` is derived, because neither the model nor the
+/// plan gives one.
 pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
     let mut operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let states = |one: &LayerOperator| one.cut != TensorSplit::Replicated;
@@ -383,7 +388,8 @@ pub(super) fn is_derived(model: &Model, plan: &ParallelismPlan) -> bool {
 }
 
 impl DataflowCursor {
-    /// Returns the operators that produce the inputs of `operator`. Must be called before `pass`.
+    /// Returns the operators that produce the inputs of `operator`; `None` is the layer's input.
+    /// Call this before [`advance_past`](Self::advance_past), which replaces the current results.
     fn input_sources(&self, operator: &LayerOperator, spec: &OperatorSpec) -> Vec<Option<usize>> {
         let of = |held: &ShardedActivation| held.produced_by;
         match spec.role {
@@ -399,7 +405,7 @@ impl DataflowCursor {
         }
     }
 
-    /// Advances past `operator`, and returns its inputs.
+    /// Makes the output of `operator` the current result, and returns the operator's inputs.
     fn advance_past(
         &mut self,
         operator: &LayerOperator,
@@ -409,7 +415,8 @@ impl DataflowCursor {
         members: u32,
     ) -> Vec<OperatorInput> {
         let take = |held: Option<ShardedActivation>| held.map(|from| OperatorInput { from, need });
-        // True if branch and skip path both use the current result. Tables use nothing.
+        // True if the branch and the skip path both use the current result. Tables use no earlier
+        // result.
         let fork = self.around == self.main && spec.role != ChainRole::Table;
         if operator.around {
             let input = take(self.around);
@@ -421,7 +428,7 @@ impl DataflowCursor {
         }
         let inputs = match spec.role {
             ChainRole::Table => {
-                // The result of an earlier table is stored outside the chain until it is used.
+                // Keep an earlier table's result outside the chain until an operator uses it.
                 let own = self.main.take().filter(|held| held.produced_by.is_some());
                 self.side.extend(own);
                 self.around = Some(gives);
@@ -454,7 +461,8 @@ impl DataflowCursor {
     }
 }
 
-/// Completes the pending sum of `held` for its second consumer. After a reduce-scatter the layout is sharded.
+/// Marks the pending sum of `held` as complete for its second consumer, because the first consumer's input
+/// performs the sum. If the sum was a reduce-scatter, its result is sharded.
 fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, members: u32) {
     if let Some(held) = held
         && let Some(over) = held.partial_over.take()
@@ -464,13 +472,14 @@ fn complete_sum(held: &mut Option<ShardedActivation>, need: &ShardLayout, member
     }
 }
 
-/// Returns true if a layer that begins with `operator` is pre-norm, as in GPT-2 and Llama. In BERT and ResNet the norm
-/// comes after a sum, and its output takes the skip path around the next branch.
+/// Returns true if a layer that begins with `operator` applies its norm before each branch, as GPT-2 and
+/// Llama do. In BERT and ResNet, the norm follows a residual sum, and its output takes the next branch's skip
+/// path.
 fn is_pre_norm(operator: &LayerOperator) -> bool {
     operator.work.spec().is_elementwise()
 }
 
-/// Merges results with identical layouts into one.
+/// Merges results that have the same layout into one.
 fn merge_alike(all: Vec<ShardedActivation>) -> Vec<ShardedActivation> {
     let mut found: Vec<ShardedActivation> = Vec::new();
     for held in all {

@@ -1,4 +1,4 @@
-//! Lowering of a model's layers, once for each set of equal layers.
+//! Lowering of a model's layers. Equal layers are lowered only once.
 
 use super::MOST_GROUPS;
 use super::dataflow::{DataflowTracer, LayerDataflow, ShardedActivation};
@@ -12,18 +12,18 @@ use crate::generate::sharding::MemberPartition;
 use crate::generate::{GenerateError, check_limit, option_refused};
 use crate::model::{LayerRole, Model};
 
-/// A layer that has been lowered.
+/// A layer that has been lowered, to which later layers are compared.
 struct LoweredExample<'m> {
     layer: usize,
-    /// Number of members of the tensor group for which the layer was lowered.
+    /// Number of members of the tensor group for which it was lowered.
     members: u32,
     recompute: RecomputePolicy,
     before: Option<ShardedActivation>,
     flow: LayerDataflow<'m>,
 }
 
-/// Rejects a sharded input of layer `i` if the stages on both sides have `unlike` tensor degrees, because shares
-/// require groups of one size.
+/// If `unlike` (the previous layer's stage has another tensor degree), rejects a sharded input of layer `i`,
+/// because shards fit only groups of the same size.
 fn whole_between(
     i: usize,
     held: &Option<ShardedActivation>,
@@ -37,7 +37,7 @@ fn whole_between(
     Ok(())
 }
 
-/// The distinct layers, and the index into them for each layer.
+/// The distinct layers, and for each layer of the model its index among them.
 pub(super) struct DistinctLayers {
     pub lowered: Vec<LoweredLayer>,
     pub lowered_of: Vec<u32>,
@@ -46,7 +46,8 @@ pub(super) struct DistinctLayers {
 }
 
 impl DistinctLayers {
-    /// Lowers the layers of `model`; equal layers in equal places are lowered once.
+    /// Lowers the layers of `model`; layers with the same operators, inputs and position are
+    /// lowered once.
     pub fn new(
         model: &Model,
         plan: &ParallelismPlan,
@@ -81,8 +82,8 @@ impl DistinctLayers {
                 false => context.recompute,
             };
             lowering.context.recompute = recompute;
-            // Degrees apply to layers by name. Without degrees, equal layers with equal inputs are
-            // split equally.
+            // Degrees apply to layers by name, so with degrees every layer is lowered on its own.
+            // Without degrees, equal layers with equal inputs are sharded equally.
             let known = examples.iter().rposition(|one| {
                 let example = &model.layers[one.layer];
                 (one.members, one.before) == (members, held)

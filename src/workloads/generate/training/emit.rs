@@ -1,9 +1,9 @@
-//! The nodes of one rank, in the order in which its host would launch them.
+//! The nodes of a rank, in the order in which its host would launch them.
 //!
-//! All kernels of a rank form one chain, pass after pass in the schedule's order, except weight gradients that overlap
-//! a sum over the tensor group. A pass begins with a receive from the previous stage, on which the pass's chain
-//! depends, and ends with a send on which nothing depends. Gradient reductions and parameter gathers have separate
-//! lanes.
+//! All kernels of a rank form a single chain, in which passes follow one another in the schedule's order. The
+//! only exception are weight gradients that overlap a sum over the tensor group. A pass begins with a receive
+//! from the previous stage, on which its kernels depend. It ends with a send, on which nothing depends.
+//! Gradient reductions and parameter gathers have lanes of their own.
 
 use super::TrainingGenerator;
 use super::program::{
@@ -30,19 +30,20 @@ use gradients::GradientProgress;
 
 /// The lane of kernels.
 pub const COMPUTE_LANE: i64 = 0;
-/// The lane of tensor groups' collectives.
+/// The lane of collectives of tensor groups.
 pub const TENSOR_LANE: i64 = 1;
-/// The lane of reductions of gradients.
+/// The lane of gradient reductions.
 pub const GRADIENT_LANE: i64 = 2;
-/// The lane on which parameters are gathered.
+/// The lane of parameter gathers.
 pub const PARAMETER_LANE: i64 = 3;
-/// The lane on which tokens are exchanged between experts.
+/// The lane of token exchanges between ranks with different experts.
 pub const EXPERT_LANE: i64 = 5;
-/// The lane on which ranks exchange tokens, keys, values or heads for context parallelism.
+/// The lane of exchanges for context parallelism: tokens, keys, values or heads.
 pub const CONTEXT_LANE: i64 = 6;
-/// The lane of loads and stores beyond SRAM.
+/// The lane of loads and stores of operands that do not stay in SRAM.
 pub const MEMORY_LANE: i64 = 4;
-/// The first lane for kernels of parallel branches. If there are more branches than lanes, they share lanes.
+/// The first of the lanes for kernels of parallel branches. If there are more branches than lanes, they
+/// share lanes.
 pub const BRANCH_LANE: i64 = 7;
 const BRANCH_LANES: u32 = 3;
 
@@ -53,32 +54,33 @@ pub(super) struct RankEmitter<'w, 's> {
     place: RankCoordinates,
     rank: u32,
     step: u32,
-    /// Dependencies of the next node of the chain.
+    /// Nodes on which the next node of the chain depends.
     chain_tail: Vec<u64>,
-    /// Dependencies of the program in progress.
+    /// Nodes on which the current program depends.
     entry: Vec<u64>,
-    /// Node ids of the current program, or of the last one.
+    /// Node ids of the current program's items, or of the last program's.
     ids: Vec<u64>,
-    /// The layer and item of a sum that adapters compute instead, in the current pass.
+    /// Layer and item of the sum that adapters compute in the current pass, if any.
     handed: Option<(usize, usize)>,
-    /// Common start of the node names of the current program.
+    /// Prefix of the node names in the current program.
     common: String,
-    /// Scratch for the dependencies of a node.
+    /// Buffer for a node's dependencies, reused for every node.
     data: Vec<u64>,
-    /// Nodes that produced gradients on which no reduction depends yet: gradients of weights that
-    /// all replicas have, and of experts' weights.
+    /// Nodes that computed gradients on which no reduction depends yet: of weights that all
+    /// replicas have, and of experts' weights.
     unreduced_producers: [Vec<u64>; 2],
-    /// Reductions of the current step.
+    /// Gradient reductions of the current step.
     reduced: Vec<u64>,
-    /// Parameter gathers that a later forward pass of each layer must wait for.
+    /// For each layer, the parameter gathers for which its next forward pass must wait.
     updated: BTreeMap<usize, Vec<u64>>,
-    /// Memory changes that the next node makes.
+    /// Memory changes that the next node must make.
     pending_memory: MemoryChanges,
-    /// SRAM, and the stage's operands that stay in SRAM, if the plan has a residency rule.
+    /// SRAM, and the operands of this stage that stay in it; `None` if the plan has no residency
+    /// rule.
     sram: Option<(SramPolicy, SramResidency)>,
 }
 
-/// A node outside layers.
+/// A node that belongs to a step, not to a layer's program.
 struct StepNode<'n> {
     name: std::fmt::Arguments<'n>,
     op: Op<'n>,
@@ -113,7 +115,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Emits all steps.
+    /// Emits the nodes of all steps.
     pub fn run(&mut self) -> Result<(), TraceError> {
         self.allocate_resident()?;
         let plan = self.plan;
@@ -125,12 +127,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let mut kept = vec![false; plan.chunk_count() as usize];
             for step in plan.steps_of_stage(self.place.stage) {
-                // Two overlapping passes start with the inputs of both passes, and send when both
-                // passes have ended.
+                // If two passes overlap, receive the inputs of both first, and send only after both
+                // have ended.
                 let mut begun = Vec::with_capacity(2);
                 for pass in step.passes() {
                     let chunk = &mut kept[pass.chunk as usize];
-                    // Parameters that are not resharded are present after the first pass of a step.
+                    // If parameters are not resharded, they are still present after the chunk's
+                    // first pass in a step.
                     let present = std::mem::replace(chunk, !plan.plan.reshard);
                     begun.push((pass, self.begin_pass(pass, present)?));
                 }
@@ -158,14 +161,14 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.free_released()
     }
 
-    /// Frees memory that no later node frees, because all kernels of the layers after the last node
-    /// are left out.
+    /// Frees memory that no later node frees. This happens if the plan leaves out all kernels of
+    /// the layers after the last node.
     fn free_released(&mut self) -> Result<(), TraceError> {
         let memory = std::mem::take(&mut self.pending_memory);
         if memory.is_none() {
             return Ok(());
         }
-        // An empty node is needed, because only nodes change memory.
+        // Emit an empty node, because only nodes can change memory.
         self.out.set_name(format_args!("released"));
         let labels = NodeLabels {
             stage: Some(self.place.stage),
@@ -198,7 +201,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits `node`, which waits for `self.data`.
+    /// Emits `node`, which depends on the nodes in `self.data`.
     fn emit_node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
         match self.plan.plan.steps {
             1 => self.out.set_name(node.name),
@@ -212,7 +215,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             ..NodeLabels::default()
         };
         let (lane, memory) = (node.lane, node.memory);
-        // Outside layers, the only compute nodes are the optimizer's kernel and copies around
+        // Outside layers, compute nodes are only the optimizer's kernel and copies before or after
         // collectives.
         let kernel = match (node.phase, node.op) {
             (TrainingPhase::Optimizer, _) => Some(KernelShape::Moving(MovingKernel::Optimizer)),
@@ -224,7 +227,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
             .emit_with((node.op, kernel), lane, memory, labels, &self.data)
     }
 
-    /// Layers of a pass in execution order.
+    /// Returns the layers of a pass in execution order.
     fn layers_of(&self, pass: PipelinePass) -> impl Iterator<Item = usize> + Clone + use<> {
         let part = self.plan.part_of_chunk(self.place.stage, pass.chunk);
         let layers = self.plan.layers_of_part(part);
@@ -233,13 +236,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
         (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
     }
 
-    /// Returns the stage of `other`, if it is another stage; within a stage no message is needed.
+    /// Returns the stage of `other` if it is not this stage, because a pass on the same stage needs
+    /// no message.
     fn other_stage(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
         let stage = other.map(|(stage, _)| stage);
         stage.filter(|stage| *stage != self.place.stage)
     }
 
-    /// Emits the start of a pass: the first parameter gathers, unless parameters are `present`, and the receive.
+    /// Emits the start of a pass: the first parameter gathers, unless parameters are already `present`, and
+    /// the receive.
     fn begin_pass(
         &mut self,
         pass: PipelinePass,
@@ -256,14 +261,14 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(gathers)
     }
 
-    /// Emits the send of a pass's result, if another stage needs it.
+    /// Emits the send of a pass's result, if another stage needs the result.
     fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
         let (plan, own) = (self.plan, self.place.stage);
         let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
         if let Some(receiver) = self.other_stage(behind) {
             let sent = self.send_output(pass, plan.part_of_chunk(own, pass.chunk), receiver)?;
-            // Without overlap the chain waits for the send, because the stage must not compute
-            // during the send.
+            // Without overlap, the chain waits for the send, so that the stage does not compute
+            // during it.
             if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
                 self.chain_tail.clear();
                 self.chain_tail.push(sent);
@@ -272,7 +277,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits the nodes of a pass between its messages.
+    /// Emits the nodes of a pass between its receive and its send.
     fn emit_pass(
         &mut self,
         pass: PipelinePass,
@@ -290,8 +295,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             self.chain_tail.extend(gathers.ids.get(k));
             if forward {
-                // Later micro-batches follow the first micro-batch, so only the first waits for the
-                // gathers.
+                // Only the first micro-batch waits for the gathers, because later micro-batches
+                // follow it.
                 self.chain_tail
                     .extend(self.updated.remove(&layer).into_iter().flatten());
             }
@@ -300,7 +305,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
             }
             let lowered = plan.lowered_layer(layer);
             let program = lowered.program(pass.kind, self.place.tensor);
-            // Parameters kept for the step are freed by the last pass that uses them, or by its weight gradients.
+            // Parameters that are kept for the whole step are freed by the last pass that uses them, or by
+            // its weight gradients.
             let frees = plan.gathers_parameters()
                 && match plan.plan.reshard {
                     true => needs_weights(pass),
@@ -308,7 +314,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
-                // Gradients are whole until they are reduced.
+                // Each member has the full gradients until they are reduced.
                 let whole = plan.gradient_bytes(layer);
                 add_bytes(
                     &mut self.pending_memory.allocates,
@@ -333,7 +339,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Copies the parameters of a layer from the buffer in which they were gathered: one read and one write.
+    /// Emits the copy of a layer's parameters out of the buffer that gathered them: one read and one write.
     fn copy_out(&mut self, layer: usize, pass: PipelinePass) -> Result<(), TraceError> {
         let plan = self.plan;
         self.data.clear();
@@ -356,8 +362,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         Ok(())
     }
 
-    /// Emits a layer's program, with reductions of the buckets that complete within it; its last node frees `freed`
-    /// bytes of gathered parameters.
+    /// Emits a layer's program, with the reductions of the buckets that become complete in it. The program's
+    /// last node frees `freed` bytes of gathered parameters.
     fn emit_program(
         &mut self,
         program: &LayerProgram,
@@ -368,15 +374,15 @@ impl<'w, 's> RankEmitter<'w, 's> {
     ) -> Result<(), TraceError> {
         self.ids.clear();
         self.begin_names(layer, pass);
-        // The tail of the chain so far becomes the entry of the program.
+        // The program starts after the nodes at the end of the chain.
         std::mem::swap(&mut self.entry, &mut self.chain_tail);
         let count = program.items.len();
         for (i, item) in program.items.iter().enumerate() {
             self.data.clear();
             self.depend_on(&item.after);
             let mut memory = item.memory;
-            // Earlier layers without nodes left these memory changes, because only nodes can carry
-            // them.
+            // Add the changes that earlier layers without nodes left, because only nodes can change
+            // memory.
             if i == 0 {
                 merge_changes(&mut memory, &std::mem::take(&mut self.pending_memory));
             }
@@ -386,13 +392,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
             let handed = self.handed == Some((layer, i));
             let id = self.emit_item(item, layer, pass, memory, handed)?;
             self.ids.push(id);
-            // Gradients that the last node completes are handled after the loop, when the chain has
+            // Reduce the gradients of the last node after the loop, when `self.chain_tail` has
             // advanced.
             if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
                 self.reduce_complete_buckets(finding, pass)?;
             }
         }
-        // The layer has no node, so the next node frees the memory.
+        // The layer has no node that could free the memory, so the next node frees it.
         if count == 0 {
             add_bytes(
                 &mut self.pending_memory.frees,
@@ -411,7 +417,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Formats the common start of the names of a layer's nodes in a pass.
+    /// Formats the prefix of a layer's node names in a pass.
     fn begin_names(&mut self, layer: usize, pass: PipelinePass) {
         let layer = &self.plan.model.layers[layer].name;
         self.common.clear();
@@ -426,7 +432,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         written.expect("a string grows as needed");
     }
 
-    /// Adds to `self.data` the node ids for `after` in the current program.
+    /// Adds the nodes `after` of the current program to `self.data`.
     fn depend_on(&mut self, after: &[ProgramDependency]) {
         for one in after {
             match one {
@@ -496,7 +502,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 bytes,
                 slot,
             } => {
-                // Tags are unique per step, layer, slot and micro-batch; `check::messages` keeps them within i32.
+                // Tags are unique per step, layer, slot and micro-batch; `check::check_messages` keeps them
+                // within i32.
                 let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
                 let number = number * u64::from(plan.slots) + u64::from(slot);
                 let op = Op::Message {
@@ -542,7 +549,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         self.stream_node(own, moved, labels)
     }
 
-    /// Removes duplicate dependencies of the next node.
+    /// Sorts `self.data` and removes duplicates.
     fn dedup_dependencies(&mut self) {
         if self.data.len() > 1 {
             self.data.sort_unstable();
@@ -566,8 +573,8 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
     }
 
-    /// Gathers the parameters of the pass's layers up to the `k`-th, and of the layers whose
-    /// parameters are gathered ahead.
+    /// Emits the gathers of parameters for the pass's layers up to the `k`-th, and for the layers
+    /// whose parameters are gathered ahead of use.
     fn gather_parameters(
         &mut self,
         gathers: &mut ParameterGathers,
@@ -579,7 +586,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let bytes = plan.gathered_bytes(layer);
-            // An all-gather's `comm_size` is one member's shard.
+            // The `comm_size` of an all-gather is a single member's shard.
             let shard = bytes.div_ceil(plan.plan.copies().into());
             let mut memory = MemoryChanges::default();
             memory.allocates[TensorClass::Temporary as usize] = bytes;
@@ -605,7 +612,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 }
 
-/// Returns true if a pass multiplies with weights; weight gradients need only activations.
+/// Returns true if a pass multiplies by weights. Passes for weight gradients need only activations.
 fn needs_weights(pass: PipelinePass) -> bool {
     pass.kind != PassKind::WeightGradient
 }
@@ -618,7 +625,7 @@ fn direction_label(pass: PipelinePass) -> &'static str {
     }
 }
 
-/// The layers of a pass whose parameters are gathered, and the gather nodes.
+/// Layers of a pass whose parameters are gathered, with the nodes that gather them.
 struct ParameterGathers {
     order: Vec<usize>,
     ids: Vec<u64>,

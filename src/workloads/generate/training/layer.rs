@@ -1,4 +1,4 @@
-//! Options that all layers of a plan share, and the result of lowering a layer.
+//! Options that a plan's layers share, and the result of lowering a layer.
 
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
 use super::program::{LayerProgram, ProgramTask};
@@ -10,69 +10,71 @@ use crate::generate::schedule::PassKind;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
 use chakram_trace::format::{Dtype, TrainingPhase};
 
-/// Options that all layers of a plan share.
+/// Options that are the same for all layers of a plan.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoweringContext {
     pub sizes: CostParameters,
-    /// Members of a tensor group.
+    /// Number of members of a tensor group.
     pub tensor: u64,
     pub sequence: bool,
-    /// Ranks among which the experts of a layer are divided.
+    /// Number of ranks among which a layer's experts are divided.
     pub expert: u64,
-    /// Kernels of experts' products, and the exchange of tokens with ranks that have other experts.
+    /// Kernels of experts' products; `exchange` is the exchange of tokens with ranks that have
+    /// other experts.
     pub expert_products: ExpertProducts,
     pub exchange: ExpertExchangeForm,
-    /// Number format of tokens sent to experts, if it differs from the activations' format.
+    /// Number format of tokens that are sent to experts, if it is not the activations' format.
     pub exchange_dtype: Option<Dtype>,
-    /// Number of rows on the rank with the fullest experts, divided by the mean.
+    /// Number of rows on the rank with the fullest experts, divided by the mean over ranks.
     pub expert_load: f64,
-    /// Copies of a token that are sent, divided by the copies that experts receive.
+    /// Number of token copies that are sent, divided by the number that experts receive.
     pub sent_copies: f64,
-    /// True if gradients of experts and of other weights are summed among different ranks.
+    /// True if different groups sum the gradients of experts and of other weights.
     pub experts_apart: bool,
-    /// Exchange between ranks with different tokens of a sequence, or `None`.
+    /// Exchange between ranks that share a sequence's tokens, or `None` without context
+    /// parallelism.
     pub context: Option<ContextExchange>,
     pub recompute: RecomputePolicy,
     pub without: AblationSet,
-    /// True if sums over the tensor group overlap independent products.
+    /// True if sums over the tensor group overlap products that do not depend on them.
     pub overlap: bool,
     pub branches: BranchOrder,
     pub trains: bool,
-    /// True if weight gradients have separate passes.
+    /// True if separate passes compute weight gradients.
     pub splits: bool,
 }
 
-/// A layer's programs and weights.
+/// The programs and weights of a lowered layer.
 #[derive(Clone, Debug)]
 pub(super) struct LoweredLayer {
-    /// Forward programs: one for all members of a tensor group, or one for each.
+    /// Forward programs: one for all members of a tensor group if members are identical, otherwise
+    /// one per member.
     pub forward: Vec<LayerProgram>,
-    /// Backward programs; their number equals the number of forward programs.
+    /// Backward programs, as many as forward programs.
     pub backward: Vec<LayerProgram>,
-    /// Split backward programs: for gradients of inputs, then for gradients of weights; the same
-    /// number of each. Empty if no backward pass is split.
+    /// Programs of split backward passes: for input gradients, and for weight gradients; each as
+    /// many as forward programs. Empty if backward passes are not split.
     pub apart: [Vec<LayerProgram>; 2],
-    /// Weights of one member.
+    /// Number of weights of one member.
     pub parameters: u64,
     /// Number of one member's weights that belong to experts, if ranks have different experts.
     pub expert_parameters: u64,
-    /// The part of all weights for which a member computes gradients only from its shard of the samples or tokens, with
-    /// the group over which they are summed.
+    /// Weights whose gradients a member computes from only its own shard of the samples or tokens: the group
+    /// that sums these gradients, and the number of weights.
     pub partial: Vec<(ParallelGroupKind, u64)>,
-    /// The operator with a matrix tied to the embedding, as the number of operators after this
-    /// operator, and one member's weights of the matrix.
+    /// The operator whose matrix is tied to the embedding: the number of operators after it, and
+    /// the number of weights of the matrix on one member.
     pub tied: Option<(usize, u64)>,
-    /// Bytes kept from the forward to the backward pass.
+    /// Bytes that are kept from the forward pass to the backward pass.
     pub keeps: u64,
-    /// Number of shards of the layer's output among members.
+    /// Number of shards into which members divide the layer's output.
     pub output_shards: u64,
-    /// For each operator, true if the gradient of its input is needed, or `None` if the plan leaves the operator
-    /// out.
+    /// For each operator, true if its input's gradient is needed; `None` if the plan leaves the operator out.
     pub input_gradients: Vec<Option<bool>>,
 }
 
 impl LoweredLayer {
-    /// Returns the program of `member` of a tensor group in a pass.
+    /// Returns the program that `member` of a tensor group runs in a pass of this kind.
     pub fn program(&self, kind: PassKind, member: u32) -> &LayerProgram {
         let programs = match kind {
             PassKind::Forward => &self.forward,
@@ -80,13 +82,14 @@ impl LoweredLayer {
             PassKind::InputGradient => &self.apart[0],
             PassKind::WeightGradient => &self.apart[1],
         };
-        // A single program serves all members if they are identical.
+        // If all members are identical, they share a single program.
         &programs[member as usize % programs.len()]
     }
 }
 
 impl LoweringContext {
-    /// Sizes for the kernels of `layer`: products outside blocks, most importantly the logits, keep the plan's format.
+    /// Returns the sizes for the kernels of `layer`. Products outside blocks, mainly the logits, keep the
+    /// plan's number format.
     pub fn sizes_of(&self, layer: &ModelLayer) -> CostParameters {
         let linear = self.sizes.linear;
         CostParameters {
@@ -95,15 +98,16 @@ impl LoweringContext {
         }
     }
 
-    /// Returns true if an operator of `layer` is left out entirely, including its communication.
+    /// Returns true if the plan leaves an operator of `layer` out entirely, including its
+    /// communication.
     pub fn is_left_out(&self, layer: &ModelLayer, spec: &OperatorSpec) -> bool {
         let loss = spec.reduces_columns();
         let logits = layer.role == LayerRole::Output && spec.is_linear();
         (loss && !self.trains) || (loss || logits) && self.without.has(AblationEffect::Logits)
     }
 
-    /// Removes the `kernels` of an operator of `layer` that the plan leaves out, and the kernels that are fused into
-    /// the products of experts.
+    /// Removes kernels of an operator of `layer`: those that the plan leaves out, and those that are fused
+    /// into the products of experts.
     pub fn leave_out(
         &self,
         layer: &ModelLayer,
@@ -118,7 +122,7 @@ impl LoweringContext {
             kernels.after_weights.clear();
         }
         if self.expert_products == ExpertProducts::Fused && among_experts {
-            // Copies, gates and casts are fused into the products.
+            // The fused products also copy tokens, multiply by gates, and cast.
             let stays = |kernel: &LoweredKernel| !kernel.moves || is_of_scores(kernel.suffix);
             kernels.forward.retain(stays);
             kernels.backward.retain(stays);
@@ -130,7 +134,7 @@ impl LoweringContext {
         }
     }
 
-    /// Bytes that an operator keeps, unless its whole layer is recomputed.
+    /// Bytes that an operator keeps for the backward pass, unless its whole layer is recomputed.
     pub fn keeps(&self, kernels: &OperatorKernels) -> u64 {
         match self.recompute {
             RecomputePolicy::Selective => kernels.keeps,
@@ -139,7 +143,7 @@ impl LoweringContext {
     }
 }
 
-/// Returns true for kernels of a router's scores, which are never fused into a product of experts.
+/// Returns true for kernels of a router's scores, which no product of experts includes.
 fn is_of_scores(suffix: &str) -> bool {
     [
         ".choose", ".sigmoid", ".bias", ".groups", ".highest", ".sum", ".scores",
@@ -156,7 +160,7 @@ pub(super) fn node_name(phase: TrainingPhase, operator: &str, suffix: &str) -> S
     format!("{phase}/{operator}{suffix}")
 }
 
-/// Returns the kernels after the weight-gradient kernel of `operator`.
+/// Returns the kernels that follow the weight-gradient kernel of `operator`.
 pub(super) fn kernels_after_weights<'k>(
     kernels: &'k OperatorKernels,
     operator: &'k str,
@@ -168,7 +172,8 @@ pub(super) fn kernels_after_weights<'k>(
     })
 }
 
-/// Returns the task of a node that runs `kernel`, and the shapes of its inputs and outputs.
+/// Returns the task of a program's node that runs `kernel`, and the shapes of the kernel's inputs
+/// and outputs.
 pub(super) fn task_and_shapes(kernel: &LoweredKernel) -> (ProgramTask, [&str; 2]) {
     let task = ProgramTask::Kernel {
         flops: kernel.flops,

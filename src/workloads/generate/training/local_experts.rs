@@ -1,14 +1,16 @@
-//! Experts of a rank under expert parallelism of degree `e`: `x / e` of the `x` experts of a layer.
+//! Experts of a rank under expert parallelism of degree `e`: each rank has `x / e` of a layer's `x`
+//! experts.
 //!
-//! The ranks of a stage are `tensor x context x data` for attention and `expert_tensor x expert x replicas` for
-//! experts, as in Megatron-LM's `--expert-tensor-parallel-size`. For experts, each expert is cut among `expert_tensor`
-//! neighbours of a tensor group, the experts of a layer are divided among `expert` such blocks, and the `replicas` with
-//! the same shard of the same experts sum the gradients of that shard. With sequence parallelism each member of a
-//! tensor group sends the copies of its own tokens; members that share an expert gather theirs.
+//! The ranks of a stage form a grid `tensor x context x data` for attention, and a grid
+//! `expert_tensor x expert x replicas` for experts, as with Megatron-LM's `--expert-tensor-parallel-size`.
+//! Each expert is sharded among `expert_tensor` neighbours of a tensor group, and a layer's experts are
+//! divided among `expert` such blocks. The `replicas` that have the same shard of the same experts sum its
+//! gradients. With sequence parallelism, each member of a tensor group sends copies of its own tokens, and
+//! the members that share an expert gather them.
 //!
-//! With balanced routing, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
-//! the same number, and processes them with its own experts. The number of rows is therefore
-//! unchanged, and weights are divided. With skewed routing, every rank has the rows of the fullest
+//! If routing is balanced, a rank with `t` tokens of `c` copies each sends `t c` copies, receives
+//! as many, and processes these with its own experts. So expert parallelism divides the weights,
+//! but not the number of rows. If routing is skewed, every rank has as many rows as the fullest
 //! rank ([`routing`](crate::generate::plan)).
 
 use crate::generate::plan::{
@@ -18,7 +20,7 @@ use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, Model, OperatorKind};
 use std::borrow::Cow;
 
-/// Returns `model` with only the experts of one rank.
+/// Returns `model` reduced to the experts that one rank has.
 pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m, Model> {
     if plan.expert == 1 && plan.capacity_factor.is_none() {
         return model;
@@ -49,15 +51,15 @@ pub(super) fn shard_experts<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -
 }
 
 fn scale_rows(rows: u64, factor: f64) -> u64 {
-    // A balanced load keeps the exact integer, which a float may not represent.
+    // For a balanced load, keep the exact integer, because a float may not be able to represent it.
     match factor == 1.0 {
         true => rows,
         false => ((rows as f64 * factor + 0.5) as u64).max(1),
     }
 }
 
-/// Returns the number of experts in the operators of a layer, and the number of chosen experts per
-/// token, or `None` without experts.
+/// Returns the number of experts in a layer, and the number of experts that each token chooses;
+/// `None` if the layer has no experts.
 fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     operators.iter().find_map(|one| match one.work {
         OperatorKind::ExpertDispatch {
@@ -67,7 +69,7 @@ fn routing_sizes(operators: &[LayerOperator]) -> Option<[u64; 2]> {
     })
 }
 
-/// Returns the number of rows of the fullest rank's experts, divided by the mean.
+/// Returns the number of rows on the rank with the fullest experts, divided by the mean over ranks.
 fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     routing_sizes(operators).map_or(1.0, |[experts, chosen]| {
         let of = [experts, chosen, plan.expert.into()];
@@ -75,8 +77,9 @@ fn expert_load(operators: &[LayerOperator], plan: &ParallelismPlan) -> f64 {
     })
 }
 
-/// Returns the load of `model`'s first layer with experts, and the number of token copies sent
-/// divided by the number of copies that experts process.
+/// Returns two ratios for the first layer of `model` with experts: its load (rows on the fullest
+/// rank, divided by the mean), and the token copies that are sent, divided by the copies that
+/// experts process.
 pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] {
     let mut layers = model.runs().map(|run| &run[0]);
     let Some(layer) = layers.find(|layer| routing_sizes(&layer.operators).is_some()) else {
@@ -91,7 +94,8 @@ pub(super) fn exchange_loads(model: &Model, plan: &ParallelismPlan) -> [f64; 2] 
     [expert_load(&layer.operators, plan), sent]
 }
 
-/// Rejects degrees that do not divide the experts of `model`, and combinations for which no rule is known.
+/// Rejects degrees that do not divide the experts of `model`, and combinations for which chakram has no
+/// rule.
 pub(super) fn check_expert_degrees(
     model: &Model,
     plan: &ParallelismPlan,

@@ -1,4 +1,4 @@
-//! Distribution of layers over the model chunks of a pipeline, and of their gradients over buckets.
+//! Distribution of layers over a pipeline's model chunks, and of their gradients over buckets.
 
 use super::buckets::{BucketAssigner, GradientBucket};
 use super::cost::CostParameters;
@@ -13,16 +13,16 @@ use std::ops::Range;
 /// Layers, weights and gradients of each part of the model.
 #[derive(Clone, Debug)]
 pub(super) struct ModelChunks {
-    /// First layer of each part, and the end of the last part.
+    /// First layer of each part; the last entry is the number of layers.
     starts: Vec<usize>,
-    /// Number of weights of each layer on one rank, including a copy of tied weights.
+    /// Number of weights of each layer on one rank, including copies of tied weights.
     weights: Vec<u64>,
-    /// Gradient buckets of all layers.
+    /// Gradient buckets of all layers, in the order in which they become complete.
     buckets: Vec<GradientBucket>,
     ends: Vec<Range<usize>>,
-    /// Bytes that each part sends to the next.
+    /// Bytes that each part sends to the next one.
     boundaries: Vec<u64>,
-    /// Number of weights that both the first and the last stage have.
+    /// Number of weights that the first and the last stage both have, if any.
     tied: Option<u64>,
 }
 
@@ -65,7 +65,8 @@ impl ModelChunks {
                 filled = filling.buckets(ParallelGroupKind::Data, common);
             }
             if plan.expert_copies() > 1 {
-                // A layer without experts must not delay the last bucket of experts.
+                // Skip layers without experts, because otherwise they would delay the last bucket
+                // of experts.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));
                 filled.sort_by_key(|bucket| (Reverse(bucket.layer), bucket.operators));
@@ -98,43 +99,44 @@ impl ModelChunks {
         }
     }
 
-    /// Layers of `part`.
+    /// Returns the range of layers in `part`.
     pub fn layers(&self, part: u32) -> Range<usize> {
         self.starts[part as usize]..self.starts[part as usize + 1]
     }
 
-    /// Weights of `layer` on one rank.
+    /// Number of weights of `layer` on one rank.
     pub fn weights(&self, layer: usize) -> u64 {
         self.weights[layer]
     }
 
-    /// Buckets whose last gradients are produced in `layer`, in order.
+    /// Returns the buckets whose last gradients `layer` computes, in order.
     pub fn buckets(&self, layer: usize) -> &[GradientBucket] {
         &self.buckets[self.ends[layer].clone()]
     }
 
-    /// Bytes that part `below` sends to the next.
+    /// Bytes that part `below` sends to the next one.
     pub fn boundary_bytes(&self, below: u32) -> u64 {
         self.boundaries[below as usize]
     }
 
-    /// Number of weights that both the first and the last stage have.
+    /// Number of weights that the first and the last stage both have, if any.
     pub fn tied(&self) -> Option<u64> {
         self.tied
     }
 }
 
-/// A copy of weights that belong to the first part.
+/// A copy, in the last part, of weights that the first part owns.
 #[derive(Clone, Copy)]
 struct TiedCopy {
     layer: usize,
-    /// Number of operators after the copy's operator in its layer.
+    /// Number of operators that follow the copy's operator in its layer.
     behind: usize,
     /// Number of weights on one rank.
     weights: u64,
 }
 
-/// Returns the last part's copy of tied weights, if the first part is on another stage.
+/// Returns the last part's copy of tied weights; `None` if there is none, or if the first part is
+/// on the same stage.
 fn find_tied_copy(
     plan: &ParallelismPlan,
     starts: &[usize],

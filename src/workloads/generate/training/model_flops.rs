@@ -1,24 +1,23 @@
-//! Model FLOPs of a step, which define model FLOPs utilization: their rate divided by the peak
-//! rate.
+//! Model FLOPs of a step. Model FLOPs utilization is their rate divided by the peak rate.
 //!
-//! A forward multiplication counts as two FLOPs; the backward pass counts the same for each factor
-//! whose gradient is needed; recomputation does not count (Chowdhery et al., "PaLM", 2022, appendix
-//! B; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022,
-//! section 6 and appendix A):
+//! A multiplication in the forward pass counts as two FLOPs. The backward pass adds the same for
+//! each factor whose gradient is needed. Recomputation does not count (Chowdhery et al., "PaLM",
+//! 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+//! Models", 2022, section 6 and appendix A):
 //!
 //! | operator of `m` multiplications | forward | backward |
 //! |---|---|---|
 //! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless it is the job's data |
 //! | product of two results: attention, interaction | `2m` | `4m` |
 //!
-//! For attention, `m` counts the multiplications that its kernels execute: with a causal mask a
-//! fused kernel has `s (s + 1) / 2` pairs of a sequence's `s` tokens, and unfused kernels have
-//! `s s`, which the publications count for both kinds of kernels. A fused kernel's backward
-//! recomputation of scores counts only as hardware FLOPs. Operators left out by the plan count
-//! nothing.
+//! For attention, `m` counts the multiplications that its kernels execute. With a causal mask, a
+//! fused kernel computes `s (s + 1) / 2` pairs of a sequence's `s` tokens. Unfused kernels compute
+//! `s s` pairs, which the publications count for both kinds of kernels. The recomputation of scores
+//! in a fused backward kernel counts only as hardware FLOPs. Operators that the plan leaves out do
+//! not count.
 //!
-//! The ranks' kernels execute at least this number of FLOPs: padded heads, operators replicated in
-//! a tensor group, and recomputation are added.
+//! The ranks' kernels execute at least as many FLOPs; additional FLOPs come from padded heads,
+//! operators that a tensor group replicates, and recomputation.
 
 use super::TrainingGenerator;
 use crate::generate::plan::AttentionKernel;
@@ -26,7 +25,7 @@ use crate::model::LayerOperator;
 use chakram_trace::format::work_amounts::CountedAttention;
 
 impl TrainingGenerator {
-    /// Returns the FLOPs of one sample in a step.
+    /// Returns the model FLOPs that a step takes per sample.
     pub(super) fn model_flops(&self) -> u128 {
         let layers = self.model.layers.iter().enumerate();
         let operators = layers.flat_map(|(i, layer)| {
@@ -40,7 +39,7 @@ impl TrainingGenerator {
         each.fold(0, u128::saturating_add)
     }
 
-    /// Forward multiplications of `operator` for one sample.
+    /// Multiplications that the forward kernels of `operator` execute per sample.
     fn carried_out(&self, operator: &LayerOperator) -> u64 {
         let skipped = match self.sizes.fused {
             true => operator.work.skippable_multiplications(),
@@ -49,20 +48,20 @@ impl TrainingGenerator {
         operator.work.multiplications() - skipped
     }
 
-    /// Number of backward products of `operator` for each forward product.
+    /// Number of backward products of `operator` per forward product.
     fn backward_products(&self, operator: &LayerOperator, input_gradient: bool) -> u128 {
         let spec = operator.work.spec();
         let has_weights = !spec.weights.is_empty();
         match (self.plan.trains(), has_weights && !spec.attends()) {
             (false, _) => 0,
             (true, true) => 1 + u128::from(input_gradient),
-            // Both factors need gradients, or neither factor does; the gains of attention's norms
-            // need both gradients.
+            // Both factors need gradients, or neither does. The gains of attention's norms need
+            // both factors' gradients.
             (true, false) => 2 * u128::from(input_gradient || has_weights),
         }
     }
 
-    /// Returns the kind of token pairs that model FLOPs count, or `None` for a model without
+    /// Returns which pairs of tokens the model FLOPs count, or `None` for a model without
     /// attention.
     pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
         let operators = self.model.runs().flat_map(|run| &run[0].operators);

@@ -1,10 +1,10 @@
-//! Recomputation per operator, as chosen by torchtitan's `op` policy
-//! (`torchtitan/distributed/activation_checkpoint.py`): outputs of attention and of every second matrix product are
-//! saved, and everything else is recomputed.
+//! Recomputation per operator, with the choices of torchtitan's `op` policy
+//! (`torchtitan/distributed/activation_checkpoint.py`): the outputs of attention and of every second matrix
+//! product are saved, and all others are recomputed.
 //!
-//! Frameworks have separate products for queries, keys and values, and for each half of a gate. In a block with a gated
-//! perceptron, the recomputed products are therefore the product of keys, the product of attention's output, and the
-//! product of the second half of the gate:
+//! Frameworks have separate products for queries, for keys, for values, and for each half of a gate.
+//! Therefore, in a block with a gated perceptron, three products are recomputed: for keys, after attention,
+//! and for the second half of the gate:
 //!
 //! | operator | recomputed | kept of its input |
 //! |---|---|---|
@@ -18,10 +18,9 @@
 //! | activation | all | half of a gate, or everything without a gate |
 //! | product out of the perceptron, last sum | | |
 //!
-//! Recomputation runs at the beginning of the block's backward pass. The policy applies to
-//! `aten.mm`. 8-bit products are `aten._scaled_mm`, whose outputs the policy does not save. In
-//! 8-bit models, all products whose outputs the backward pass needs are recomputed: all except the
-//! last.
+//! The recomputation runs before the block's backward pass. The policy saves outputs only of
+//! `aten.mm`, but 8-bit products are `aten._scaled_mm`. So in 8-bit models, all products whose
+//! outputs the backward pass needs are recomputed, which are all except the last.
 
 use super::super::GenerateError;
 use super::cost::{CostParameters, LoweredKernel, OperatorKernels};
@@ -30,13 +29,14 @@ use crate::model::{ChainRole, LayerOperator, OperatorAxis, OperatorKind, Operato
 /// The recomputed part of an operator.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecomputedPart {
-    /// Kernels that run again.
+    /// Kernels that the backward pass runs again.
     pub kernels: Vec<LoweredKernel>,
-    /// Bytes that need not be kept after the forward pass.
+    /// Bytes that are freed after the forward pass because they are recomputed.
     pub dropped: u64,
 }
 
-/// Returns the recomputed part of operator `i` of `operators`; a member has `work` with `kernels`.
+/// Returns the recomputed part of operator `i` of `operators`. `work` is a member's shard of this
+/// operator, and `kernels` are its kernels.
 pub(super) fn recomputed_part(
     operators: &[LayerOperator],
     i: usize,
@@ -53,7 +53,7 @@ pub(super) fn recomputed_part(
     let is_gated = |spec: &OperatorSpec| spec.inputs.len() > 1;
     let (kernels, dropped) = if own.is_linear() {
         let outputs = own.extent('n');
-        // Columns that are recomputed.
+        // Number of output columns that are recomputed.
         let columns = match spec(Some(i + 1)) {
             _ if behind_attention => outputs,
             Some(behind) if unsaved && (behind.attends() || behind.is_elementwise()) => outputs,
@@ -78,7 +78,8 @@ pub(super) fn recomputed_part(
         let before = [".norm", ".rotary", ".repeat"];
         let mut again = all();
         again.retain(|kernel| before.iter().any(|name| kernel.suffix.starts_with(name)));
-        // Queries and keys are kept as outputs of their products, and not again after their norms.
+        // Queries and keys are kept only as outputs of their products, not a second time after
+        // their norms.
         let behind_norms = match own.weights.is_empty() {
             true => 0,
             false => own.volume("mnw").saturating_add(own.volume("tgw")),
@@ -86,7 +87,8 @@ pub(super) fn recomputed_part(
         let each = u128::from(sizes.samples) * u128::from(sizes.number);
         (again, behind_norms.saturating_mul(each) as u64)
     } else if own.is_elementwise() && !own.weights.is_empty() {
-        // A norm is recomputed; the first norm keeps the block's input.
+        // Recompute a norm from its input. Only the first norm's input must be kept, because it is
+        // the block's input.
         (all(), if i == 0 { 0 } else { kept })
     } else if own.is_elementwise() {
         let part = match (unsaved, is_gated(&own)) {

@@ -1,6 +1,6 @@
-//! Memory of training per parameter, and memory traffic of an optimizer step.
+//! Memory per parameter in training, and the bytes that an optimizer step moves.
 //!
-//! Bytes per parameter, with weights of `d` bytes and gradients of `g`:
+//! Bytes per parameter, for weights of `d` bytes and gradients of `g` bytes:
 //!
 //! | optimizer | weights | gradients | kept | moved by a step |
 //! |---|---|---|---|---|
@@ -9,31 +9,33 @@
 //! | SGD | `d` | `g` | 0 | `g + 2d` |
 //! | none | `d` | 0 | 0 | 0 |
 //!
-//! Passes outside the optimizer's kernel add to the bytes of a step: Megatron-LM's passes for fp16 gradients (16:
-//! copied to single precision, unscaled and checked, copied back to weights), PyTorch's unfused Adam (52), gradient
-//! clipping (12: norm and product), and casts of weights for 8-bit products.
+//! Passes that are not part of the optimizer's kernel add to the bytes that a step moves: Megatron-LM's
+//! passes for fp16 gradients (16: copied to single precision, unscaled and checked, copied back to weights),
+//! PyTorch's unfused Adam (52), gradient clipping (12: norm and product), and casts of weights for 8-bit
+//! products.
 //!
-//! With 16-bit formats, Adam in mixed precision takes 16 bytes per parameter. With ZeRO, each of `N` replicas keeps a
-//! share of the sharded part (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`, `2 + 14/N`, `16/N`).
+//! With 16-bit formats, mixed-precision Adam takes 16 bytes per parameter. With ZeRO, each of `N` replicas
+//! keeps only its share of the sharded state (Rajbhandari et al., 2020, figure 1: `16`, `4 + 12/N`,
+//! `2 + 14/N`, `16/N`).
 
 use crate::generate::plan::{Optimizer, ZeroStage};
 
-/// Memory that training keeps for parameters.
+/// Memory that training keeps per parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParameterState {
     /// Bytes of a weight.
     pub weight: u64,
     /// Bytes of a weight's gradient.
     pub gradient: u64,
-    /// Optimizer, which determines the kept state and the step.
+    /// Optimizer, which determines the optimizer state and the bytes of a step.
     pub optimizer: Optimizer,
-    /// True if the optimizer keeps a master copy in single precision.
+    /// True if the optimizer keeps a single-precision master copy of the weights.
     pub mixed: bool,
-    /// Sharding of state among replicas.
+    /// State that replicas shard.
     pub zero: ZeroStage,
-    /// Number of replicas that share sharded state.
+    /// Number of replicas that share the sharded state.
     pub replicas: u32,
-    /// Bytes per step that passes outside the optimizer's kernel move for a parameter's gradient and weight.
+    /// Bytes that passes outside the optimizer's kernel move in a step, per parameter.
     pub passes: u64,
 }
 
@@ -75,7 +77,7 @@ impl ParameterState {
         }
     }
 
-    /// Returns the number of parameters that one NPU's optimizer updates.
+    /// Returns the number of parameters that the optimizer of one NPU updates.
     pub fn stepped(&self, parameters: u64) -> u64 {
         match self.zero {
             ZeroStage::None => parameters,
@@ -83,7 +85,7 @@ impl ParameterState {
         }
     }
 
-    /// Bytes that an optimizer step moves for each parameter.
+    /// Bytes that an optimizer step moves per parameter that it updates.
     pub fn moved(&self) -> u64 {
         let (d, g) = (self.weight, self.gradient);
         match (self.optimizer, self.mixed) {
@@ -116,8 +118,8 @@ mod tests {
 
     #[test]
     fn zero_shares_what_its_paper_says() {
-        // 7.5 billion parameters on 64 replicas, Adam in mixed precision, 16 B each:
-        // 120 GB; (4 + 12/64) 7.5e9 = 31.40625 GB; (2 + 14/64) 7.5e9 = 16.640625 GB; 16/64 x 7.5e9 = 1.875 GB.
+        // 7.5 billion parameters on 64 replicas, with mixed-precision Adam (16 B each): 120 GB; (4 + 12/64)
+        // 7.5e9 = 31.40625 GB; (2 + 14/64) 7.5e9 = 16.640625 GB; 16/64 x 7.5e9 = 1.875 GB.
         let expected = [
             (ZeroStage::None, 120_000_000_000),
             (ZeroStage::Optimizer, 31_406_250_000),
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_parameter_has_the_bytes_of_its_formats() {
-        // Expected bytes: weights, gradients and kept state, then the bytes moved by a step.
+        // Expected bytes of weights, gradients and optimizer state, and the bytes that a step
+        // moves.
         let expected = [
             ((2, Optimizer::Adam, true), [2, 2, 12], 2 + 2 + 24),
             ((4, Optimizer::Adam, false), [4, 4, 8], 4 + 24),

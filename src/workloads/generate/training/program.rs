@@ -1,12 +1,12 @@
-//! Program of a layer in a pass for one member of its tensor group: a list of nodes without ids.
-//! Each pass creates nodes with ids from the program.
+//! Program of a layer in a pass, for one member of its tensor group: a list of nodes without ids.
+//! Every pass of a micro-batch through the layer emits the program again, with new ids.
 
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
 
-/// Bytes of an operator's operands on one core, attached to one of its kernels.
+/// Bytes of an operator's operands on one core. One of the operator's kernels has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OperandBytes {
     pub input: u64,
@@ -22,19 +22,19 @@ pub(super) enum ProgramTask {
         flops: u64,
         bytes: u64,
         shape: Option<KernelShape>,
-        /// Number format of the computation, if it differs from the plan's.
+        /// Number format of the computation, if it is not the plan's format.
         dtype: Option<Dtype>,
-        /// Operands of the operator, if this kernel represents the operator in memory traffic.
+        /// The operator's operands, if this kernel stands for the operator in memory traffic.
         operands: Option<OperandBytes>,
     },
-    /// A collective of the tensor group or a part of it, with its `comm_size`.
+    /// A collective of the tensor group, or of a part of it; the bytes are its `comm_size`.
     Collective {
         kind: CollectiveKind,
         bytes: u64,
         family: ParallelGroupKind,
     },
-    /// A message to or from the tensor group's member `peer`; `slot` distinguishes the message from
-    /// other messages between the same two members for the same layer.
+    /// A message to or from member `peer` of the tensor group. Messages of a layer between the same
+    /// two members differ in `slot`.
     Message {
         receive: bool,
         peer: u32,
@@ -46,7 +46,7 @@ pub(super) enum ProgramTask {
 /// Dependency of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ProgramDependency {
-    /// The dependencies of the whole program.
+    /// All dependencies of the whole program.
     Entry,
     /// The node with this index in the program.
     Node(u32),
@@ -55,57 +55,57 @@ pub(super) enum ProgramDependency {
 /// A node of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProgramNode {
-    /// The part after the layer's name: `fwd/attention.qkv`.
+    /// Name without the layer's name: `fwd/attention.qkv`.
     pub name: String,
     pub phase: TrainingPhase,
     pub task: ProgramTask,
-    /// Index of the lane of the node's kernel; the chain's lane is 0.
+    /// Index of the lane on which the kernel runs; 0 is the chain's lane.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
-    /// True for a node that computes weight gradients, and for nodes that only such nodes need.
+    /// True for nodes that compute weight gradients, and for nodes on which only such nodes depend.
     pub of_weights: bool,
-    /// Bytes of output gradients that the node needs. If the node runs in a separate pass, these
-    /// bytes stay allocated until then.
+    /// Bytes of output gradients that the node reads. If the node runs in a separate pass, these
+    /// bytes stay allocated until that pass.
     pub holds: u64,
     pub memory: MemoryChanges,
     pub inputs: String,
     pub outputs: String,
 }
 
-/// Nodes of a layer in one direction.
+/// Nodes of a layer in one pass direction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LayerProgram {
     pub items: Vec<ProgramNode>,
-    /// Dependencies of the next layer.
+    /// Nodes on which the next layer depends.
     pub exit: Vec<ProgramDependency>,
-    /// In a backward program, the gradients that each operator produces, last operator first.
+    /// In a backward program, the weight gradients that each operator computes, from the last
+    /// operator to the first.
     pub found: Vec<ProducedGradients>,
-    /// Memory changes after the last node, or of a program without nodes.
+    /// Memory changes that follow the last node, or all memory changes if the program has no nodes.
     pub rest: MemoryChanges,
 }
 
-/// Weight gradients that an operator produces.
+/// Weight gradients that one operator computes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ProducedGradients {
-    /// The nodes that produce these gradients.
+    /// The nodes that compute these gradients.
     pub nodes: Vec<u32>,
-    /// Number of the program's nodes up to the last node that produces these gradients.
+    /// Number of nodes of the program up to the last one that computes these gradients.
     pub until: u32,
-    /// Elements of weights, in the order in which their gradients are produced.
+    /// Numbers of weights, in the order in which their gradients are computed.
     pub weights: [u64; 2],
     /// True if the weights belong to experts that other ranks do not have.
     pub of_experts: bool,
 }
 
 impl LayerProgram {
-    /// Splits the program into two: a program without the nodes for weight gradients, and a program
-    /// of only these nodes. If a node of the first program depends on a node of the second, it
-    /// depends on that node's own dependencies instead. The kernels of the second program run one
-    /// after another.
+    /// Splits the program into two: first all nodes except those for weight gradients, then only
+    /// those. If a node of the first program depends on a node of the second, it instead depends on
+    /// that node's dependencies. In the second program, kernels run one after another.
     pub fn in_two(&self) -> [Self; 2] {
         let [mut inputs, mut weights] = [Self::default(), Self::default()];
-        // For each node: its index in the program to which it belongs, and the dependencies that
-        // represent it in the first program.
+        // For each node, its index in its new program, and the nodes that replace it as a
+        // dependency in the first program.
         let mut numbers = Vec::with_capacity(self.items.len());
         let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
         let mut last_kernel = None;
@@ -140,7 +140,7 @@ impl LayerProgram {
             }
             own.after.sort_unstable();
             own.after.dedup();
-            // The first program keeps output gradients allocated for the second.
+            // The first program must not free output gradients that the second program reads.
             let held = match inputs.items.last_mut() {
                 Some(last) => &mut last.memory,
                 None => &mut inputs.rest,
@@ -191,8 +191,8 @@ impl LayerProgram {
     }
 }
 
-/// Adds `bytes` of a class. The sum saturates, because layers without nodes accumulate bytes over
-/// passes without bound.
+/// Adds `bytes` of a class to `sums`. The sum saturates, because layers without nodes add bytes in
+/// every pass, without limit.
 pub(super) fn add_bytes(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
     *sum = sum.saturating_add(bytes);
@@ -214,13 +214,13 @@ pub(super) fn merge_changes(changes: &mut MemoryChanges, more: &MemoryChanges) {
 #[derive(Debug)]
 pub(super) struct ProgramBuilder {
     program: LayerProgram,
-    /// Nodes that produce the current operator's gradients.
+    /// Nodes that compute the current operator's weight gradients.
     finders: Vec<u32>,
-    /// Dependencies of the next node of the chain.
+    /// Nodes on which the next node of the chain depends.
     pub front: Vec<ProgramDependency>,
-    /// The branch of the next nodes.
+    /// Branch to which new nodes belong.
     pub branch: u32,
-    /// True if the next nodes are only for weight gradients.
+    /// True while new nodes are only for weight gradients.
     pub of_weights: bool,
 }
 
@@ -235,7 +235,7 @@ impl ProgramBuilder {
         }
     }
 
-    /// Adds a node that waits for `after`, and returns its index.
+    /// Adds a node that depends on `after`, without extending the chain, and returns its index.
     pub fn push_parallel(
         &mut self,
         name: String,
@@ -260,7 +260,7 @@ impl ProgramBuilder {
         self.program.items.len() as u32 - 1
     }
 
-    /// Adds the next node of the chain, and returns its index.
+    /// Adds a node to the end of the chain, and returns its index.
     pub fn push_chained(
         &mut self,
         name: String,
@@ -274,8 +274,8 @@ impl ProgramBuilder {
         item
     }
 
-    /// Adds the kernels after `item`, the node that computes an operator's weight gradient. The added kernels
-    /// contribute to the gradient, and the chain waits for them unless they run `beside` it.
+    /// Adds the kernels that follow `item`, the node that computes an operator's weight gradient. These
+    /// kernels contribute to the gradient. The chain waits for them unless they run `beside` it.
     pub fn push_behind<'k>(
         &mut self,
         mut item: u32,
@@ -293,17 +293,18 @@ impl ProgramBuilder {
         }
     }
 
-    /// Records that `item` needs `bytes` of output gradients.
+    /// Records that `item` reads `bytes` of output gradients.
     pub fn hold(&mut self, item: u32, bytes: u64) {
         self.program.items[item as usize].holds = bytes;
     }
 
-    /// Records that `item` produces a weight gradient.
+    /// Records that `item` computes a weight gradient of the current operator.
     pub fn gradient(&mut self, item: u32) {
         self.finders.push(item);
     }
 
-    /// Records that the gradients of an operator with these weights are complete.
+    /// Records that the current operator's gradients are complete; the operator has these numbers
+    /// of weights.
     pub fn found(&mut self, weights: [u64; 2], of_experts: bool) {
         self.program.found.push(ProducedGradients {
             nodes: std::mem::take(&mut self.finders),
@@ -313,12 +314,12 @@ impl ProgramBuilder {
         });
     }
 
-    /// Makes the next node allocate `bytes`.
+    /// Makes the next node allocate `bytes` of class `class`.
     pub fn allocate(&mut self, class: TensorClass, bytes: u64) {
         add_bytes(&mut self.program.rest.allocates, class, bytes);
     }
 
-    /// Makes the last node free `bytes`, or the next node if the program is still empty.
+    /// Makes the last node free `bytes`; if the program is still empty, the next node frees them.
     pub fn free(&mut self, class: TensorClass, bytes: u64) {
         let memory = match self.program.items.last_mut() {
             Some(last) => &mut last.memory,
@@ -329,7 +330,7 @@ impl ProgramBuilder {
 
     pub fn finish(mut self) -> LayerProgram {
         self.program.exit = self.front;
-        // Allocations after the last node become allocations of the last node.
+        // No node follows, so the last node makes the pending allocations.
         if let Some(last) = self.program.items.last_mut() {
             let rest = std::mem::take(&mut self.program.rest);
             merge_changes(&mut last.memory, &rest);

@@ -1,7 +1,7 @@
-//! Parameters of a rank, and the state that the rank stores and updates for its parameters.
+//! Number of parameters on a rank, and the state that the rank stores and updates for them.
 //!
-//! ZeRO shards the state of common weights among all replicas, and the state of experts among replicas with the same
-//! experts.
+//! ZeRO shards the state of common weights among all replicas, and the state of experts among the replicas
+//! that have the same experts.
 
 use super::{TrainingGenerator, cost};
 use crate::generate::MOST_WORK;
@@ -10,7 +10,7 @@ use crate::generate::training::{ParameterState, ResidentBytes};
 use chakram_trace::format::Dtype;
 
 impl TrainingGenerator {
-    /// Returns the number of weights of a rank on `stage`, including a copy of tied weights.
+    /// Returns the number of weights of a rank on `stage`, including copies of tied weights.
     pub(super) fn stage_parameters(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum, layer| {
@@ -18,7 +18,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns the number of a rank's weights that belong to experts, which fewer replicas have.
+    /// Returns the number of a rank's weights that belong to experts and that fewer replicas have.
     fn stage_experts(&self, stage: u32) -> u64 {
         let layers = self.stage_layers(stage);
         layers.fold(0, |sum: u64, layer| {
@@ -26,8 +26,8 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns the state of weights that all replicas have, and of experts, each with its number of
-    /// weights on `stage`.
+    /// Returns the state of weights that all replicas have and the state of experts' weights, each
+    /// with the number of these weights on a rank of `stage`.
     fn parameter_states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
@@ -54,25 +54,26 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the bytes per parameter that passes over gradients and weights move in addition to
-    /// the optimizer's kernel.
+    /// Returns the bytes per parameter that passes over gradients and weights move in a step,
+    /// without the optimizer's kernel.
     fn optimizer_passes(&self) -> u64 {
         let mut bytes = 0;
         if self.plan.elementwise == ElementwiseKernels::Megatron {
-            // Megatron-LM's optimizer for 16 bits. fp16 gradients are copied to single precision (4 written), then
-            // unscaled and checked (4 + 4), and the master copy is read for the weights (4).
+            // Megatron-LM's 16-bit optimizer copies fp16 gradients to single precision (4 written), then
+            // unscales and checks them (4 + 4), and reads the master copy to write the weights (4).
             if self.plan.dtype == Dtype::Fp16 {
                 bytes += 16;
             }
-            // Clipping computes the norm of the gradients, and multiplies them with the clipping
-            // factor.
+            // Clipping computes the norm of all gradients, and multiplies the gradients by the
+            // clipping factor.
             if self.plan.clip {
                 bytes += 12;
             }
         }
         if self.plan.elementwise.is_pytorch() {
-            // Unfused Adam over lists of single-precision tensors: decay (8), first moment (12), second moment (8 +
-            // 12), root, correction and epsilon (8 each), weights (16): 80, of which one fused kernel moves 28.
+            // Unfused Adam works on lists of single-precision tensors: decay (8), first moment (12), second
+            // moment (8 + 12), root, correction and epsilon (8 each), weights (16). Of these 80 bytes, a
+            // fused kernel moves only 28.
             if self.plan.optimizer == Optimizer::Adam {
                 bytes += 52;
             }
@@ -81,7 +82,7 @@ impl TrainingGenerator {
             }
         }
         if self.sizes.casts_operands() {
-            // The casts read weights, and write them as operands in original and transposed order.
+            // The casts read weights, and write them as operands, both as they are and transposed.
             let linears = self.plan.linears.map_or(0, cost::pair_bytes);
             bytes += self.sizes.number + linears;
         }
@@ -104,14 +105,14 @@ impl TrainingGenerator {
         resident
     }
 
-    /// Returns true if gradients are sharded among replicas, also between micro-batches.
+    /// Returns true if replicas shard gradients, even between micro-batches.
     pub(super) fn shares_gradients(&self) -> bool {
         self.plan.zero >= ZeroStage::Gradients
             && self.has_communication()
             && (self.micro_batches == 1 || !self.plan.accumulate)
     }
 
-    /// Returns the bytes of a layer's gradients on a rank that replicas sum.
+    /// Returns the bytes of a layer's gradients on a rank, which replicas sum.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
         let experts = self.lowered_layer(layer).expert_parameters;
         let common = self.parts.weights(layer) - experts;
@@ -123,7 +124,7 @@ impl TrainingGenerator {
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
     }
 
-    /// Returns the bytes that the optimizer step of a rank moves.
+    /// Returns the bytes that a rank's optimizer step moves.
     pub(super) fn step_bytes(&self, stage: u32) -> u64 {
         let of = |(state, parameters): (ParameterState, u64)| {
             let stepped = state.stepped(parameters);

@@ -1,4 +1,5 @@
-//! A lowered plan as a generator of nodes, with classes of equal ranks and node counts.
+//! A lowered plan as a generator of nodes, with classes of ranks that have the same nodes, and with
+//! node counts.
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
@@ -15,8 +16,7 @@ use chakram_trace::graph::SlotBinding;
 use std::sync::OnceLock;
 
 impl TrainingGenerator {
-    /// Returns the maximum bytes in use on a rank of `stage`, if nodes run in the order of their
-    /// ids.
+    /// Returns the maximum bytes in use at once on a rank of `stage`, if nodes run in id order.
     pub(super) fn peak_bytes(&self, stage: u32) -> RankPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
@@ -41,9 +41,10 @@ impl TrainingGenerator {
         peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
-    /// Returns the coordinates of the rank whose nodes represent the rank at `place`. Ranks of a
-    /// stage usually differ only in peers and groups. With adapters, adapters and other ranks have
-    /// separate representatives; with messages in the tensor group, each member represents itself.
+    /// Returns the coordinates of the rank that represents the rank at `place`: their nodes are the
+    /// same, except for peers and groups. In general, one rank represents all ranks of a stage. If
+    /// there are adapters, adapters and other ranks have different representatives. If a tensor
+    /// group's members exchange messages, each member represents itself.
     fn representative_of(&self, place: RankCoordinates) -> RankCoordinates {
         RankCoordinates {
             tensor: if self.slots > 0 {
@@ -56,8 +57,8 @@ impl TrainingGenerator {
         }
     }
 
-    /// Returns the index of a representative's counts. Without adapters and messages in tensor
-    /// groups, the representative is always member 0, so there is one per stage.
+    /// Returns the index of the node counts of a representative. If there are neither adapters nor
+    /// messages in tensor groups, every representative is member 0, so each stage has one entry.
     fn kind_of(&self, like: RankCoordinates) -> usize {
         (like.tensor * self.plan.pipeline + like.stage) as usize
     }
@@ -66,13 +67,13 @@ impl TrainingGenerator {
 /// Node counts of identical ranks, computed on first use.
 #[derive(Debug, Default)]
 pub(super) struct NodeCounts {
-    /// The exact count, which requires generating the nodes.
+    /// The exact count, for which all nodes must be generated.
     all: OnceLock<u64>,
-    /// A lower bound from the lengths of programs, without messages, reductions, loads and stores.
+    /// A lower bound: the lengths of the programs, without messages, reductions, loads and stores.
     least: OnceLock<u64>,
 }
 
-/// Sink that sums allocations and frees, and tracks the peak.
+/// Sink that adds up allocations and frees, and records the peak.
 #[derive(Default)]
 struct MemoryMeter {
     peak: RankPeak,
@@ -114,7 +115,7 @@ impl TraceGenerator for TrainingGenerator {
 
     fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
         match &self.plan.tiles {
-            // Without `ranks`, a rank equals its position.
+            // If `ranks` is empty, rank r is at position r.
             CorePlacement::Cores(cores) => cores.get(rank as usize).copied(),
             _ => None,
         }
@@ -126,8 +127,7 @@ impl TraceGenerator for TrainingGenerator {
     }
 
     fn copies(&self) -> Vec<Vec<u32>> {
-        // Stages have different numbers of members, so only whole replicas are copies of one
-        // another.
+        // Stages have different numbers of members, so only whole replicas do the same work.
         if self.plan.is_uneven() {
             let of = |data| RankCoordinates {
                 tensor: 0,
@@ -138,7 +138,7 @@ impl TraceGenerator for TrainingGenerator {
             let replica = |place| self.placement.group(ParallelGroupKind::Model, place);
             return replicas.map(replica).collect();
         }
-        // If members of a tensor group exchange messages, a copy is a replica.
+        // If a tensor group's members exchange messages, the smallest independent set is a replica.
         let members = if self.slots > 0 { self.plan.tensor } else { 1 };
         let mut pipelines = self.pipeline_ranks();
         pipelines.sort_by_key(|ranks| {
@@ -153,7 +153,8 @@ impl TraceGenerator for TrainingGenerator {
         let own = self.placement.place(rank);
         let model = self.placement.place(self.shape_of(rank));
         let peer = |peer: &u32| {
-            // The peer is another member of the same stage, or the same share on another stage.
+            // The peer is another member on the same stage, or the corresponding member on another
+            // stage.
             let peer = self.placement.place(*peer);
             let tensor = if self.slots > 0 {
                 peer.tensor
@@ -191,7 +192,7 @@ impl TraceGenerator for TrainingGenerator {
     fn node_count(&self, rank: u32) -> u64 {
         let like = self.representative_of(self.placement.place(rank));
         *self.counts[self.kind_of(like)].all.get_or_init(|| {
-            // Counting needs no names, and formatting names would take most of the time.
+            // Use a sink that ignores names, because formatting names would take most of the time.
             let mut meter = MemoryMeter::default();
             let walked =
                 RankEmitter::new(self, rank, &mut TraceEmitter::without_names(&mut meter)).run();
@@ -215,8 +216,8 @@ impl TraceGenerator for TrainingGenerator {
                 });
                 items.sum::<u64>()
             });
-            // The added node allocates the resident state, and ensures that a rank without work has
-            // a node.
+            // The added node allocates the resident state. It is also the only node of a rank
+            // without work.
             1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
         })
     }

@@ -1,8 +1,8 @@
-//! The parts of a stage that stay in a core's SRAM, and the loads and stores of operators for all other parts.
+//! Tensors of a stage that stay in a core's SRAM, and the loads and stores of all others.
 //!
-//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core; ΣWSG is the total of the stage's
-//! weights with their gradients and optimizer state, ΣI the total of its inputs, and C the capacity of the SRAM. A
-//! stage keeps one of
+//! W, I and O are the bytes of an operator's weights, inputs and outputs on one core. ΣWSG is the sum, over
+//! the stage, of weights, gradients and optimizer state, ΣI the sum of inputs, and C the capacity of the
+//! SRAM. A stage keeps one of the following in SRAM:
 //!
 //! | kept | where | an operator loads and stores |
 //! |---|---|---|
@@ -11,15 +11,16 @@
 //! | activations | ΣI ≤ C | W |
 //! | neither | otherwise | min(W + ⌈W/C⌉ I, I + ⌈I/C⌉ W) + O |
 //!
-//! and if it could keep either weights or activations, the stage keeps the one with less traffic.
-//! The strategy "neither" means that one operand is cut into parts that fit (at least one), and the
-//! other operand is loaded once for each part. The choice is Algorithm 1 of Fang et al. (PALM),
-//! corrected. As printed, its second branch (ΣWSG ≤ C) is never taken, because it comes after ΣW ≤
-//! C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is
-//! never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the printed algorithm.
+//! If either weights or activations fit, the stage keeps the one that causes less traffic. If it
+//! keeps neither, an operator's one operand is cut into parts that fit (at least one part), and the
+//! other operand is loaded once per part. This choice is Algorithm 1 of Fang et al. (PALM) with
+//! five corrections. As printed, the second branch (ΣWSG ≤ C) is never taken, because it follows ΣW
+//! ≤ C; ΣI is computed but not used; ⌈O/C⌉ is printed instead of ⌈I/C⌉; the operand that stays is
+//! never loaded; and no branch keeps both. [`ResidencyRule::AsPrinted`] is the algorithm as
+//! printed.
 //!
-//! A larger SRAM never causes more traffic: keeping only weights or only activations costs at most W + I + O, which is
-//! the minimum when neither is kept.
+//! A larger SRAM never causes more traffic. If only weights or only activations are kept, an operator moves
+//! at most W + I + O bytes, which is the minimum if neither is kept.
 
 use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};
@@ -42,7 +43,7 @@ impl SramResidency {
     }
 }
 
-/// The SRAM of a core and the rule for its use.
+/// The SRAM of a core, and the rule that decides what stays in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SramPolicy {
     pub rule: ResidencyRule,
@@ -51,7 +52,8 @@ pub(super) struct SramPolicy {
 }
 
 impl SramPolicy {
-    /// Returns the bytes that an operator loads, and the bytes that it stores.
+    /// Returns the bytes that an operator loads and the bytes that it stores, if the stage keeps
+    /// `kept` in SRAM.
     pub fn traffic(&self, kept: SramResidency, of: OperandBytes) -> [u64; 2] {
         let OperandBytes {
             input: i,
@@ -68,7 +70,8 @@ impl SramPolicy {
                 [a.min(b), o]
             }
             SramResidency::Neither => {
-                // An absent operand counts as one part: an operator without weights loads its input once.
+                // An absent operand counts as one part, so that an operator without weights loads its
+                // input once.
                 let weights_stay = w.saturating_add(parts(w).max(1).saturating_mul(i));
                 let inputs_stay = i.saturating_add(parts(i).max(1).saturating_mul(w));
                 [weights_stay.min(inputs_stay), o]
@@ -77,8 +80,8 @@ impl SramPolicy {
         [load, store].map(|bytes| bytes.min(MOST_WORK))
     }
 
-    /// Returns the tensors that a stage keeps. The weights of the stage take `weights` bytes, and `state` with
-    /// gradients and optimizer state; `operands` belong to its forward operators.
+    /// Returns what a stage keeps in SRAM. The stage's weights have `weights` bytes, or `state` bytes with
+    /// gradients and optimizer state. `operands` are the operands of its forward operators.
     pub fn kept(&self, weights: u64, state: u64, operands: &[OperandBytes]) -> SramResidency {
         let inputs = operands
             .iter()
@@ -87,8 +90,8 @@ impl SramPolicy {
         if self.rule == ResidencyRule::AsPrinted {
             return match (fits(weights), fits(state)) {
                 (true, _) => SramResidency::Weights,
-                // Keeping activations without weights never occurs, because the state includes the
-                // weights.
+                // `(false, true)` is unreachable, because `state` includes the weights: if
+                // activations fit, weights fit as well.
                 (false, true) => SramResidency::Activations,
                 (false, false) => SramResidency::Neither,
             };
@@ -111,7 +114,7 @@ impl SramPolicy {
 }
 
 impl TrainingGenerator {
-    /// Returns the SRAM and its rule, if the plan has a rule.
+    /// Returns the SRAM and the residency rule; `None` if the plan has no rule.
     pub(super) fn sram_policy(&self) -> Option<SramPolicy> {
         (self.plan.residency != ResidencyRule::None).then(|| SramPolicy {
             rule: self.plan.residency,
@@ -119,7 +122,7 @@ impl TrainingGenerator {
         })
     }
 
-    /// Returns the tensors that `stage` keeps in SRAM.
+    /// Returns what `stage` keeps in SRAM.
     pub(super) fn residency_of(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
         let operands: Vec<OperandBytes> = self
             .stage_layers(stage)
@@ -156,8 +159,8 @@ mod tests {
         }
     }
 
-    /// The stage has two operators with 50 B of weights each (400 B with gradients and state), and
-    /// 60 B of inputs.
+    /// A stage with two operators. Each has 50 B of weights (400 B in total with gradients and
+    /// state) and 30 B of inputs.
     fn kept(capacity: u64) -> SramResidency {
         policy(capacity).kept(100, 400, &[OPERATOR; 2])
     }
@@ -166,13 +169,13 @@ mod tests {
     fn every_residency_is_reached_and_has_its_traffic() {
         for (capacity, state, traffic) in [
             (460, SramResidency::Both, [0, 0]),
-            // Weights or activations alone would fit, and the traffic is equal: I + O = 50 B per
-            // operator, and W = 50 B. Weights are kept.
+            // Either weights or activations fit, and both cause equal traffic: I + O = 50 B or W =
+            // 50 B per operator. In this case, weights are kept.
             (459, SramResidency::Weights, [30, 20]),
             (399, SramResidency::Activations, [50, 0]),
-            // Loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores the result.
+            // The operator loads min(50 + 2 x 30, 30 + 1 x 50) = 80, and stores its result.
             (40, SramResidency::Neither, [80, 20]),
-            // min(50 + 5 x 30, 30 + 3 x 50) = 180.
+            // The operator loads min(50 + 5 x 30, 30 + 3 x 50) = 180.
             (10, SramResidency::Neither, [180, 20]),
         ] {
             assert_eq!(kept(capacity), state, "{capacity}");
@@ -184,8 +187,8 @@ mod tests {
         }
     }
 
-    /// An operator without weights still loads its input, and a look-up, which has only weights,
-    /// loads its rows.
+    /// An operator without weights still loads its input. A look-up, which has only weights, loads
+    /// its rows.
     #[test]
     fn what_is_not_there_is_one_part() {
         let of = |input, weights| OperandBytes {
@@ -218,7 +221,8 @@ mod tests {
         assert_eq!(before, 0);
     }
 
-    /// As printed, weights stay as soon as they alone fit, and results are stored even if everything fits.
+    /// As printed, weights stay as soon as they fit by themselves, and results are stored even if
+    /// everything fits.
     #[test]
     fn the_printed_algorithm_has_a_branch_that_is_never_taken() {
         let printed = |capacity| SramPolicy {
@@ -234,7 +238,8 @@ mod tests {
             };
             assert_eq!(state, expected, "{capacity}");
         }
-        // min(2 x 30, 1 x 50) = 50: the single load of the operand that stays is missing.
+        // min(2 x 30, 1 x 50) = 50, because the printed rule omits the single load of the operand
+        // that stays.
         assert_eq!(
             printed(40).traffic(SramResidency::Neither, OPERATOR),
             [50, 20]

@@ -1,16 +1,17 @@
-//! A member's shard of an operator with separate degrees.
+//! A member's shard of an operator.
 
 use crate::generate::sharding::{MeshAxis, ShardLayout};
 use crate::model::{OperatorAxis, OperatorKind, OperatorSpec, WindowSpec};
 
-/// Sharding of an operator: a digit per axis, with the number of shards and the shard of each member.
+/// Sharding of an operator: for each axis, the digit that gives the number of shards and each
+/// member's shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ShardSpec {
     pub samples: MeshAxis,
     pub rows: MeshAxis,
     /// Digit that shards the columns of the output.
     pub outputs: MeshAxis,
-    /// Digit that shards the columns of the input, over which products sum.
+    /// Digit that shards the columns of the input, which products sum.
     pub inputs: MeshAxis,
 }
 
@@ -32,7 +33,7 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the layout in which the operator needs its input.
+    /// Returns the layout in which the operator needs its input, given its spec.
     pub fn input_layout(&self, spec: &OperatorSpec) -> ShardLayout {
         ShardLayout {
             samples: self.samples,
@@ -54,14 +55,15 @@ impl ShardSpec {
         }
     }
 
-    /// Returns the digit over which members have partial sums of the output, or `None`.
+    /// Returns the digit in which members with partial sums of the output differ; `None` if there
+    /// are no partial sums.
     pub fn partial_axis(&self) -> Option<MeshAxis> {
         (self.inputs.parts > 1).then_some(self.inputs)
     }
 
-    /// Returns a member's shard of `work`, per sample. Rows of an image are split so that windows
-    /// are divided evenly: the shard is a separate image with the same padding. Sizes that do not
-    /// divide are rounded up, as in Megatron-LM's padding of the vocabulary.
+    /// Returns the part of `work` that one member does, per sample. An image is split by rows so
+    /// that windows divide evenly; a member's part is an image of its own with the same padding.
+    /// Sizes that do not divide evenly are rounded up, as Megatron-LM does with the vocabulary.
     pub fn local_shard(&self, work: &OperatorKind) -> OperatorKind {
         let mut local = work.clone();
         let spec = work.spec();
@@ -76,21 +78,21 @@ impl ShardSpec {
         local
     }
 
-    /// Returns true if a member's shard of `work` has exactly its share of the windows: the windows of its rows must
-    /// reach beyond the padding.
+    /// Returns true if a member's part of `work` has exactly its share of the windows, which requires that
+    /// the windows of its rows reach beyond the padding.
     pub fn shares_windows(&self, work: &OperatorKind) -> bool {
         let parts = u64::from(self.rows.parts);
         self.local_shard(work).window_rows().saturating_mul(parts) == work.window_rows()
     }
 
-    /// Returns the rows of an image that give a member its share of `all` rows of windows:
+    /// Returns the number of image rows for which a member has its share of `all` rows of windows:
     /// `(share - 1) stride + kernel - 2 padding`.
     fn image_rows(&self, rows: u64, all: u64, windows: WindowSpec) -> u64 {
         if self.rows.parts == 1 {
             return rows;
         }
         let own = all.div_ceil(self.rows.parts.into()).max(1);
-        // Rows from the first to the last window, including the halo.
+        // Count the rows from the first to the last window, including the halo.
         let between = (own - 1).saturating_mul(windows.stride);
         let reached = between.saturating_add(windows.kernel);
         reached

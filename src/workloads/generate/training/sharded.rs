@@ -1,6 +1,7 @@
-//! Layers as sequences of kernels and collectives for the members of a tensor group.
+//! Lowering of layers to kernels and collectives, for each member of a tensor group.
 //!
-//! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine computation and communication:
+//! The shardings of a layer's operators ([`dataflow`](super::dataflow)) determine its computation and
+//! communication:
 //!
 //! | | forward | backward |
 //! |---|---|---|
@@ -10,7 +11,7 @@
 //! | windows that reach over the edge of a shard | rows come from the neighbours | gradients of these rows return |
 //! | weights | | gradients are summed over `b` and `m`, once at the end of a step |
 //!
-//! Bytes for `B` samples of `M` rows, with `d` bytes per number and `g` bytes per gradient:
+//! Bytes, for `B` samples of `M` rows, `d` bytes per number and `g` bytes per gradient:
 //!
 //! | | buffer of a member | exchanged between members that differ in |
 //! |---|---|---|
@@ -20,33 +21,35 @@
 //! | rows of an image of `W` pixels and `C` channels from a neighbour | `d B W C / bk` each; of a pool `/ bn` | m |
 //! | a loss over sharded classes, three times | `4 BM / bm` | n |
 //!
-//! (PALM, Table III.) Communication is minimal: an all-gather or an all-to-all where possible, messages otherwise.
+//! (PALM, Table III.) Communication moves as little as possible: by an all-gather or an all-to-all if one
+//! fits, otherwise by messages.
 //!
-//! With Megatron-LM's split the sums are Megatron-LM's (Shoeybi et al., 2019): an all-reduce after
-//! a product cut by inputs, and an all-reduce of the gradient before a product cut by outputs. With
-//! sequence parallelism (Korthikanti et al., 2022, section 4.2.2), in which uncut operators have
-//! shards of the tokens, each all-reduce becomes an all-gather and a reduce-scatter:
+//! With Megatron-LM's split, the sums are Megatron-LM's (Shoeybi et al., 2019): an all-reduce after
+//! a product that is split by inputs, and an all-reduce of the gradient before a product that is
+//! split by outputs. With sequence parallelism (Korthikanti et al., 2022, section 4.2.2), operators
+//! that are not split have shards of the tokens, and each all-reduce becomes an all-gather and a
+//! reduce-scatter:
 //!
 //! | | forward | backward |
 //! |---|---|---|
 //! | before a product cut by outputs | all-gather of the input | all-gather of the input again (members keep only their own tokens), and reduce-scatter of its gradient |
 //! | after a product cut by inputs | reduce-scatter of the output | all-gather of the output's gradient |
 //!
-//! The sum of the input's gradient overlaps the product that computes the gradient of the weights,
-//! and the second all-gather of the input overlaps the previous product. DTensor, which torchtitan
-//! uses, keeps the gathered input instead.
+//! The sum of the input's gradient overlaps the product that computes the weights' gradient. The
+//! second all-gather of the input overlaps the product before it. DTensor, which torchtitan uses,
+//! keeps the gathered input instead of gathering it twice.
 //!
-//! Under expert parallelism, ranks of different tensor groups exchange copies of tokens, and each
-//! rank sends all of its copies in one collective: `d` bytes per element, with one copy for each
-//! expert of a token, or for each rank that has such an expert. The forward all-to-alls come after
-//! the operator that makes the copies and before the operator that combines their results. In the
-//! backward pass, each all-to-all comes on the other side of its operator.
+//! With expert parallelism, ranks of different tensor groups exchange copies of tokens, and each
+//! rank sends all its copies in one collective. A token has `d` bytes per element, and one copy per
+//! chosen expert, or one per rank with a chosen expert. In the forward pass, one all-to-all follows
+//! the operator that makes the copies, and one precedes the operator that combines the results. In
+//! the backward pass, each all-to-all is on the other side of its operator.
 //!
-//! Under context parallelism ranks exchange keys and values, or heads, around attention
+//! With context parallelism, ranks exchange keys and values, or heads, before and after attention
 //! ([`context_shards`](super::context_shards)).
 //!
-//! A matrix tied to a table is sharded like the table. On one stage, matrix and table share one
-//! gradient, which is summed once.
+//! A matrix that is tied to a table is sharded like the table. If both are on one stage, they share
+//! a single gradient, which is summed once.
 
 use super::super::GenerateError;
 use super::buckets;
@@ -73,15 +76,15 @@ mod tests;
 
 use redistribution_cache::RedistributionCache;
 
-/// Maximum number of nodes of all distinct members and layers, if members send each other messages.
-/// A node takes about 200 bytes.
+/// Maximum number of nodes in the programs of all distinct members and layers, which applies if
+/// members exchange messages. A node takes about 200 bytes.
 const MOST_ITEMS: u64 = 1 << 23;
 
-/// Builds the programs of one member.
+/// Builds the programs of one member of a tensor group.
 struct MemberProgramWriter<'w> {
     lowering: &'w mut ShardedLowering,
     member: u32,
-    /// Messages written so far.
+    /// Number of messages written so far.
     slot: u32,
 }
 
@@ -91,17 +94,17 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Lowers layers, and collects the groups of communicating members.
+/// Lowers layers, and collects the groups of members that communicate.
 pub(super) struct ShardedLowering {
     pub context: LoweringContext,
-    /// True if the first and the last stage each have a copy of a tied matrix.
+    /// True if the first and the last stage both have a copy of a tied matrix.
     pub copies: bool,
-    /// Groups within a tensor group, in the order of [`ParallelGroupKind::Operator`].
+    /// Groups within a tensor group; the index is the number in [`ParallelGroupKind::Operator`].
     pub partitions: Vec<MemberPartition>,
-    /// Maximum number of messages of a layer between the same two members.
+    /// Maximum number of messages that a layer sends between the same two members.
     pub slots: u32,
     known: RedistributionCache,
-    /// Nodes written so far.
+    /// Number of nodes written so far.
     items: u64,
 }
 
@@ -110,24 +113,25 @@ struct MemberOperator<'s> {
     step: &'s ShardedOperator<'s>,
     spec: OperatorSpec,
     kernels: OperatorKernels,
-    /// The recomputed part, if recomputation is chosen per operator.
+    /// The part that the backward pass recomputes, if recomputation is chosen per operator.
     again: RecomputedPart,
-    /// True if the member keeps only its shard of the gathered input and gathers it again in the backward pass.
+    /// True if the member keeps only its own shard of the gathered input, and gathers the input again in the
+    /// backward pass.
     regathers: bool,
     parameters: u64,
-    /// Elements of weights, in the order in which their gradients are computed.
+    /// Numbers of weights, in the order in which their gradients are computed.
     found: [u64; 2],
     /// True if the weights belong to experts that other ranks do not have.
     of_experts: bool,
     /// Bytes of the operator's output.
     output_bytes: u64,
-    /// Elements exchanged with ranks that have other experts.
+    /// Elements that are exchanged with ranks that have other experts.
     exchanged: u64,
-    /// Bytes exchanged with ranks that have other tokens: of queries, and of keys and values.
+    /// Bytes that are exchanged with ranks that have other tokens: queries, and keys with values.
     context_bytes: [u64; 2],
-    /// True if the gradient of the operator's input is needed.
+    /// True if the input's gradient is needed.
     wanted: bool,
-    /// True if the plan leaves the operator out entirely, including communication.
+    /// True if the plan leaves the operator out entirely, including its communication.
     idle: bool,
 }
 
@@ -149,7 +153,7 @@ impl ShardedLowering {
         self.context.tensor as u32
     }
 
-    /// Returns the group kind of the partition `among`, and adds it if it is new.
+    /// Returns the group kind of the partition `among`; a new partition gets a new kind.
     fn kind_of_partition(&mut self, among: &MemberPartition) -> ParallelGroupKind {
         if among.is_all() {
             return ParallelGroupKind::Tensor;
@@ -159,14 +163,14 @@ impl ShardedLowering {
             self.partitions.push(among.clone());
             self.partitions.len() - 1
         });
-        // Indices out of range are rejected after all layers are lowered.
+        // If there are too many partitions, the lowering is rejected after all layers are lowered.
         ParallelGroupKind::Operator(u16::try_from(number).unwrap_or(u16::MAX))
     }
 
-    /// Returns the elements of the input of a product cut by outputs, if members gather the input
-    /// from shards and gather it again in the backward pass. With sequence parallelism they do,
+    /// If members gather the input of a product that is split by outputs, and must gather it again
+    /// in the backward pass, returns the input's elements. This is so with sequence parallelism,
     /// because each member keeps only its own tokens (Korthikanti et al., 2022, section 4.2.2).
-    /// Token copies for experts are kept gathered, as in Megatron-LM's dispatcher.
+    /// Token copies for experts stay gathered, as in Megatron-LM's dispatcher.
     fn regathered_elements(&self, step: &ShardedOperator<'_>, spec: &OperatorSpec) -> Option<u64> {
         let [input] = &step.inputs[..] else {
             return None;
@@ -177,8 +181,8 @@ impl ShardedLowering {
         (self.context.sequence && gathers && again).then_some(from.parts.into())
     }
 
-    /// Returns the elements of tokens, or of their copies, that a member with the shard `spec` of
-    /// an operator exchanges with other ranks.
+    /// Returns the elements of tokens, or of their copies, that a member exchanges with ranks that
+    /// have other experts; `spec` is its shard of an operator.
     fn exchanged_elements(&self, spec: &OperatorSpec, sizes: &CostParameters) -> u64 {
         let copies = match spec.exchange {
             Some(ExpertExchange::Dispatch) => spec.volumes(&spec.outputs),
@@ -193,8 +197,8 @@ impl ShardedLowering {
             return 0;
         }
         let all = copies.saturating_mul(sizes.samples.into());
-        // In an exchange by all-gather, a rank gathers each token once, for any number of chosen
-        // experts.
+        // If tokens are exchanged by all-gather, a rank gathers each token once, whichever experts
+        // it chooses.
         let all = match self.context.exchange {
             ExpertExchangeForm::AllGather => {
                 let copied = spec.extent('c') / spec.extent('m').max(1);
@@ -211,8 +215,8 @@ impl ShardedLowering {
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes of queries, and of keys and values, that a member with the shard `spec` of
-    /// an operator exchanges with ranks that have other tokens.
+    /// Returns the bytes that a member exchanges with ranks that have other tokens: queries, and
+    /// keys with values; `spec` is its shard of an operator.
     fn context_bytes(&self, spec: &OperatorSpec, sizes: &CostParameters) -> [u64; 2] {
         let silent = self
             .context
@@ -230,7 +234,7 @@ impl ShardedLowering {
         self.context.keeps(&one.kernels) - one.again.dropped
     }
 
-    /// Lowers `layer`, whose operators are sharded as in `flow`.
+    /// Lowers `layer`, whose operators are sharded as `flow` says.
     pub fn lower(
         &mut self,
         layer: &ModelLayer,
@@ -257,11 +261,11 @@ impl ShardedLowering {
             let behind = flow.steps.len() - 1 - i;
             let tied_weights = work.spec().tied_weights();
             tied = tied.or(tied_weights.map(|weights| (behind, weights)));
-            // On one stage both operators share one gradient, which is summed with the table.
+            // On one stage, both operators share one gradient, which the table's operator sums.
             let copy = tied_weights.filter(|_| self.copies);
             let gradient = weights.saturating_add(copy.unwrap_or(0));
-            // Heads that share a gain add to the gain's gradient, just as samples and rows add to
-            // every weight's gradient.
+            // Heads that share a gain all add to its gradient, just as samples and rows add to the
+            // gradient of every weight.
             let shared = spec
                 .weights
                 .iter()

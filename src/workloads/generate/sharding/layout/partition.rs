@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 /// Members in groups of equal size. Groups are numbered in the order of their first members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberPartition {
-    /// Group of each member.
+    /// Group of each member, indexed by member.
     group_of: Vec<u32>,
-    /// Members by group, ascending within each.
+    /// Members sorted by group, and in ascending order within a group.
     members: Vec<u32>,
     size: u32,
 }
 
 impl MemberPartition {
-    /// Creates the groups of members that differ only in `digits`.
+    /// Creates groups whose members differ only in `digits`.
     ///
     /// # Panics
     /// Panics if `digits` do not belong to one grid of `members`, or share a position in it.
@@ -40,7 +40,7 @@ impl MemberPartition {
         Self::by_equal_keys(&keys).expect("all strides have one size")
     }
 
-    /// Creates groups of members with equal keys. Returns `None` if the groups differ in size.
+    /// Creates one group per distinct key. Returns `None` if the groups would differ in size.
     pub(super) fn by_equal_keys<K: Ord>(keys: &[K]) -> Option<Self> {
         let mut numbers: BTreeMap<&K, u32> = BTreeMap::new();
         let mut groups: Vec<Vec<u32>> = Vec::new();
@@ -70,7 +70,7 @@ impl MemberPartition {
         self.size
     }
 
-    /// Number of members of all groups.
+    /// Number of members in all groups together.
     pub fn all_members(&self) -> u32 {
         self.group_of.len() as u32
     }
@@ -91,7 +91,7 @@ impl MemberPartition {
         self.members[group as usize * size..][..size].to_vec()
     }
 
-    /// Returns true if one group has all members.
+    /// Returns true if a single group has all members.
     pub fn is_all(&self) -> bool {
         self.count() == 1
     }

@@ -1,50 +1,51 @@
 //! Redistribution of a result from one layout to another.
 //!
-//! Consider an axis that is split into `f` shards and needed in `t` shards. The split into `f` and the split into `t`
-//! have a boundary at every multiple of 1/gcd(f, t). Between two such boundaries is a *block* of f/gcd shards of one
-//! split and t/gcd shards of the other; shards of different blocks are disjoint. If one of these two numbers is 1, the
-//! axis is *nested*, and any two shards of a block intersect in the same fraction of the axis, 1/lcm(f, t). The blocks
-//! of a result are the products of its axes' blocks.
+//! Consider one axis that is split into `f` shards and needed in `t` shards. Both splits have a boundary at
+//! every multiple of 1/gcd(f, t). The part between two such boundaries is a *block*. It consists of f/gcd
+//! shards of one split and of t/gcd shards of the other, and shares no shard with other blocks. If f/gcd or
+//! t/gcd is 1, the axis is *nested*: any two shards in a block then intersect in the same fraction of the
+//! axis, 1/lcm(f, t). A result's blocks are the products of its axes' blocks.
 //!
-//! If all axes are nested and every member needs elements only of its own shard's block, then it
-//! already has one fragment of the needed elements and receives each other fragment from a member
-//! of its block. All fragments of a block are equal. Within a group of members that together have
-//! each shard of the block once, this exchange is a collective. If members with equal needs can
-//! form such groups, the collective is an all-gather (of the needed elements of their shards),
-//! otherwise an all-to-all. Members with the same shard are assigned to groups in ascending order.
+//! Assume that all axes are nested, and that every member needs only elements of the block that its
+//! own shard is in. Then the member already has one fragment of the needed elements, and receives
+//! each other fragment from a member of its block. All fragments of a block are equal. Within a
+//! group of members that together have each shard of the block exactly once, this exchange is a
+//! collective. The collective is an all-gather of the needed elements if members with equal needs
+//! can form such groups, and otherwise an all-to-all. Members that have the same shard join groups
+//! in ascending order.
 //!
-//! Otherwise fragments differ in size, or a member has none of the elements that it needs, and point-to-point messages
-//! are used.
+//! In all other cases, fragments differ in size or a member has none of the elements that it needs, so
+//! point-to-point messages are used.
 
 use super::{MemberPartition, MeshAxis, ShardLayout, on_one_grid};
 use std::collections::BTreeMap;
 
 mod messages;
 
-/// The communication that gives every member the elements that it needs.
+/// Communication that gives every member the elements that it needs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Redistribution {
     /// Every member already has the elements that it needs.
     Nothing,
     /// All-gather: each member of a group has one shard of the needed elements, and every member
-    /// needs all shards. Elements that are not needed are not sent.
+    /// needs all of them. Elements that are not needed are not sent.
     AllGather {
         /// Groups of the all-gather.
         among: MemberPartition,
-        /// Each member has 1/share of the whole after the all-gather.
+        /// After the all-gather, each member has 1/share of the whole result.
         share: u64,
     },
-    /// All-to-all: each member of a group has an equal fragment for every member, including itself. Elements that no
-    /// member needs are not sent, and elements that two members need are in both of their fragments.
+    /// All-to-all: each member of a group has an equal fragment for every member, including itself. Elements
+    /// that no member needs are not sent; an element that two members need is part of both their fragments.
     AllToAll {
         /// Groups of the all-to-all.
         among: MemberPartition,
-        /// Each member of the all-to-all sends 1/share of the whole, and receives the same amount.
+        /// Each member sends 1/share of the whole result, and receives the same amount.
         share: u64,
     },
     /// Point-to-point messages.
     Messages {
-        /// Ascending by sender and receiver, at most one for each pair.
+        /// Messages in ascending order of sender and receiver, at most one per pair.
         messages: Vec<ShardMessage>,
         /// Number of equal fragments in the whole result.
         of: u64,
@@ -58,15 +59,15 @@ pub struct ShardMessage {
     pub from: u32,
     /// Receiving member.
     pub to: u32,
-    /// Size in fragments; [`Redistribution::Messages`] has their total.
+    /// Size of the message in fragments of [`Redistribution::Messages`].
     pub pieces: u64,
 }
 
 /// Returns the communication that turns layout `from` into layout `to` among `members`.
 ///
-/// In messages, a fragment that several members have comes from the nearest of them, or from the
-/// lower of two equally near members. The module documentation describes groups. The number of
-/// messages is at most the number of members times the number of shards of `from`.
+/// If several members have a fragment, messages take it from the nearest one; of two equally near
+/// members, from the lower one. The module documentation defines the groups of collectives. The
+/// number of messages is at most the number of members times the number of shards of `from`.
 ///
 /// # Panics
 /// Panics if the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -82,20 +83,21 @@ pub fn plan_redistribution(from: &ShardLayout, to: &ShardLayout, members: u32) -
     if let Some(among) = change.partition_by_class(|member| to.shard_indices(member)) {
         return Redistribution::AllGather { among, share };
     }
-    // Each shard of a block is on the same number of members, and only the block's members have
-    // these shards.
+    // This cannot fail, because equally many members have each shard of a block, and members of
+    // other blocks have none of these shards.
     let among = change
         .partition_by_class(|member| change.block_of(member))
         .expect("members of a block have its parts");
     Redistribution::AllToAll { among, share }
 }
 
-/// Returns the groups of a reduce-scatter, if a sum over `over` followed by the redistribution from
-/// `from` to `to` is a reduce-scatter.
+/// Returns the groups of a reduce-scatter that replaces a sum over `over` and the redistribution
+/// from `from` to `to`; `None` if a reduce-scatter cannot replace them.
 ///
-/// Members that differ only in `over` have partial sums of the same shard of `from`. Sum and
-/// redistribution are a reduce-scatter if `to` gives each of these members an equal and distinct
-/// share of that shard: for example, columns split by 4, and 4 members that sum.
+/// Members that differ only in `over` have partial sums of the same shard of `from`. A
+/// reduce-scatter replaces the sum and the redistribution if `to` gives each of these members an
+/// equal, distinct share of that shard: for example, if 4 members sum, and `to` splits the columns
+/// by 4.
 ///
 /// # Panics
 /// Panics if `over` or the digits of a layout do not belong to one grid of `members`, or share a position in it.
@@ -127,7 +129,7 @@ pub fn reduce_scatter_groups(
     (0..among.count()).all(shares_out).then_some(among)
 }
 
-/// Two layouts of a result on the same members.
+/// The layouts of a result before and after a redistribution.
 struct LayoutChange<'a> {
     from: &'a ShardLayout,
     to: &'a ShardLayout,
@@ -135,7 +137,7 @@ struct LayoutChange<'a> {
     axes: [AxisSplits; 3],
 }
 
-/// The two splits of one axis.
+/// The two splits of one axis, before and after.
 #[derive(Clone, Copy)]
 struct AxisSplits {
     from: u64,
@@ -145,7 +147,7 @@ struct AxisSplits {
 
 impl AxisSplits {
     fn new(from: u32, to: u32) -> Self {
-        // Euclid's algorithm: the number of blocks is gcd(from, to).
+        // Euclid's algorithm, because the number of blocks is gcd(from, to).
         let (mut blocks, mut rest) = (from, to);
         while rest > 0 {
             (blocks, rest) = (rest, blocks % rest);
@@ -157,7 +159,7 @@ impl AxisSplits {
         }
     }
 
-    /// Number of fragments in the common refinement of both splits.
+    /// Number of fragments of the axis if it is cut at the boundaries of both splits.
     fn fragment_count(&self) -> u64 {
         self.from / self.blocks * self.to
     }
@@ -179,12 +181,13 @@ impl<'a> LayoutChange<'a> {
         }
     }
 
-    /// Number of equal fragments of the whole in the common refinement of both layouts.
+    /// Number of equal fragments of the whole result if it is cut at the boundaries of both
+    /// layouts.
     fn fragment_count(&self) -> u64 {
         self.axes.iter().map(AxisSplits::fragment_count).product()
     }
 
-    /// Number of shards of `from` in a block.
+    /// Number of shards in a block, before the redistribution.
     fn senders_per_block(&self) -> u64 {
         self.axes
             .iter()
@@ -192,18 +195,18 @@ impl<'a> LayoutChange<'a> {
             .product()
     }
 
-    /// Number of shards of `to` in a block.
+    /// Number of shards in a block, after the redistribution.
     fn receivers_per_block(&self) -> u64 {
         self.axes.iter().map(|cuts| cuts.to / cuts.blocks).product()
     }
 
-    /// Returns the block of `member`'s shard of `from`.
+    /// Returns the block that has the shard of `member` before the redistribution.
     fn block_of(&self, member: u32) -> [u64; 3] {
         let part = self.from.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].from)
     }
 
-    /// Returns the block whose elements `member` needs.
+    /// Returns the block that has the elements which `member` needs.
     fn needed_block(&self, member: u32) -> [u64; 3] {
         let part = self.to.shard_indices(member);
         [0, 1, 2].map(|axis| part[axis] * self.axes[axis].blocks / self.axes[axis].to)
@@ -216,8 +219,8 @@ impl<'a> LayoutChange<'a> {
             && (0..self.members).all(|member| self.block_of(member) == self.needed_block(member))
     }
 
-    /// Partitions the members of each class into groups that have each shard of a block of `from` once, if all classes
-    /// allow it.
+    /// Divides the members of each class into groups that together have each shard of a `from` block once.
+    /// Returns `None` if some class cannot be divided so.
     fn partition_by_class(&self, class: impl Fn(u32) -> [u64; 3]) -> Option<MemberPartition> {
         let mut holders: BTreeMap<([u64; 3], [u64; 3]), u32> = BTreeMap::new();
         let mut groups = Vec::with_capacity(self.members as usize);
@@ -226,7 +229,7 @@ impl<'a> LayoutChange<'a> {
             let earlier = holders
                 .entry((class, self.from.shard_indices(member)))
                 .or_default();
-            // The k-th member with a shard goes to the k-th group of its class.
+            // The k-th member that has a shard joins the k-th group of its class.
             groups.push((class, *earlier));
             *earlier += 1;
         }

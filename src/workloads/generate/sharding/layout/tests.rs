@@ -1,5 +1,5 @@
-//! Tests of named cases with explicit numbers; `oracle` and `sums` compare all small cases with
-//! sets of elements.
+//! Tests single cases with explicit numbers. `oracle` and `sums` compare all small cases with sets
+//! of elements.
 
 use super::*;
 
@@ -50,8 +50,8 @@ fn messages(change: Redistribution) -> (Vec<[u64; 3]>, u64) {
 fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
     let change = plan_redistribution(&columns(4, 1), &ShardLayout::WHOLE, 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1, 2, 3]], 1));
-    // If the samples are also sharded in two, there are two groups of four, and each member has 1/2
-    // afterwards.
+    // If the samples are also split in two, there are two groups of four, and each member has 1/2
+    // of the result afterwards.
     let [before, after] = [4, 1].map(|parts| ShardLayout {
         columns: MeshAxis::new(parts, 1),
         ..samples(2, 4)
@@ -63,8 +63,8 @@ fn columns_of_megatron_are_gathered_for_whoever_needs_all() {
 
 #[test]
 fn tables_of_dlrm_are_exchanged_for_samples() {
-    // Member i has the columns of its tables, 1/4 of the whole, for all samples; it needs all columns of its own
-    // samples: 1/16 from each member.
+    // Member i has its tables' columns for all samples, 1/4 of the whole. It needs all columns of its own
+    // samples, so 1/16 of the whole from each member.
     let all = vec![vec![0, 1, 2, 3]];
     let forward = plan_redistribution(&columns(4, 1), &samples(4, 1), 4);
     assert_eq!(exchanges(&forward), (all.clone(), 4));
@@ -80,7 +80,7 @@ fn slices_are_there() {
             Redistribution::Nothing
         );
     }
-    // Members have halves, and member i needs quarter i.
+    // Each member has a half, and member i needs quarter i.
     assert_eq!(
         plan_redistribution(&columns(2, 2), &columns(4, 1), 4),
         Redistribution::Nothing
@@ -97,34 +97,35 @@ fn slices_are_there() {
 
 #[test]
 fn copies_are_sliced_before_they_are_gathered_or_exchanged() {
-    // Members have columns by parity; 0 and 1 need the first half of the samples, and each already
-    // has 1/4 of the result from its own columns.
+    // Even and odd members have different columns. Members 0 and 1 need the first half of the
+    // samples, and each already has 1/4 of the result in its own columns.
     let change = plan_redistribution(&columns(2, 1), &samples(2, 2), 4);
     assert_eq!(gathers(&change), (vec![vec![0, 1], vec![2, 3]], 2));
-    // After a sum over k, members 0 and 1 have the first columns, and member i needs quarter i of
-    // the samples. Member 0 has half of its need and lacks 1/8, which member 2 has.
+    // After a sum over k, members 0 and 1 have the first half of the columns. Member i needs
+    // quarter i of the samples. Member 0 has half of the elements that it needs. The other 1/8 of
+    // the result is on member 2.
     let change = plan_redistribution(&columns(2, 2), &samples(4, 1), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 2], vec![1, 3]], 4));
 }
 
 #[test]
 fn two_that_need_the_same_both_get_it_in_an_exchange() {
-    // Members 0 and 1 need the first half of the samples, and each has another quarter of the
-    // columns: 1/8 of the whole. Each member receives the other three eighths of its half, so 1/2
-    // is sent and received.
+    // Members 0 and 1 need the first half of the samples. Each has a different quarter of the
+    // columns, so 1/8 of the whole is in its half. Each member receives the other three eighths of
+    // its half. Including the fragment for itself, it sends and receives 1/2 of the whole.
     let change = plan_redistribution(&columns(4, 1), &samples(2, 2), 4);
     assert_eq!(exchanges(&change), (vec![vec![0, 1, 2, 3]], 2));
 }
 
 #[test]
 fn strangers_send_messages() {
-    // Even members have the first half, and members 0 and 1 need it. Member 1 has the same distance
-    // to 0 and 2, and member 2 has the same distance to 1 and 3.
+    // Even members have the first half of the columns, and members 0 and 1 need it. Member 1 is
+    // equally far from 0 and 2, and member 2 is equally far from 1 and 3; the lower member sends.
     let change = plan_redistribution(&columns(2, 1), &columns(2, 2), 4);
     assert_eq!(messages(change), (vec![[0, 1, 1], [1, 2, 1]], 2));
-    // In sixths: even members have 0..3, odd members 3..6; members 0 and 1 need 0..2, 2 and 3 need
-    // 2..4, 4 and 5 need 4..6. Member 1 lacks two sixths, member 2 lacks sixth 3, member 3 lacks
-    // sixth 2, and member 4 lacks two sixths.
+    // In sixths, even members have 0..3 and odd members 3..6. Members 0 and 1 need 0..2, members 2
+    // and 3 need 2..4, and members 4 and 5 need 4..6. Member 1 lacks two sixths, member 2 lacks
+    // sixth 3, member 3 lacks sixth 2, and member 4 lacks two sixths.
     let change = plan_redistribution(&columns(2, 1), &columns(3, 2), 6);
     let expected = vec![[0, 1, 2], [1, 2, 1], [2, 3, 1], [3, 4, 2]];
     assert_eq!(messages(change), (expected, 6));
@@ -137,17 +138,17 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
         reduce_scatter_groups(from, &[thirds], to, 6).map(|p| groups(&p))
     };
     let pairs = vec![vec![0, 1, 2], vec![3, 4, 5]];
-    // Columns are split by 2; members 0, 1 and 2 sum the first half, and each keeps a third of the
+    // Columns are split by 2. Members 0, 1 and 2 sum the first half, and each keeps a third of the
     // samples.
     let both = ShardLayout {
         samples: thirds,
         ..columns(2, 3)
     };
     assert_eq!(among(&columns(2, 3), &both), Some(pairs.clone()));
-    // Or each keeps a third of the columns of the half, which is a sixth of all columns.
+    // If each keeps a third of the half's columns instead, it keeps a sixth of all columns.
     assert_eq!(among(&columns(2, 3), &columns(6, 1)), Some(pairs));
-    // No reduce-scatter: all members keep everything; or members that do not sum get different
-    // shards; or the target distinguishes shards that were summed.
+    // No reduce-scatter is possible if all members keep what they have, if two members that sum
+    // need the same share, if members that sum have different shards, or if nothing is summed.
     assert_eq!(among(&columns(2, 3), &columns(2, 3)), None);
     assert_eq!(among(&ShardLayout::WHOLE, &columns(3, 2)), None);
     assert_eq!(among(&columns(3, 1), &both), None);
@@ -158,8 +159,9 @@ fn a_sum_is_scattered_to_slices_of_those_who_sum() {
 fn thousands_of_members_are_no_matter() {
     let change = plan_redistribution(&columns(4096, 1), &ShardLayout::WHOLE, 4096);
     assert!(matches!(&change, Redistribution::AllGather { among, share: 1 } if among.is_all()));
-    // Pairs of members share a 512th each, and even members need the first half: 256 of these shards, of which 0, 2,
-    // .., 254 and 257, 259, .., 511 already have one.
+    // Two members have each of the 256 shards. Even members need the first 128 shards and odd members the
+    // last 128. The even members 0, 2, .., 254 and the odd members 257, 259, .., 511 already have one of
+    // them.
     let (messages, of) = messages(plan_redistribution(&columns(256, 2), &columns(2, 1), 512));
     assert_eq!((messages.len(), of), (512 * 128 - 256, 256));
 }

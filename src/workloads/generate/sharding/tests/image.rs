@@ -1,4 +1,4 @@
-//! Tests of convolutions and poolings with stride and padding: each device has its rows of the
+//! Tests convolutions and poolings with stride and padding: each device has its own rows of the
 //! image, and fetches exactly the announced halo.
 
 use super::*;
@@ -25,8 +25,8 @@ fn convolution(size: [u64; 2], kernel: [u64; 2], stride: u64, padding: u64) -> O
     }
 }
 
-/// Sizes, windows, strides and paddings: overlapping windows, adjacent windows, windows with gaps, windows that reach
-/// beyond a neighbour, and more padding than window, so that a device uses only rows of other devices.
+/// Sizes, windows, strides and paddings. Windows overlap, are adjacent, leave gaps, or reach beyond a
+/// neighbour; with more padding than window, a device uses only other devices' rows.
 const IMAGES: [([u64; 2], [u64; 2], u64, u64); 9] = [
     ([4, 3], [3, 3], 1, 1),
     ([6, 4], [5, 3], 1, 2),
@@ -51,7 +51,7 @@ fn dy(b: u64, k: u64, h: u64, w: u64) -> i64 {
     number(20_000 + ((b * 8 + k) * 16 + h) * 16 + w)
 }
 
-/// Geometry of windows.
+/// Geometry of windows over an image: sizes of the image and of the window, stride and padding.
 #[derive(Clone, Copy, Debug)]
 struct Windows {
     size: [u64; 2],
@@ -70,13 +70,14 @@ impl Windows {
         count
     }
 
-    /// Returns the pixel at offset `at` of window `window`; `None` in the padding.
+    /// Returns the pixel that window `window` covers at offset `at`, or `None` if it is padding.
     fn pixel(&self, side: usize, window: u64, at: u64) -> Option<u64> {
         let pixel = (window * self.stride + at).checked_sub(self.padding)?;
         (pixel < self.size[side]).then_some(pixel)
     }
 
-    /// Calls `visit` with each offset of each window in output rows `rows`: (output, offset, pixel).
+    /// Calls `visit` for each offset of each window in the output rows `rows`, as (output, offset,
+    /// pixel).
     fn each(&self, rows: Range<u64>, mut visit: impl FnMut([u64; 2], [u64; 2], Option<[u64; 2]>)) {
         for h in rows {
             for w in 0..self.count(1) {
@@ -91,7 +92,7 @@ impl Windows {
     }
 }
 
-/// Rows that a device actually uses, for comparison with the announced own and fetched rows.
+/// Rows that a device really uses, to compare with the announced own and fetched rows.
 struct Used {
     own: Range<u64>,
     rows: Option<(u64, u64)>,
@@ -109,8 +110,8 @@ impl Used {
         [self.own.clone(), used]
     }
 
-    /// Returns the numbers of rows before and after the device's own rows, if it fetches all rows
-    /// from the first to the last used row.
+    /// If the device fetches all rows from the first to the last used one, returns the numbers of
+    /// fetched rows before and after its own rows.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
             return [0, 0];
@@ -142,12 +143,12 @@ fn every_cut_of_a_convolution_sums_to_the_whole() {
             }
         }
     }
-    // For each image, the number of row degrees above 1 that divide both output rows (4, 6, 4, 4, 4, 4, 6, 7 and 8) and
-    // input rows (4, 6, 8, 8, 8, 8, 4, 6 and 8).
+    // For each image, counts the row degrees above 1 that divide both its output rows (4, 6, 4, 4, 4, 4, 6, 7
+    // and 8) and its input rows (4, 6, 8, 8, 8, 8, 4, 6 and 8).
     assert_eq!(cuts, 4 * (2 + 3 + 2 + 2 + 2 + 2 + 1 + 3));
 }
 
-/// Computes the output and the gradients of input and filters on one device.
+/// Computes the output, and the gradients of input and filters, on a single device.
 fn whole(windows: Windows) -> [Values; 3] {
     let all = 0..windows.count(0);
     let [mut y, mut dx, mut dw] = [(); 3].map(|()| Values::new());
@@ -182,7 +183,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
     let degrees = ShardingDegrees::convolution(b, c, i, k);
     let sharding = OperatorSharding::new(&work, SAMPLES, degrees, count).unwrap();
     let [mut y, mut dx, mut dw] = [Parts::new(), Parts::new(), Parts::new()];
-    // Gradients of rows of another device, before they are sent to it: (device, element, value).
+    // Gradients of other devices' rows, which must be sent to their owners: (device, element,
+    // value).
     let mut sent = Vec::new();
     let mut device = 0;
     for ib in 0..b {
@@ -226,8 +228,8 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
-                    // At most the received rows are returned. If windows leave gaps, fewer columns
-                    // are returned.
+                    // A device returns gradients of at most the rows that it received. If windows
+                    // leave gaps between columns, it returns fewer.
                     let others = gradients
                         .keys()
                         .filter(|element| !own.contains(&element[2]));
@@ -241,7 +243,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                         if own.contains(&element[2]) {
                             dx.entry(element).or_default().push((device, value));
                         } else {
-                            // The owner has the same samples and channels, but other rows.
+                            // The owner of the row has the same samples and channels.
                             let each = size[0] / u64::from(degrees.m);
                             let to = (element[2] / each) as u32;
                             let owner = ((ib * c + ic) * i + to) * degrees.n + ik;
@@ -258,7 +260,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
         let found = who.iter_mut().find(|(device, _)| *device == owner);
         found.expect("the owner has it").1 += value;
     }
-    // Elements touched only by padding or by no window are 0.
+    // Elements that only padding touches, or no window, are 0.
     let of = |values: &Values, e: &Element| values.get(e).copied().unwrap_or(0);
     hold(&case, &sharding, &sharding.forward, &y, |e| {
         of(&whole[0], e)
@@ -310,7 +312,7 @@ fn a_pooling_sums_nothing() {
                             used.row(row);
                         }
                     });
-                    // Samples and channels of the device have equal work.
+                    // All samples and channels of a device have the same work.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
                     assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");

@@ -1,5 +1,4 @@
-//! Tests of `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients, on devices that each have a
-//! shard.
+//! Tests `Y[B, M, N] = X[B, M, K] W[N, K]^T` and its gradients on devices that each have a shard.
 
 use super::*;
 
@@ -13,7 +12,7 @@ fn w(n: u64, k: u64) -> i64 {
     number(1000 + n * 6 + k)
 }
 
-/// Returns an element of the gradient of the output.
+/// Returns an element of the output's gradient.
 fn dy(b: u64, m: u64, n: u64) -> i64 {
     number(2000 + (b * 3 + m) * 4 + n)
 }
@@ -33,7 +32,7 @@ fn every_cut_of_a_product_sums_to_the_whole() {
             }
         }
     }
-    // Divisors of 2, 3, 4 and 6.
+    // The sizes 2, 3, 4 and 6 have 2, 2, 3 and 4 divisors.
     assert_eq!(cuts, 2 * 2 * 3 * 4);
 }
 
@@ -56,7 +55,8 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
             for inn in 0..degrees.n {
                 for ik in 0..degrees.k {
                     let mut products = 0;
-                    // Sums of this device, by element: the output and both gradients.
+                    // The device's partial sums, by element: output, input gradient, weight
+                    // gradient.
                     let mut own: [Values; 3] = Default::default();
                     for b in part(samples, ib, degrees.b) {
                         for m in part(rows, im, degrees.m) {
@@ -71,7 +71,8 @@ fn cut(degrees: ShardingDegrees, bias: bool) {
                                         dy(b, m, n) * x(b, m, k);
                                 }
                                 if bias {
-                                    // Devices that differ in k have copies of the bias, distinguished by the part.
+                                    // Devices that differ in k have copies of the bias, so the part of k
+                                    // distinguishes the copies.
                                     let copy = [n, u64::from(ik), 1, 0];
                                     *own[2].entry(copy).or_default() += dy(b, m, n);
                                 }

@@ -1,6 +1,6 @@
-//! Kernels of attention, fused or unfused, and the kernels before attention.
+//! Kernels of attention, fused or unfused, and of the operations before it.
 //!
-//! With `a` query heads and `v` heads of keys and values, `w` wide, and `s` tokens:
+//! With `a` query heads, `v` heads of keys and values, `w` columns per head, and `s` tokens:
 //!
 //! | kernel | forward | bytes forward | backward | bytes backward | kept |
 //! |---|---|---|---|---|---|
@@ -17,9 +17,9 @@
 //! | … rotary positions, unfused | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
 //! | … PyTorch repeats heads of keys and values if `v < a` | | `2d n (a + v) w` | | as forward | |
 //!
-//! With a causal mask a fused kernel skips the scores beyond the diagonal: `(s + 1) / 2` replaces `s` above. A rank
-//! with `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` for queries, and `s` for
-//! keys and values. All ranks have an equal part of the causal scores.
+//! With a causal mask, a fused kernel skips the scores above the diagonal, so `(s + 1) / 2` replaces `s` in
+//! the table. With context parallelism, a rank has only `m` of a sequence's `s` tokens: `m` replaces `s` for
+//! queries, but not for keys and values. Causal scores are divided equally among the ranks.
 
 use super::{CostParameters, OperatorKernels, build_kernel, kernel_chain};
 use crate::generate::GenerateError;
@@ -28,7 +28,7 @@ use crate::model::OperatorSpec;
 use chakram_trace::format::{KernelShape, MovingKernel};
 
 impl CostParameters {
-    /// Returns the kernels of attention, with the kernels before attention.
+    /// Returns the kernels of attention and of the operations before it.
     pub(super) fn attention_kernels(
         &self,
         spec: &OperatorSpec,
@@ -40,15 +40,15 @@ impl CostParameters {
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
-        // Values may be narrower than keys, and tokens may attend to only some other tokens.
+        // Values may be narrower than keys, and a token may attend to only some of the others.
         let is_shaped = spec.has('u');
         let u = if is_shaped {
             spec.extent('u').into()
         } else {
             w
         };
-        // In attention, each token attends to itself and the earlier tokens, or to all tokens;
-        // shards of a sequence have equal parts of these pairs.
+        // Each token attends to itself and to earlier tokens if causal, otherwise to all. Shards of
+        // a sequence have equal parts of these pairs.
         let whole = if causal { m * (s + 1) / 2 } else { m * s };
         let pairs = match is_shaped && causal {
             true => m * s - u128::from(spec.extent('d')).min(m * s),
@@ -62,14 +62,15 @@ impl CostParameters {
             let product = |columns: u128| 2 * b * pairs * a * columns;
             let rows = 4 * n * a;
             let moved = d * (n * a * (w + u) + b * s * v * (w + u)) + rows;
-            // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
+            // The backward kernel reads q, k, v, the output and its gradient, and writes the
+            // gradients of q, k and v.
             let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
-            // A shard has two chunks of the sequence, at equal distances from its start and its
-            // end. Together these chunks have the same number of pairs as if each query attended to
-            // half of all keys.
+            // A rank has two pieces of the sequence, one as far from the start as the other from
+            // the end. Together they have as many pairs as if each query attended to half of all
+            // keys.
             let halved = causal && queries < tokens;
-            // Measured tables have neither windows nor two widths: equal keys for all queries and the mean width give
-            // the same FLOPs.
+            // Measured tables have neither windows nor two widths. Use the mean width, and the same number of
+            // keys for every query, which gives the same FLOPs.
             let is_narrow = pairs < whole;
             let keys = match (halved, is_narrow) {
                 (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
@@ -89,7 +90,8 @@ impl CostParameters {
             };
             let forward = product(w) + product(u);
             let forward = build_kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
-            // Recomputed scores, then four products: gradients of queries and keys, and of values and weights.
+            // The backward kernel recomputes the scores and then computes four products: the gradients of
+            // queries, keys, values and attention weights.
             let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
             let backward = 3 * product(w) + 2 * product(u);
             let backward = build_kernel("", backward, back, &inputs, &outputs)?;
@@ -99,7 +101,7 @@ impl CostParameters {
                 ..OperatorKernels::default()
             }
         } else {
-            // The mean width gives the same FLOPs as both widths.
+            // The mean width gives the same FLOPs as the two widths.
             let w = (w + u).div_ceil(2);
             self.unfused_attention_kernels(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
@@ -116,8 +118,8 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Adds norms of query heads and key heads, `x` elements together, before all other kernels, and their gradients
-    /// after them.
+    /// Adds norms of query and key heads before all other kernels, and the norms' gradients after them; `x`
+    /// are the sizes of the tensor with all these heads.
     fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
         let d = u128::from(self.number);
         let (copy, element) = (MovingKernel::Copy, MovingKernel::ElementWise);
@@ -158,8 +160,8 @@ impl CostParameters {
         Ok(())
     }
 
-    /// Adds the element-wise kernels on queries and keys, `x` elements together, and on heads of keys and values before
-    /// attention, and their backward counterparts.
+    /// Adds element-wise kernels before attention: on queries and keys (`x` are the sizes of their tensor)
+    /// and on heads of keys and values. Also adds the backward kernels.
     fn before_attention(
         &self,
         kernels: &mut OperatorKernels,

@@ -1,41 +1,44 @@
-//! Kernels of lowered operators, with their work, their class, and shapes in PyTorch's notation.
+//! Kernels of lowered operators: their work, their class, and shapes in PyTorch's notation.
 
 use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
 
-/// One kernel of an operator.
+/// A kernel of an operator.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct LoweredKernel {
-    /// Suffix to the operator's name, with its dot; often empty.
+    /// Suffix that is appended to the operator's name, including its dot; empty for most kernels.
     pub suffix: &'static str,
     pub flops: u64,
     pub bytes: u64,
     /// True for a kernel that only moves bytes.
     pub moves: bool,
-    /// Class and shape, if the kernel's duration depends on them.
+    /// Class and shape of the kernel, if its duration depends on them.
     pub shape: Option<KernelShape>,
-    /// Number format of the computation, if it differs from the plan's.
+    /// Number format of the computation, if it is not the plan's format.
     pub dtype: Option<Dtype>,
     pub inputs: String,
     pub outputs: String,
-    /// Operands of the operator, if this kernel represents it in memory traffic.
+    /// The operator's operands, if this kernel stands for the operator in memory traffic.
     pub operands: Option<OperandBytes>,
 }
 
-/// All kernels of an operator.
+/// All kernels of an operator, in execution order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct OperatorKernels {
     pub forward: Vec<LoweredKernel>,
-    /// Kernels of the input's gradient, or of the weights' gradient if there is no input gradient.
+    /// Kernels that compute the input's gradient. If there is no input gradient, kernels that
+    /// compute the weights' gradient.
     pub backward: Vec<LoweredKernel>,
-    /// The separate kernel for the gradient of the weights, or `None`.
+    /// Separate kernel that computes the weights' gradient, if there is one.
     pub weights: Option<LoweredKernel>,
-    /// Kernels after the separate weight-gradient kernel that also contribute to weight gradients.
+    /// Kernels that follow the separate weight-gradient kernel and also contribute to weight
+    /// gradients.
     pub after_weights: Vec<LoweredKernel>,
-    /// Bytes kept from the forward to the backward pass.
+    /// Bytes that are kept from the forward pass to the backward pass, without `scores`.
     pub keeps: u64,
-    /// Bytes among `keeps` that selective recomputation recomputes instead.
+    /// Additional bytes that are kept, unless selective recomputation recomputes them: attention
+    /// scores.
     pub scores: u64,
 }
 
@@ -87,15 +90,15 @@ impl LoweredKernel {
     }
 }
 
-/// Returns the shape of `batch` products. Sizes saturate, because shapes that do not fit have been
-/// rejected for their FLOPs, or are empty.
+/// Returns the shape of a batch of `batch` products. Sizes saturate: a shape whose sizes do not fit
+/// is empty, or was rejected because of its FLOPs.
 pub(super) fn gemm_shape(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
     let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
     KernelShape::Gemm { batch, m, n, k }
 }
 
-/// Returns kernels that run one after another, each given by name, class, and bytes moved per
-/// element of `x`.
+/// Returns kernels that run one after another. Each is given by its name, its class, and the bytes
+/// that it moves per element of `x`.
 pub(super) fn kernel_chain(
     x: [u128; 2],
     kernels: &[(&'static str, MovingKernel, u128)],

@@ -1,7 +1,9 @@
-//! Kernels of a linear layer: its products, and the kernels that number formats and frameworks add.
+//! Kernels of a linear layer: its products, and kernels that number formats and frameworks add to
+//! them.
 //!
-//! `e` is the bytes of a product's operand, for a product of `n x k` by `k x m`. With `x` experts, each of which has `n
-//! / x` rows, bytes count `x km` instead of `km`, and FLOPs count `n` rows:
+//! For a product of `n x k` by `k x m`, `e` is the number of bytes of an element of an operand. If there are
+//! `x` experts with `n / x` rows each, the bytes have `x km` in place of `km`; the FLOPs are those of `n`
+//! rows:
 //!
 //! | kernel | where | bytes |
 //! |---|---|---|
@@ -14,11 +16,10 @@
 //! | `bgrad` | Megatron-LM, with a bias | `d nm` |
 //! | `wgrad.sum` | Megatron-LM, if micro-batches are summed | `(d + 2g) km`; `wgrad` then writes `d km` |
 //!
-//! Delayed scaling uses the maximum of earlier steps, which the product's kernel computes as a
-//! by-product. Block scaling computes the maximum of each 32 numbers and writes one byte for it.
-//! Weights are quantized once per step, with the optimizer. Transformer Engine has these recipes.
-//! 4-bit formats have no casting kernels, because the measured times of their products include
-//! casting.
+//! Delayed scaling uses the maxima of earlier steps, which product kernels compute as a by-product.
+//! Block scaling computes the maximum of each 32 numbers, and writes one byte for it. The optimizer
+//! quantizes weights once per step. These are Transformer Engine's recipes. 4-bit formats have no
+//! cast kernels, because the measured times of their products include the casts.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -26,7 +27,7 @@ use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
 use crate::model::OperatorSpec;
 use chakram_trace::format::{Dtype, MovingKernel};
 
-/// Returns the bytes of two numbers, because one number may have 4 bits.
+/// Returns the bytes of a pair of numbers, because a single number may have 4 bits.
 pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
     match dtype {
         Dtype::Fp64 => 16,
@@ -38,14 +39,14 @@ pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
 }
 
 impl CostParameters {
-    /// Returns true if separate kernels cast the operands of products.
+    /// Returns true if separate kernels cast the products' operands.
     pub fn casts_operands(&self) -> bool {
         let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
         narrow && self.number > 1
     }
 
-    /// Returns the kernels of a product of `[n, k, m]`, with a bias if `bias`; or of one product
-    /// for each of several `experts`, which share the `n` rows evenly.
+    /// Returns the kernels of a product with the sizes `[n, k, m]`, and of its bias if `bias`. With
+    /// several `experts`, which share the `n` rows evenly, it is one product per expert.
     pub(super) fn linear_kernels(
         &self,
         [n, k, m]: [u128; 3],
@@ -57,7 +58,7 @@ impl CostParameters {
         let operands = |elements: u128| pair * elements / 2;
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         let apart = megatron && self.sums;
-        // If gradients are accumulated, they are read before they are written.
+        // A kernel that accumulates gradients reads them before it writes them.
         let sums = match (self.sums, apart) {
             (_, true) => d,
             (true, false) => 2 * g,
@@ -65,8 +66,8 @@ impl CostParameters {
         };
         let flops = 2 * n * k * m;
         let held = experts * k * m;
-        // Uses the rows of the largest expert if rows do not divide evenly, because a grouped
-        // product ends when its largest product ends.
+        // A grouped product ends when its largest product ends. So if rows do not divide evenly,
+        // use the largest expert's rows.
         let rows = n.div_ceil(experts);
         let [x, y] = [[n, k], [n, m]];
         let (one, all) = ([k, m], [experts, k, m]);
@@ -115,8 +116,8 @@ impl CostParameters {
         })
     }
 
-    /// Returns the kernels of a separate product for each of `experts`, which share the rows; if
-    /// rows do not divide evenly, the first experts have one row more.
+    /// Returns the kernels of a separate product for each of `experts`, among which the rows are
+    /// divided. If rows do not divide evenly, the first experts have one more.
     pub(super) fn linear_of_each(
         &self,
         [n, k, m]: [u128; 3],
@@ -127,7 +128,7 @@ impl CostParameters {
         for expert in 0..experts {
             let rows = n / experts + u128::from(expert < n % experts);
             if rows == 0 {
-                // Nothing is launched for an expert without tokens.
+                // An expert without tokens launches no kernel.
                 break;
             }
             let own = self.linear_kernels([rows, k, m], 1, bias)?;
@@ -142,7 +143,8 @@ impl CostParameters {
         Ok(all)
     }
 
-    /// Returns the kernels of two independent products, of `m` rows with `k` and `c` columns.
+    /// Returns the kernels of two independent products whose inputs have the same `m` rows, but `k`
+    /// and `c` columns.
     pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
         let [m, n, k, c, i, j] =
             ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));
@@ -170,8 +172,7 @@ impl CostParameters {
         Ok(kernels)
     }
 
-    /// Returns the kernels that cast the elements of `x` for products, if the format requires
-    /// casting.
+    /// Returns the kernels that cast tensor `x` for a product, if the number format needs casts.
     fn cast_kernels(
         &self,
         [amax, quantize]: [&'static str; 2],

@@ -1,17 +1,18 @@
-//! Kernels that move bytes, as the operator's entry lists them.
+//! Kernels that only move bytes, as the operator's spec lists them.
 
 use super::{CostParameters, LoweredKernel, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
 use crate::model::{MovingKernels, MovingSpec, OperatorSpec};
 
 impl CostParameters {
-    /// Returns the kernels of an operator without products.
+    /// Returns the kernels of an operator that has no products.
     pub(super) fn moving_kernels(
         &self,
         spec: &OperatorSpec,
         kernels: &MovingKernels,
     ) -> Result<OperatorKernels, GenerateError> {
-        // Rows of tables and logits always have their own kernels, even if other kernels are fused.
+        // Even if other kernels are fused, look-ups in tables and reductions of logits keep kernels
+        // of their own.
         let fusible = !spec.looks_up() && !spec.reduces_columns();
         let lower = |one: &MovingSpec| {
             let sides = [one.reads, one.writes];

@@ -1,12 +1,13 @@
-//! Kernels of products other than matrix products: windows over images, and pairs of vectors.
+//! Kernels of products that are not matrix multiplications: windows over images, and pairs of
+//! vectors.
 
 use super::{CostParameters, OperatorKernels, build_kernel};
 use crate::generate::GenerateError;
 use crate::model::OperatorSpec;
 
 impl CostParameters {
-    /// Returns the kernels of an operator's product: one for the product, and one for the gradient
-    /// of each factor.
+    /// Returns the kernels of an operator's product: one forward kernel, and one kernel for each
+    /// factor's gradient.
     pub(super) fn product_kernels(
         &self,
         spec: &OperatorSpec,
@@ -23,7 +24,7 @@ impl CostParameters {
         let sizes = |axes: &&'static str| self.tensor_sizes(spec, axes);
         let x: Vec<Vec<u128>> = spec.inputs.iter().map(sizes).collect();
         let y: Vec<Vec<u128>> = spec.outputs.iter().map(sizes).collect();
-        // Only the filters count as weights; adding a bias takes no time.
+        // Only the filters count as weights, because adding a bias takes no extra time.
         let weights = spec.weights.first().map(|one| one.axes);
         let held = weights.map_or(0, |axes| spec.volume(axes));
         let w = weights.map(|axes| axes.chars().map(|axis| spec.extent(axis).into()).collect());
@@ -38,8 +39,7 @@ impl CostParameters {
             };
         let forward = vec![product("", 1, moved, [&x, &w], &y)?];
         let (backward, weights) = if w.is_empty() {
-            // Both factors of the multiplication are inputs, and one kernel computes both
-            // gradients.
+            // Both factors are results of other operators. A single kernel computes both gradients.
             let moved = moved.saturating_mul(2);
             (product("", 2, moved, [&y, &x], &x)?, None)
         } else {

@@ -1,6 +1,6 @@
-//! Kernels that send tokens to experts.
+//! Kernels that choose experts for tokens and send the tokens to them.
 //!
-//! With `t` tokens, `h` wide, `x` experts and `c` copies of a token:
+//! With `t` tokens of `h` columns, `x` experts and `c` copies of a token:
 //!
 //! | kernel | FLOPs | bytes |
 //! |---|---|---|
@@ -17,7 +17,8 @@
 //! | … `sum` of both gradients of a token | | `3d th` |
 //! | … `score.wgrad` | `2thx` | `d (th + tx)`, and `g hx`, twice if micro-batches are summed |
 //!
-//! Scores stay in the plan's number format, as in Megatron-LM and DeepSeek-V3, whose routers do not use 8-bit products.
+//! Scores keep the plan's number format, because the routers of Megatron-LM and DeepSeek-V3 do not use 8-bit
+//! products either.
 
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -25,7 +26,7 @@ use crate::model::OperatorSpec;
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
-    /// Returns the kernels of an expert dispatch.
+    /// Returns the kernels of a router: scoring, choice of experts, and copies of tokens.
     pub(super) fn router_kernels(
         &self,
         spec: &OperatorSpec,
@@ -63,7 +64,8 @@ impl CostParameters {
             forward.push(over_scores(".highest", 4, softmax)?);
         }
         if self.sent.is_some() {
-            // Numbers are read, and written with a scale of 4 B per 128 numbers.
+            // The cast reads numbers of `d` bytes, and writes one byte each and a 4 B scale per 128
+            // numbers.
             let cast = d * t * h + t * h + t * h / 32;
             forward.push(
                 build_kernel(".cast", 0, cast, &[&tokens], &[&tokens])?.moving_kernel(element),

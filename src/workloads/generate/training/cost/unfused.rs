@@ -1,4 +1,5 @@
-//! Kernels of unfused attention: products with kernels for scores between them, as in PyTorch and Megatron-LM.
+//! Kernels of unfused attention: two products, with kernels on the scores between them, as in PyTorch and
+//! Megatron-LM.
 
 use super::{CostParameters, OperatorKernels, build_kernel, gemm_shape};
 use crate::generate::GenerateError;
@@ -6,8 +7,8 @@ use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
 use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
-    /// Returns the kernels of attention with `a` heads that writes scores to memory, for queries
-    /// and keys of shapes `q` and `kv`.
+    /// Returns the kernels of attention that writes scores to memory. There are `a` query heads;
+    /// `q` and `kv` are the shapes of queries and of keys.
     pub(super) fn unfused_attention_kernels(
         &self,
         dropout: bool,
@@ -23,8 +24,8 @@ impl CostParameters {
         let all = n * a * s;
         let moved = d * (n * a * w + b * s * v * w + all);
         let p = [b, a, m, s];
-        // The two products for each sequence and head: scores of the queries with all keys, and
-        // weighted sums of values.
+        // Each sequence and head has two products: of queries with all keys (scores), and of scores
+        // with values.
         let (scores, sums) = (gemm_shape(b * a, m, s, w), gemm_shape(b * a, m, w, s));
         let key_sums = gemm_shape(b * a, s, w, m);
         let softmax = MovingKernel::Softmax;
@@ -33,7 +34,7 @@ impl CostParameters {
             SoftmaxKernel::Unfused => false,
             SoftmaxKernel::Megatron => (b * a).is_multiple_of(4),
         };
-        // In single precision, each of these kernels reads and writes all scores.
+        // Each of these single-precision kernels reads and writes all scores.
         let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
             let moved = [first, 8, 8, 8, last];
             let parts = names.into_iter().zip(moved);
@@ -59,7 +60,7 @@ impl CostParameters {
         if dropout {
             let moved = (2 * d + 1) * all;
             let dropout = build_kernel(".dropout", 0, moved, &[&p], &[&p])?;
-            // Dropout on scores has the memory rate of a softmax.
+            // Dropout on scores reaches the memory rate of a softmax.
             let dropout = dropout.moving_kernel(softmax);
             forward.push(dropout.clone());
             backward.push(dropout);
@@ -67,7 +68,8 @@ impl CostParameters {
         forward.push(build_kernel(".values", product, moved, &[&p, &kv], &[&q])?.with_shape(sums));
         let megatron = self.elementwise == ElementwiseKernels::Megatron;
         if megatron {
-            // Heads are merged for the product after attention, and split in the backward pass.
+            // Heads are merged for the product after attention, and split again in the backward
+            // pass.
             let merge = build_kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
             let merge = merge.moving_kernel(MovingKernel::Copy);
             backward.insert(0, merge.clone());

@@ -1,4 +1,4 @@
-//! Gradient reductions, and the end of a step.
+//! Gradient reductions, and the nodes at the end of a step.
 
 use super::super::buckets::GradientBucket;
 use super::super::program::ProducedGradients;
@@ -9,18 +9,19 @@ use chakram_trace::format::{
     CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
 };
 
-/// Progress through a layer's gradients as its program produces them.
+/// Progress through a layer's gradients while its program is emitted.
 pub(super) struct GradientProgress<'p> {
-    /// Gradients that the layer's operators produce, last operator first.
+    /// Gradients that the layer's operators compute, from the last operator to the first.
     pub found: &'p [ProducedGradients],
     /// Number of operators whose gradients are complete.
     pub operators: u32,
-    /// Buckets that remain to be reduced, in the order of completion.
+    /// Buckets that are not yet reduced, in the order in which they become complete.
     pub buckets: &'p [GradientBucket],
 }
 
 impl RankEmitter<'_, '_> {
-    /// Records the gradients produced so far by the program's nodes, and reduces complete buckets.
+    /// Records the gradients that the program's nodes have computed so far, and emits reductions of
+    /// complete buckets.
     pub(super) fn reduce_complete_buckets(
         &mut self,
         now: &mut GradientProgress<'_>,
@@ -37,8 +38,8 @@ impl RankEmitter<'_, '_> {
             {
                 now.buckets = rest;
                 self.emit_reduction(bucket, pass)?;
-                // The same node also produced gradients of the next bucket, which must also depend
-                // on this node.
+                // This operator also contributes to the next bucket, so the next bucket's reduction
+                // must depend on its node too.
                 if bucket.divided {
                     self.push_finders(found);
                 }
@@ -53,7 +54,7 @@ impl RankEmitter<'_, '_> {
             .extend(nodes.map(|node| self.ids[*node as usize]));
     }
 
-    /// Emits the reduction of a bucket, which depends on the producers that no reduction depends on yet.
+    /// Emits a bucket's reduction, which depends on all producers on which no reduction depends yet.
     fn emit_reduction(
         &mut self,
         bucket: &GradientBucket,
@@ -63,13 +64,13 @@ impl RankEmitter<'_, '_> {
         let of_experts = bucket.among == ParallelGroupKind::ExpertData;
         self.data
             .append(&mut self.unreduced_producers[usize::from(of_experts)]);
-        // Without overlap, a reduction waits for all kernels before it.
+        // Without overlap, a reduction waits for all earlier kernels.
         if !self.plan.plan.overlap {
             self.data.extend_from_slice(&self.chain_tail);
         }
         if self.data.is_empty() {
-            // All kernels that produce the gradients may be left out. Without these kernels, the
-            // reduction depends on the last remaining node.
+            // The plan may leave out all kernels that compute these gradients. In this case, the
+            // reduction depends on the last node that remains.
             match self.ids.last() {
                 Some(last) => self.data.push(*last),
                 None => self.data.extend_from_slice(&self.chain_tail),
@@ -78,8 +79,8 @@ impl RankEmitter<'_, '_> {
         let bytes = self.plan.bucket_bytes(bucket);
         let [layer, slash, operator] = self.plan.bucket_end(bucket);
         if self.plan.copies_parameters() {
-            // Gradients are read in the format in which they were produced, and written in the
-            // format of the reduction.
+            // The copy reads gradients in the format in which they were computed, and writes them
+            // in the reduction's format.
             let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
             let id = self.emit_node(StepNode {
                 name: format_args!(
@@ -102,7 +103,7 @@ impl RankEmitter<'_, '_> {
         };
         let mut memory = std::mem::take(&mut self.pending_memory);
         if self.plan.shares_gradients() {
-            // Whole gradients are no longer needed, because each replica keeps its reduced shard.
+            // The full gradients are freed, because each replica keeps only its reduced shard.
             memory.frees[TensorClass::Temporary as usize] += bytes;
         }
         let id = self.emit_node(StepNode {
@@ -121,7 +122,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the reductions of all buckets of part `at` one after another, as part of the chain.
+    /// Emits the reductions of all buckets of part `at` as part of the chain, one after another.
     pub(super) fn reduce_all_buckets(
         &mut self,
         at: u32,
@@ -130,7 +131,7 @@ impl RankEmitter<'_, '_> {
         for layer in self.plan.layers_of_part(at).rev() {
             for bucket in self.plan.buckets_ending_in(layer) {
                 self.emit_reduction(bucket, pass)?;
-                // The chain waits for each reduction, so that they run one after another.
+                // The chain depends on each reduction, so that the next one runs after it.
                 let reduced = self.reduced.pop();
                 self.chain_tail.clear();
                 self.chain_tail.extend(reduced);
@@ -139,7 +140,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits the end of a step: remaining sums, the optimizer, and the all-gather of updated parameters.
+    /// Emits the end of a step: the remaining sums, the optimizer, and the gathers of updated
+    /// parameters.
     pub(super) fn emit_end_of_step(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         if plan.ends_with_reductions(true) && !plan.plan.overlap {
@@ -166,7 +168,7 @@ impl RankEmitter<'_, '_> {
         }
         let makes = plan.plan.optimizer != Optimizer::None;
         if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
-            // Half of the bytes of a step are loaded and half are stored.
+            // A step loads one half of its bytes and stores the other.
             let moved = plan.step_bytes(self.place.stage);
             self.stream_state(false, moved.div_ceil(2))?;
             let op = Op::Compute {
@@ -187,14 +189,16 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Gathers the parameters that the optimizer has updated, layer by layer in the order of the forward pass.
+    /// Emits the gathers of parameters that the optimizer has updated, in the order in which the forward pass
+    /// uses them.
     pub(super) fn gather_updated(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         let stepped = self.chain_tail.clone();
         for (at, _) in plan.parts_of(self.place.stage) {
             for bucket in plan
                 .layers_of_part(at)
-                // Buckets are in backward order, so the forward pass takes them reversed.
+                // Buckets are in the order of the backward pass, so reverse them for the forward
+                // pass.
                 .flat_map(|layer| plan.buckets_ending_in(layer).iter().rev())
             {
                 let shard = plan.bucket_shard(bucket);
@@ -217,7 +221,7 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Emits a node of the end of a step, on which all later nodes depend.
+    /// Emits a node at the end of a step; all later nodes depend on it.
     pub(super) fn emit_last(
         &mut self,
         what: &str,

@@ -6,8 +6,8 @@ use chakram_trace::format::{
 };
 
 impl RankEmitter<'_, '_> {
-    /// Emits loads and stores in parallel to the node `own`, with the node's name and dependencies,
-    /// and a node that waits for all of them.
+    /// Emits loads and stores that run in parallel to node `own`, with its name and dependencies,
+    /// and a node that waits for all of them. Returns the waiting node.
     pub(super) fn stream_node(
         &mut self,
         own: u64,
@@ -49,7 +49,8 @@ impl RankEmitter<'_, '_> {
         )
     }
 
-    /// Emits the optimizer's load or store of `bytes`, or nothing if weights and state stay in SRAM.
+    /// Emits the optimizer's load or store of `bytes`. Emits nothing if weights and state stay in
+    /// SRAM.
     pub(super) fn stream_state(&mut self, store: bool, bytes: u64) -> Result<(), TraceError> {
         let Some((_, kept)) = self.sram else {
             return Ok(());
@@ -73,25 +74,25 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Returns the bytes of each access of those that together move `bytes`.
+    /// Returns the sizes of the accesses that together move `bytes`.
     fn access_sizes(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
         split_accesses(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
     }
 }
 
-/// Maximum number of nodes for one load or store.
+/// Maximum number of nodes of one load or store.
 pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
 
-/// Returns the sizes of the fewest equal accesses that move `bytes`, each at most `most`. An
-/// operand that is loaded once for each part of the other operand counts as one load of many times
-/// its size, ⌈W/C⌉ I, although the memory never stores more than I.
+/// Returns the sizes of equal accesses that together move `bytes`: as few as possible, each of at
+/// most `most` bytes. If an operand is loaded once per part of the other operand, the loads count
+/// as a single one of ⌈W/C⌉ I bytes, although the memory only stores I.
 fn split_accesses(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
     let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
     let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
     (0..count).map(move |piece| each + u64::from(piece < rest))
 }
 
-/// Returns a load or store of memory outside the SRAM.
+/// Returns a load or a store of remote memory, outside the SRAM.
 fn remote_access(store: bool, bytes: u64) -> Op<'static> {
     Op::Memory {
         store,
@@ -105,8 +106,9 @@ fn remote_access(store: bool, bytes: u64) -> Op<'static> {
 mod tests {
     use super::*;
 
-    /// An input of 58 x 2048 x 12288 numbers of 2 bytes, loaded 31 times for the 31 parts of weights (3 x 12288² / 8
-    /// numbers, SRAM of 3.75 MB), and these weights once, are 90.6 GB: two loads through a port of 64 GB.
+    /// An input of 58 x 2048 x 12288 numbers of 2 bytes is loaded 31 times, once per part of the weights,
+    /// because the SRAM has 3.75 MB and the weights are 3 x 12288² / 8 numbers. With a single load of the
+    /// weights, these are 90.6 GB: two loads through a port of 64 GB.
     #[test]
     fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
         let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
@@ -119,8 +121,8 @@ mod tests {
         assert!(split_accesses(all, all - 1).eq([half, half]));
         assert!(split_accesses(11, 4).eq([4, 4, 3]));
         assert_eq!(split_accesses(0, 4).count(), 0);
-        // The number of accesses is limited; the replay rejects memory that is far too small, and
-        // names it.
+        // The number of accesses has a maximum. If the memory is far too small even so, the replay
+        // rejects it by name.
         assert_eq!(split_accesses(1000, 1).count(), 64);
         assert_eq!(split_accesses(1000, 1).sum::<u64>(), 1000);
     }

@@ -6,8 +6,8 @@ use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// Returns the rank on `stage` that exchanges messages with this rank: the adapter of the share
-    /// with the same index.
+    /// Returns the rank on `stage` with which this rank exchanges messages. If stages have
+    /// adapters, it is the adapter of the share with the same index.
     fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.adapter_share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {
@@ -17,7 +17,8 @@ impl RankEmitter<'_, '_> {
         })
     }
 
-    /// Returns the message between part `below` and the next part: an activation or its gradient.
+    /// Returns the message from part `below` to the next part (an activation) or back (its
+    /// gradient).
     fn message_op(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
         let backward = u32::from(pass.kind != PassKind::Forward);
@@ -25,8 +26,8 @@ impl RankEmitter<'_, '_> {
         Op::Message {
             receive,
             peer,
-            // The tag is unique per step, direction, boundary and micro-batch; `check` keeps tags
-            // within i32.
+            // The tag is unique per step, direction, boundary and micro-batch; `check` ensures that
+            // it fits in i32.
             tag: (number * plan.micro_batches + pass.micro_batch) as i32,
             bytes: plan.boundary_bytes(below),
             own: Some(self.rank),
@@ -34,7 +35,7 @@ impl RankEmitter<'_, '_> {
         }
     }
 
-    /// Receives the input of part `at` from the adjacent part on stage `from`; the chain depends on it.
+    /// Emits the receive of the input of part `at` from stage `from`, and makes the chain depend on it.
     pub(super) fn receive_input(
         &mut self,
         pass: PipelinePass,
@@ -77,8 +78,8 @@ impl RankEmitter<'_, '_> {
         let shares = groups.and_then(|groups| groups.shares);
         let exchanges = [
             (summing, CollectiveKind::AllReduce, "all-reduce"),
-            // Without an explicit root, the first member is the root, and the first member received
-            // the message.
+            // A collective without an explicit root has its first member as root, and this member
+            // received the message.
             (shares, CollectiveKind::Broadcast, "broadcast"),
         ];
         for (family, kind, label) in exchanges {
@@ -101,8 +102,8 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let mut id = id.expect("members that receive nothing are of a share");
-        // If the bubble is left out, no node waits for the message, but scattered parts are still
-        // gathered.
+        // If the plan leaves out the bubble, no node waits for the message. Scattered parts must
+        // still be gathered.
         let waits = !plan.plan.without.has(AblationEffect::Bubble);
         let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
         let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
@@ -134,7 +135,8 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Sends the output of part `at` to stage `to`, and returns the sending node, if this member sends.
+    /// Emits the send of the output of part `at` to stage `to`. Returns the send's node, if this member
+    /// sends.
     pub(super) fn send_output(
         &mut self,
         pass: PipelinePass,

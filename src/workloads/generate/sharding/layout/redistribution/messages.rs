@@ -1,11 +1,11 @@
-//! Fragments sent from one member to another.
+//! Messages that move fragments between members.
 
 use super::{LayoutChange, Redistribution, ShardMessage};
 use std::ops::Range;
 
 impl LayoutChange<'_> {
-    /// Returns messages with all elements that members need and do not have, each from the nearest
-    /// member that has the element.
+    /// Returns messages with all elements that members need but do not have. Each element comes
+    /// from the nearest member that has it.
     pub(super) fn nearest_messages(&self) -> Redistribution {
         let mut by_cell: Vec<(u64, u32)> = (0..self.members)
             .map(|member| {
@@ -16,8 +16,8 @@ impl LayoutChange<'_> {
             })
             .collect();
         by_cell.sort_unstable();
-        // Every shard is on the same number of members, so the members with one shard are a slice
-        // of the sorted list.
+        // Equally many members have each shard, so the members that have one shard are a slice of
+        // the sorted list.
         let copies = self.members as usize / self.from.parts() as usize;
         let mut messages = Vec::new();
         for to in 0..self.members {
@@ -55,7 +55,7 @@ impl LayoutChange<'_> {
         part * cuts.from / cuts.to..((part + 1) * cuts.from).div_ceil(cuts.to)
     }
 
-    /// Number of fragments along `axis` that are in both shards.
+    /// Number of fragments along `axis` that two shards have in common.
     fn common_fragments(&self, axis: usize, from: [u64; 3], to: [u64; 3]) -> u64 {
         let cuts = &self.axes[axis];
         let [one, other] = [(from[axis], cuts.from), (to[axis], cuts.to)].map(|(part, parts)| {
@@ -66,8 +66,8 @@ impl LayoutChange<'_> {
     }
 }
 
-/// Returns the nearest to `member` among `holders`, which are ascending; the lower of two equally
-/// near.
+/// Returns the member of `holders` (in ascending order) that is nearest to `member`; if two are
+/// equally near, the lower one.
 fn nearest_holder(holders: &[(u64, u32)], member: u32) -> u32 {
     let above = holders.partition_point(|&(_, holder)| holder < member);
     let (below, above) = (&holders[..above], &holders[above..]);

@@ -1,10 +1,10 @@
-//! Redistributions executed on sets of elements, for all layouts of up to 12 members.
+//! Executes redistributions on sets of elements, for all layouts of up to 12 members.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A set of array elements, one bit each. There are at most 144 elements: the product of the
-/// numbers of shards of both layouts.
+/// A set of a result's elements, one bit each. 192 bits suffice, because there are at most 144
+/// elements: the product of both layouts' numbers of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Set([u64; 3]);
 
@@ -22,7 +22,7 @@ impl Set {
     }
 }
 
-/// Returns all ordered factorizations of `members` into factors above 1.
+/// Returns all ordered factorizations of `members` into factors greater than 1.
 pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     if members == 1 {
         return vec![vec![]];
@@ -37,7 +37,7 @@ pub(super) fn radices(members: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// Returns all layouts: any digits of any grid, assigned to axes in any way.
+/// Returns all layouts: any digits of any mixed-radix grid, assigned to axes in any way.
 pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     let mut all = BTreeSet::new();
     for radices in radices(members) {
@@ -66,7 +66,8 @@ pub(super) fn layouts(members: u32) -> Vec<ShardLayout> {
     all.into_iter().collect()
 }
 
-/// Returns the elements of each member under each of two layouts, and the number of elements.
+/// Returns the elements that each member has under each of two layouts, and the total number of
+/// elements.
 pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<Set>; 2], u64) {
     let digits = |layout: &ShardLayout| [layout.samples, layout.rows, layout.columns];
     let (before, after) = (digits(from), digits(to));
@@ -96,7 +97,7 @@ pub(super) fn sets(from: &ShardLayout, to: &ShardLayout, members: u32) -> ([Vec<
     (both, size.map(u64::from).iter().product())
 }
 
-/// Checks that groups have equal size and are ordered by their first members.
+/// Checks that groups are equally large and ordered by their first members.
 pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     let mut seen = Vec::new();
     for group in 0..among.count() {
@@ -112,8 +113,9 @@ pub(super) fn check_partition(among: &MemberPartition, members: u32) {
     assert_eq!(among.is_all(), seen.len() == 1);
 }
 
-/// Returns the elements of each member after it took its needs from all members of its group, and
-/// the fragment size. Checks that fragments are equal and that none is taken twice.
+/// Returns each member's elements after it took the elements that it needs from all members of its
+/// group, and the fragment size. Checks that fragments are equal, and that a member takes no
+/// element twice.
 fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64) {
     let members = own.len() as u32;
     check_partition(among, members);
@@ -133,8 +135,8 @@ fn take(among: &MemberPartition, own: &[Set], needed: &[Set]) -> (Vec<Set>, u64)
     (after, *sizes.first().unwrap())
 }
 
-/// Returns true if the fragments of members with equal needs cover these needs, and every element
-/// is in the same number of fragments.
+/// Returns true if, among members with equal needs, the fragments cover these needs, are equally
+/// large, and occur equally often.
 fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     let mut classes: BTreeMap<Set, BTreeMap<Set, u32>> = BTreeMap::new();
     for (&own, &needed) in own.iter().zip(needed) {
@@ -154,8 +156,8 @@ fn can_gather(own: &[Set], needed: &[Set]) -> bool {
     })
 }
 
-/// Returns true if each member has some of the elements that it needs and, of the elements that any
-/// other member needs, either the same number or none.
+/// Returns true if two conditions are true for every member: it has some of the elements that it
+/// needs, and of the elements that any other member needs it has either the same number or none.
 fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     let size = own[0].and(needed[0]).count();
     let begins = own
@@ -168,7 +170,8 @@ fn all_equal(own: &[Set], needed: &[Set]) -> bool {
     size > 0 && begins && pieces.all(|piece| piece == size || piece == 0)
 }
 
-/// Executes messages, each from the nearest member with the elements, and returns the amount sent.
+/// Executes messages, checks that each comes from the nearest member with the elements, and returns
+/// the amount sent.
 fn send(messages: &[ShardMessage], piece: u64, own: &[Set], needed: &[Set]) -> u64 {
     let mut has = own.to_vec();
     let mut sent = 0;
@@ -194,7 +197,8 @@ fn everyone_has_what_it_needs_and_nothing_is_moved_twice() {
     let mut kinds = [0; 4];
     for members in 1..=12 {
         let layouts = layouts(members);
-        // The names of axes make no difference, so for more than 9 members only one order is tried.
+        // The names of the axes make no difference, so with more than 9 members only one order of
+        // axes is tried.
         let ordered = |from: &&ShardLayout| from.samples >= from.rows && from.rows >= from.columns;
         for from in layouts.iter().filter(|from| members <= 9 || ordered(from)) {
             for to in &layouts {
