@@ -1,5 +1,5 @@
-//! Results of rank aggregation, in which one rank is simulated for a group of equal ranks: the number of groups, and
-//! how long their ranks stayed equal.
+//! Results of rank aggregation, which simulates one rank for a group of ranks that behave identically. The results are
+//! the number of groups, and how long the ranks of a group behaved identically.
 
 use super::Observer;
 use super::summary::thousands;
@@ -11,7 +11,7 @@ use chakram_engine::{CompiledReplay, LoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
-/// Groups of ranks that did the same at the same time, if the replay was asked to detect them.
+/// Counts of rank aggregation, if the replay was asked to detect groups of ranks that do the same at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {
@@ -21,7 +21,8 @@ pub struct RankAggregation {
     pub ranks: u32,
     /// Number of groups that one rank represented until the end of the replay.
     pub together: u32,
-    /// Number of times that different ranks reached the same state again, so that one rank could represent several.
+    /// Number of times that ranks of a split group reached the same state again, so that one rank could represent them
+    /// again.
     #[serde(default)]
     pub rejoined: u64,
     /// Number of events in the replay.
@@ -80,7 +81,7 @@ impl LoopObserver {
 }
 
 impl RankAggregation {
-    /// Returns the lines about aggregation in the report's text.
+    /// Returns the lines about aggregation for the report's text.
     pub(super) fn lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
             [self.groups, self.ranks, self.together].map(|n| thousands(n.into()));

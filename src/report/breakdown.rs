@@ -1,15 +1,15 @@
 //! Breakdown of each NPU's time by category.
 //!
-//! Each instant of an NPU is attributed to the first applicable category of compute, transfer, waiting, memory, host
-//! and idle, so the parts sum exactly to the makespan. A node's delay is host time. A communication (collective or
-//! message) waits until all of its partners have begun, and transfers from then on. Transfer and waiting are
-//! *exposed communication*, because nothing is computed at the same time; waiting for another pipeline stage
-//! ([`PipelineStages`]) is a *bubble* instead.
+//! Each instant of an NPU belongs to the first category that applies, in the order compute, transfer, waiting, memory,
+//! host, idle. The parts therefore sum exactly to the makespan. The delay before a node counts as host time. A
+//! communication (collective or message) waits until all of its partners have begun, and transfers from then on.
+//! Transfer and waiting are *exposed communication*, because no compute hides them. Waiting for another pipeline stage
+//! ([`PipelineStages`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
 //! several are in progress, the instant is charged to the transfer that started first or, if no communication
-//! transfers, to the wait that started first. All messages of an NPU together count as one communication. All
-//! communication with unknown partners also counts as one communication, which transfers from its start.
+//! transfers, to the wait that started first. All messages of an NPU together count as one communication. Communication
+//! with unknown partners also counts as one communication, which transfers from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -32,11 +32,11 @@ const KINDS: usize = CollectiveKind::ALL.len();
 struct NpuTracker {
     /// Time up to which everything has been attributed.
     until: Time,
-    /// Nodes in progress, by category; the bubble is missing because no node is a bubble.
+    /// Number of nodes in progress, by category. The bubble has no entry, because no node is a bubble.
     active: [u32; TimeCategory::COUNT - 1],
-    /// Time by category. The rest of the makespan is idle.
+    /// Time by category, without idle time, which is the rest of the makespan.
     parts: [Span; TimeCategory::COUNT - 1],
-    /// Time with a communication in progress, independent of other nodes.
+    /// Time with a communication in progress, whether or not other nodes are in progress.
     communicating: Span,
     /// Communications in progress.
     open: OpenComms,
@@ -44,28 +44,28 @@ struct NpuTracker {
     finish: Time,
 }
 
-/// Time charged to communications of one sort, summed over NPUs.
+/// Time charged to communications of one sort (a kind of collective in one group, or messages), summed over NPUs.
 ///
-/// Summed over all sorts, waiting plus transfer is the time with a communication in progress, and the exposed part of
-/// this time equals the NPUs' communication and bubble parts.
+/// Over all sorts, the waiting and the transfer add up to the time with a communication in progress. The exposed parts
+/// of both add up to the communication and bubble parts of the NPUs' time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
-    /// Time while a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a
-    /// send that needs the receiver.
+    /// Time in which a partner had not begun: a member of a collective, the sender of a receive, or the receiver of a
+    /// send that cannot complete without its receiver.
     #[serde(rename = "waiting_ps")]
     pub waiting: Span,
     /// Exposed part of `waiting`.
     #[serde(rename = "exposed_waiting_ps")]
     pub exposed_waiting: Span,
-    /// Time after the last partner had begun.
+    /// Time in progress after the last partner had begun.
     #[serde(rename = "transferring_ps")]
     pub transferring: Span,
     /// Exposed part of `transferring`.
     #[serde(rename = "exposed_transferring_ps")]
     pub exposed_transferring: Span,
-    /// Part of `exposed_waiting` spent waiting for another pipeline stage; in reports of older versions,
-    /// `exposed_waiting` does not separate it.
+    /// Part of `exposed_waiting` spent waiting for another pipeline stage. Zero in reports of older versions, which do
+    /// not separate this part.
     #[serde(rename = "bubble_ps", default)]
     pub bubble: Span,
 }
@@ -93,12 +93,13 @@ pub struct NpuTime {
     pub finish: Span,
 }
 
-/// Attributes the time of every NPU.
+/// Attributes the time of every NPU to categories, and its communication to groups and kinds.
 #[derive(Debug)]
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     npus: Vec<NpuTracker>,
-    /// Time charged by group and kind, followed by messages between ranks and unknown communication.
+    /// Time charged to each group and kind of collective, then to messages between ranks, then to unknown
+    /// communication.
     charged: Vec<ChargedTime>,
     stages: PipelineStages<'a>,
 }
@@ -119,8 +120,9 @@ impl<'a> BreakdownObserver<'a> {
         }
     }
 
-    /// Returns the time of each instance's NPU up to `makespan`, and the time charged by group and kind in
-    /// the order of [`CollectiveKind::ALL`], followed by messages between ranks and unknown communication.
+    /// Returns the time of each instance's NPU up to `makespan`, and the charged times. The charged times are sorted by
+    /// group and kind (in the order of [`CollectiveKind::ALL`]), followed by messages between ranks and unknown
+    /// communication.
     pub fn finish(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {

@@ -1,4 +1,5 @@
-//! Busy time of each rank by sort of work: the union of the intervals from issue to completion.
+//! Busy time of each rank by sort of work. The busy time is the length of the union of the nodes' intervals from issue
+//! to completion.
 //!
 //! Intervals are not stored. For each rank and sort, the observer stores only the number of nodes in progress and the
 //! start of the current busy period. A node costs the observer a few additions and no memory.
@@ -31,7 +32,7 @@ pub struct RankBusyTime {
     pub memory: Span,
     /// Time with nodes in progress that do no work but keep their recorded duration.
     pub nothing: Span,
-    /// Time with a kernel and communication in progress together.
+    /// Time with both a kernel and a communication in progress.
     pub overlap: Span,
 }
 
@@ -71,7 +72,8 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
         }
     }
 
-    /// Returns the times by instance. For ranks that did not finish, the times omit the current busy period.
+    /// Returns the times by instance. For ranks that did not finish, the times do not include the busy period in
+    /// progress.
     pub fn times(&self) -> impl ExactSizeIterator<Item = RankBusyTime> {
         self.ranks.iter().map(|rank| RankBusyTime {
             finish: (rank.left == 0).then_some(rank.last),
@@ -149,8 +151,8 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_or_touch_are_counted_once() {
-        // Kernels run in [0, 10] and [15, 18], receives in [4, 12] and [6, 20], and host work in [20, 25] and
-        // directly afterwards in [25, 30]. The sends and receives take [4, 20] = 16, and both overlap in [4, 10] and
+        // Kernels run in [0, 10] and [15, 18]. Receives run in [4, 12] and [6, 20]. Host work runs in [20, 25] and
+        // directly afterwards in [25, 30]. The receives take [4, 20] = 16 in total. Kernels overlap them in [4, 10] and
         // [15, 18].
         let mut busy = BusyObserver {
             ranks: vec![RankTracker {

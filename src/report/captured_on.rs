@@ -60,8 +60,8 @@ impl CapturedOn {
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Records that kernels keep durations of other devices, if one of `classes`, the names of the machine's NPU
-    /// classes, is not the class of all devices.
+    /// Notes that kernels keep durations from another device, unless all of the machine's NPU classes, whose names are
+    /// `classes`, are the class of the captured devices.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
@@ -95,7 +95,7 @@ impl CapturedOn {
         })
     }
 
-    /// Returns one line: devices, hosts, software.
+    /// Formats devices, hosts and software as one line.
     pub fn line(&self) -> String {
         let hosts = match &self.hosts[..] {
             [] => None,
@@ -132,7 +132,8 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
-        // The kernels are from another device; on a class of the same name there would be no advice.
+        // The kernels are from another device, so there is advice. A machine whose class has the device's name would
+        // get none.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);
@@ -142,8 +143,8 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
-        // Two names of one kind of device count as one kind. If devices differ or have no name, the user must
-        // specify the device.
+        // The two names are names of one kind of device. If devices differ or have no name, the user must specify the
+        // device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

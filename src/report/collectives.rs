@@ -31,16 +31,16 @@ pub struct CollectiveTally {
     /// Sizes of the buffers.
     #[serde(rename = "buffer_bytes")]
     pub buffers: BufferBytes,
-    /// Sum over calls of the time from the last arrival to the end. If communication keeps recorded or captured
-    /// times, the sum over calls of the longest recorded duration of any member.
+    /// Time from the last arrival to the end, summed over calls. If communication keeps recorded or captured times, the
+    /// longest recorded duration of any member, summed over calls.
     #[serde(rename = "transfer_ps")]
     pub transfer: Span,
-    /// Sum over calls and members with a trace of the time that a member waited for others.
+    /// Time that members waited for others, summed over calls and over the members with a trace.
     #[serde(rename = "waited_ps_sum_over_members")]
     pub waited: Span,
 }
 
-/// Sizes of the buffers of the collectives of one kind in one group, bytes.
+/// Buffer sizes of the collectives of one kind in one group, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
@@ -86,8 +86,8 @@ impl CollectiveObserver {
         }
     }
 
-    /// Returns the rank for which others waited longest in collectives of `kind` of `group` (the lowest of several),
-    /// and the waiting time, summed over calls and members.
+    /// Returns the rank for which the others waited longest in collectives of `kind` in `group`, and the waiting time
+    /// summed over calls and members. If there are several such ranks, returns the lowest.
     pub fn latest(&self, group: ReplayGroupId, kind: CollectiveKind) -> Option<(Rank, Span)> {
         let late = self.late.get(&(group, kind))?.iter();
         late.max_by_key(|(rank, waited)| (**waited, Reverse(**rank)))
@@ -136,8 +136,8 @@ impl Observer for CollectiveObserver {
     }
 }
 
-/// Returns the factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: the minimum number of times that
-/// each byte of the buffer must cross the busiest port among `n` members (NCCL's performance notes).
+/// Returns the ratio of bus bandwidth to algorithm bandwidth (buffer ÷ time). The ratio is the minimum number of times
+/// that each byte of the buffer must cross the busiest port among `n` members (NCCL's performance notes).
 pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     let n = f64::from(n);
     match kind {
@@ -166,14 +166,14 @@ pub struct CollectiveRow {
     pub present: u32,
     /// Kind of the collectives.
     pub kind: CollectiveKind,
-    /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
-    /// captured`.
+    /// Algorithms by dimension, innermost first, as in `ring 8 (nvlink), ring 4 (nodes)`; `as recorded` or `as
+    /// captured` if the times come from the traces.
     pub algorithm: String,
-    /// Whether the times were measured on a machine of this kind, and no other communication disturbs the
-    /// collectives.
+    /// True if the times were measured on a machine of this kind and no other communication slows these collectives.
     #[serde(default)]
     pub measured: bool,
-    /// Links on which the times were measured, if these differ from the machine's links. The times are then derived.
+    /// Links on which the times were measured, if these links differ from the machine's links, so that the times are
+    /// derived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
     /// Calls, bytes and times of the collectives.
@@ -222,7 +222,7 @@ impl MeasuredLinks {
             * near(self.latency.seconds(), self.machine_latency.seconds())
     }
 
-    /// Returns the keys that differ, each with both values, as text.
+    /// Formats the keys that differ, each with both values.
     pub(super) fn text(&self) -> String {
         let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
         let mut changes = Vec::new();

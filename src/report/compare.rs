@@ -1,9 +1,8 @@
 //! Compares one job on several machines: the result on each machine, and the parts of the time that changed.
 //!
-//! The parts of an NPU's time sum to the makespan, and so do their means over NPUs. Because of these sums, the
-//! changes of the parts between two machines add up to the change of the makespan; [`MakespanExplanation`]
-//! sorts them by size. In a comparison, each communication is identified on both machines by its group's name
-//! and its kind.
+//! The parts of an NPU's time sum to the makespan, and so do the means of the parts over NPUs. The changes of the parts
+//! between two machines therefore add up to the change of the makespan; [`MakespanExplanation`] sorts the changes by
+//! size. In a comparison, each communication is identified on both machines by its group's name and its kind.
 
 use super::Report;
 use super::TimeCategory;
@@ -83,7 +82,7 @@ pub struct CommOnMachine {
     pub latest: Option<(Rank, f64)>,
 }
 
-/// A communication on two machines; a machine on which it did not happen has `None`.
+/// A communication on two machines; `None` for a machine on which the communication did not happen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommChange {
     /// Description for users, such as `all-reduce, all 8 ranks`.
@@ -108,10 +107,9 @@ pub struct MakespanExplanation {
     pub parts: Vec<(TimeCategory, SpanChange)>,
     /// Exposed communication, by group and kind.
     pub communication: Vec<CommChange>,
-    /// Kernels and memory accesses by name: the mean of their time over NPUs; overlapping nodes are each counted in
-    /// full.
+    /// Kernels and memory accesses by name, with their mean time over NPUs. Overlapping nodes are each counted in full.
     pub operators: Vec<(TimeCategory, String, SpanChange)>,
-    /// Duration of host nodes: mean over NPUs; overlapping nodes are each counted in full.
+    /// Duration of host nodes, as a mean over NPUs. Overlapping nodes are each counted in full.
     pub host: SpanChange,
     /// Mean over ranks of the time from the rank's last node to the makespan.
     pub after_last: SpanChange,
@@ -123,7 +121,7 @@ impl SpanChange {
         i128::from(self.after.0) - i128::from(self.before.0)
     }
 
-    /// Returns the speedup of the other machine.
+    /// Returns the speedup of the other machine over the reference machine.
     pub fn speed(&self) -> Option<f64> {
         (self.after > Span::ZERO).then(|| self.before.0 as f64 / self.after.0 as f64)
     }

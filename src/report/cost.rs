@@ -1,4 +1,4 @@
-//! Cost of a replay, and requirements of a run of a stated number of tokens: days, NPU hours, dollars and energy.
+//! Cost of a replay, and the requirements of a run of a stated number of tokens: days, NPU hours, dollars and energy.
 //!
 //! ```text
 //! NPU hours      = NPUs of the job x makespan / 3600 s
@@ -116,8 +116,8 @@ impl CostBasis {
 }
 
 impl Report {
-    /// Adds to the report the cost of the job's NPUs at `price` dollars per NPU hour, and a run of `tokens` tokens;
-    /// the run is omitted if the job does not state its own tokens.
+    /// Adds to the report the cost of the job's NPUs at `price` dollars per NPU hour, and the requirements of a run of
+    /// `tokens` tokens. Omits the run if the job does not state its own tokens.
     pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
         let makespan = self.outcome.makespan.seconds();
         let ends = self.interval.filter(|_| makespan > 0.0);
@@ -136,13 +136,14 @@ impl Report {
         self.run = tokens.and_then(|tokens| basis.run(tokens, price));
     }
 
-    /// Returns the tokens per second; if fewer micro-batches were simulated, of the extrapolated whole step; `None`
-    /// if unknown.
+    /// Returns the tokens per second; `None` if unknown. If fewer micro-batches were simulated, the rate applies to the
+    /// extrapolated whole step.
     pub fn tokens_per_s(&self) -> Option<f64> {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // Scaled by samples, because the number of tokens per sample is the same in both.
+            // The whole step has as many tokens per sample as the simulated part, so the ratio of the sample rates also
+            // applies to tokens.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
@@ -217,7 +218,7 @@ pub(super) fn lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Formats an amount with enough digits for millionths of a few cents.
+/// Formats an amount with nine decimals, enough for prices of single tokens.
 fn decimal<'r>(amount: Option<f64>) -> CsvCell<'r> {
     amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
 }

@@ -1,16 +1,17 @@
-//! The critical path of the replayed run: the chain of nodes that ends with the last node, in which each node
-//! released the next. The module also computes the slack of nodes outside the path.
+//! The critical path of the replayed run: a chain of nodes, each of which released the next, up to the last node of the
+//! run. The module also computes the slack of nodes outside the path.
 //!
 //! The path is followed backwards from the last completion. A node was released by the dependency that completed
 //! last, or by the previous node on its lane. A collective began when its last member arrived, and a receive ended
 //! when its message arrived; in both cases the path continues on the other rank. The segments of the path are
 //! contiguous and sum to the makespan.
 //!
-//! The *slack* of a node is how much later it could have ended without delaying the end of the run, with unchanged
-//! durations and an unchanged order of nodes on lanes. The slack is bounded by the node's successors, the next node
-//! on the same lane, the members of its collective and the receiver of its message. Waiting for a turn in a group's
-//! launch order is not considered, so for such nodes the slack is an upper bound. The computation is the critical
-//! path method of project planning (Kelley and Walker 1959), on the graph of dependencies and resources.
+//! The *slack* of a node is the time by which the node could have ended later without delaying the end of the run.
+//! Durations and the order of nodes on lanes are assumed to stay the same. The slack is bounded by the node's
+//! successors, the next node on the same lane, the members of its collective and the receiver of its message. The
+//! computation ignores waits for a turn in a group's launch order, so the slack of a node with such a wait is an upper
+//! bound. The computation is the critical path method of project planning (Kelley and Walker 1959), on the graph of
+//! dependencies and resources.
 
 mod node_rows;
 mod recorder;
@@ -79,11 +80,11 @@ pub struct PathRank {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {
-    /// The category, as the key of the category in `time_ps`.
+    /// Key of the category, as in `time_ps`.
     pub category: String,
     /// Number of nodes of the category outside the path.
     pub nodes: u64,
-    /// Sum of the durations of these nodes.
+    /// Total duration of the nodes outside the path.
     #[serde(rename = "time_ps")]
     pub time: Span,
     /// The smallest slack of any node.

@@ -63,8 +63,8 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
 /// A column of rows `R` that belong to a whole `W`: the name, and a function that returns the field of a row.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
-/// Returns the text of a cell in a form that spreadsheets do not treat as a formula: a text that begins with `=`, `+`,
-/// `-`, `@`, a tab or a carriage return, and is not a number, gets an apostrophe in front (OWASP, CSV injection).
+/// Returns the text of a cell in a form that spreadsheets do not treat as a formula. A text that begins with `=`, `+`,
+/// `-`, `@`, a tab or a carriage return gets an apostrophe in front, unless it is a number (OWASP, CSV injection).
 pub fn harmless(cell: &str) -> Cow<'_, str> {
     let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
     match is_formula && cell.parse::<f64>().is_err() {

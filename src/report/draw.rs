@@ -1,7 +1,7 @@
 //! Draws charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel coordinates.
 //!
 //! A chart is an SVG element for use inside a page. The page defines the colours by class: `c0`, `c1`, … for series,
-//! and `axis`, `grid` and `label`. Marks state their values as a tooltip, and as data attributes for programs.
+//! and `axis`, `grid` and `label`. Each mark has its values as a tooltip, and for programs as data attributes.
 
 mod axis;
 pub mod bars;

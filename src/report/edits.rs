@@ -15,9 +15,9 @@ pub struct EditRow {
     pub edit: String,
     /// The unit of `matched` and `changed`.
     pub counts: String,
-    /// Number of things (in units of `counts`) that the edit matched.
+    /// Number of items (in units of `counts`) that the edit matched.
     pub matched: u64,
-    /// Number of these things that changed.
+    /// Number of matched items that changed.
     pub changed: u64,
     /// Number of added nodes.
     #[serde(default)]
@@ -105,8 +105,8 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
-    /// For a job with uncaptured ranks: the makespan if each of these ranks is like the fastest captured rank of its
-    /// role, and if each is like the slowest.
+    /// For a job with uncaptured ranks, two makespans: in the first, each uncaptured rank is like the fastest captured
+    /// rank of its role, in the second like the slowest.
     #[serde(
         rename = "completed_makespan_ps",
         default,

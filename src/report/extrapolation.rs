@@ -6,10 +6,9 @@
 //! T(M) = T(N) + (M - N) / u d, d = T(N) - T(N - u),
 //!
 //! where u is the number of micro-batches in a turn (the repeated part) of the schedule: one, or the number of stages
-//! if chunks interleave. If turns do not yet take equal times, and the turn before the last added e, the stated error
-//! is (M - N) / u |d - e|. The stated error occurs if each remaining turn takes the time of the turn before the last.
-//! For comparison, PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and
-//! states no error.
+//! if chunks interleave. If turns do not yet take equal times, the stated error is (M - N) / u |d - e|, where e is the
+//! time that the turn before the last added. The result has this error if each remaining turn takes e. For comparison,
+//! PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states no error.
 //!
 //! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d is the rate of inference
 //! with continuous input, which excludes filling and draining.
@@ -50,7 +49,7 @@ pub struct StepExtrapolation {
     /// Samples per second of the whole step.
     pub samples_per_s: f64,
     /// Samples per second of a full pipeline, without filling and draining: the samples of a turn divided by the time
-    /// that the last turn added, if that turn added time.
+    /// that the last turn added. `None` if that turn added no time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_samples_per_s: Option<f64>,
 }

@@ -9,7 +9,7 @@ use chakram_base::units::percent_change;
 /// Form of a line of the head in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeadStyle {
-    /// The label and the words as a heading, followed by the rest on the same line.
+    /// The label and the text as a heading, followed by the rest on the same line.
     Heading,
     /// On one line.
     Line,
@@ -27,7 +27,7 @@ pub(crate) struct HeadLine {
     /// Label of the line, which states the subject; empty if the line continues the previous one.
     pub lead: &'static str,
     pub text: String,
-    /// Text after the heading.
+    /// Text after the heading, on the same line.
     pub rest: String,
     pub style: HeadStyle,
 }

@@ -1,8 +1,8 @@
-//! The interval of a prediction, and the shares of time by the method that estimated each time.
+//! The interval of a prediction, and the share of time that each method estimated.
 //!
-//! Time estimates of one class have common errors, because they share constants; errors of different classes are
-//! independent. Let `p` be the part of the time that a class estimates and `u` the relative error of the class; an
-//! error of 4.5 % is common to all times of a step:
+//! Estimates within a class share constants, so their errors are common. Errors of different classes are independent.
+//! Let `p` be the part of the time that a class estimates, and `u` the relative error of that class. A further error of
+//! 4.5 % is common to all times of a step:
 //!
 //! ```text
 //! s^2 = sum of (p u)^2 + (J sum of g(n) / makespan)^2 + 0.045^2
@@ -14,31 +14,32 @@
 //!
 //! Collectives that were measured on [links that differ from the machine's](chakram_hardware::collective::LinkRates)
 //! have the error `hypot(0.10, 0.30 (1 - q))`, where q is the ratio of the smaller to the larger bandwidth times the
-//! same ratio of latencies. With this formula, the error equals the error of measured collectives if the links are
-//! equal, and is slightly above the error of other transfers if the links have nothing in common. The class uses the
-//! mean error, weighted by time.
+//! same ratio of latencies. If the links are equal, this error equals the error of measured collectives. If the links
+//! have nothing in common, this error is slightly above the error of other transfers. The class of such collectives
+//! uses the mean of these errors, weighted by time.
 //!
 //! Hosts reach a collective of `n` members at different times, with a standard deviation `J` that the machine states.
 //! The last host is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal
-//! variables (0.56 for 2, 1.42 for 8). The sum is over the collectives of the mean NPU.
+//! variables (0.56 for 2, 1.42 for 8). The sum of `g(n)` is over the collectives of the mean NPU.
 //!
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If no measured efficiency
-//! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent, because predictions of this kind
-//! for steps of public tables of TPU v5p, v6e and v7x are 31 % too short in the mean, `ln(1 / 0.69) = 0.37`, and 8 %
-//! off at two thirds of the peaks.
+//! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent. The reason is that predictions at the
+//! peaks, for steps in public tables of TPU v5p, v6e and v7x, are on average 31 % too short, `ln(1 / 0.69) = 0.37`. At
+//! two thirds of the peaks, they are 8 % off.
 //!
-//! Kernels recorded on another NPU have the roofline error if their times are scaled to this NPU, and an error of 29
-//! % if they keep their times (as for an NPU of another maker). For three models captured on both H100 and MI300X,
-//! the logarithms of the ratios of total kernel time are 0.34, -0.28 and 0.24; their quadratic mean is 0.29. For the
-//! time of the hosts, which also differ, the logarithms are -0.14, 0.19 and -0.12; their quadratic mean is 0.15.
+//! If the times of kernels recorded on another NPU are scaled to this NPU, they have the roofline error. If the kernels
+//! keep their times (as for an NPU of another maker), they have an error of 29 %. For three models captured on both
+//! H100 and MI300X, the ratios of total kernel time have the logarithms 0.34, -0.28 and 0.24, whose root mean square is
+//! 0.29. The hosts of these captures differ too: the ratios of host time have the logarithms -0.14, 0.19 and -0.12,
+//! whose root mean square is 0.15.
 //!
-//! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training
-//! jobs on 128 GPUs or more, a tenth take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
-//! hundredth at least `1 / (1 - 0.45)` times (Lin et al., "Understanding Stragglers in Large Model Training Using
-//! What-if Analysis", OSDI 2025). Unequal stages are the main cause in 39.3 % of the slow jobs; a replay includes
-//! this cause. Unequal sequences are the main cause in 21.4 %; steps of equal samples do not have this cause. With an
-//! exponential tail of the logarithm through these two points, and with 0.393 of the jobs remaining, one job in
-//! twenty exceeds
+//! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training jobs
+//! on 128 GPUs or more, a tenth of the jobs take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
+//! hundredth of the jobs at least `1 / (1 - 0.45)` times as long (Lin et al., "Understanding Stragglers in Large Model
+//! Training Using What-if Analysis", OSDI 2025). The main cause is unequal stages in 39.3 % of the slow jobs, which a
+//! replay includes. The main cause is unequal sequences in 21.4 %, which steps of equal samples do not have. This
+//! leaves a fraction of 0.393 of the slow jobs. Let the logarithm of the slowdown have an exponential tail through the
+//! two points of the study. Then one job in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20
@@ -46,10 +47,11 @@
 //! ```
 //!
 //! If the machine's [correction](chakram_hardware::machine::PriceCorrection) applies, `s` is the error that remains
-//! after the correction, and the prediction includes the stragglers of the steps from which it was measured.
+//! after the correction. The prediction then includes the stragglers of the steps from which the correction was
+//! measured.
 //!
-//! Parts are taken from the critical path, or from the mean NPU if no path was followed; waiting and idle time are
-//! consequences of the other parts and have no error of their own.
+//! The parts of the time are taken from the critical path, or from the mean NPU if no path was followed. Waiting and
+//! idle time are consequences of the other parts and have no error of their own.
 
 use super::TimeCategory;
 use super::text::share;
@@ -75,11 +77,11 @@ const ANOTHER_HOST: f64 = 0.15;
 const COMMON: f64 = 0.045;
 /// Logarithm of the slowdown by stragglers that one job in twenty exceeds, for jobs on more than one node.
 const STRAGGLERS: f64 = 0.20;
-/// Number of standard deviations around the mean that contain nine tenths of a normal distribution.
+/// Nine tenths of a normal distribution are within this number of standard deviations of the mean.
 const SIDE: f64 = 1.645;
 
-/// Shares of the critical path by the method that estimated the times, and the interval that contains the measured
-/// time in nine of ten cases.
+/// Time on the critical path by estimation method, and the interval that contains the measured time in nine of ten
+/// cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
@@ -157,7 +159,8 @@ fn measured_error(report: &Report) -> f64 {
 
 impl PredictionInterval {
     /// Returns the interval of `report`, a replay of `prepared`. Returns `None` unless kernels are timed by curves,
-    /// or all kernels by roofline on a machine that is not a wafer of tiles, or were recorded on another NPU.
+    /// kernels were recorded on another NPU, or all kernels are timed by roofline on a machine that is not a wafer of
+    /// tiles.
     pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
         let basis = prepared.basis();
         let by_roofline = basis.roofline_time > 0
@@ -312,8 +315,8 @@ fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     topology.tiles().is_none() && report.ranks > node
 }
 
-/// Returns the seconds by which the last host of a group is later than the mean, summed over the collectives of the
-/// mean NPU; zero if no host launches collectives.
+/// Returns how much later, in seconds, the last host of a group is than the mean host, summed over the collectives of
+/// the mean NPU. Returns zero if no host launches collectives.
 fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
@@ -365,8 +368,8 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) goes through the slowdowns of a tenth and of a hundredth of all jobs; the
-        // result solves 0.393 P(x) = 0.05.
+        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs whose slowdown has a logarithm above x. It passes through
+        // the two points of the study; the result solves 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();
         let all = 0.1 * (-(STRAGGLERS - tenth) / scale).exp();
@@ -376,8 +379,8 @@ mod tests {
 
     #[test]
     fn the_latest_of_more_members_is_later() {
-        // The closed forms are 1 / sqrt(pi) for two and 1.5 / sqrt(pi) for three; the values for more are from tables
-        // of order statistics.
+        // The closed forms are 1 / sqrt(pi) for two variables and 1.5 / sqrt(pi) for three. The values for more
+        // variables are from tables of order statistics.
         let root = std::f64::consts::PI.sqrt();
         let known = [
             (1, 0.0),

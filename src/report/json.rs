@@ -19,14 +19,14 @@ pub enum ReportDocument {
     Comparison(Box<ComparisonDocument<'static>>),
 }
 
-/// The error of a text that is not a document.
+/// Reason why a text is not a document of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
     /// The text is not valid JSON of a report.
     #[error(
         "the document is not a report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),
-    /// The schema of the document is different or has another version.
+    /// The document has another schema, or another version of the schema.
     #[error(
         "the schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
          with the version that compares, {format} json",

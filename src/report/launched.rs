@@ -1,8 +1,8 @@
 //! Reports of launches: repeated steps, and jobs that share a machine.
 //!
-//! In a replay with launches, each program has its own report and its own set of observers, which receive only
-//! the events of the program's ranks. A rank runs one launch of its program at a time, as feeds such as
-//! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure, so state stored per node remains valid.
+//! In a replay with launches, each program has its own report and its own set of observers, which receive only the
+//! events of the program's ranks. A rank runs one launch of its program at a time (feeds such as
+//! [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) ensure this), so observers may store state per node.
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
@@ -83,8 +83,8 @@ pub fn beside(reports: Vec<Report>, names: &[String]) -> Option<Report> {
 /// Maximum number of launches in the text.
 const SHOWN: usize = 6;
 
-/// Returns the table of launches, if there are several: start and end of each launch, and the time between the end of
-/// the previous launch and its end.
+/// Returns the table of launches, if there are several: for each launch its start, its end, and the time from the end
+/// of the previous launch to its end.
 pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {
@@ -155,11 +155,11 @@ struct WatchedProgram<'a> {
     tally: LaunchTally,
 }
 
-/// Forwards events to the observers of the program that they belong to.
+/// Forwards each event to the observers of the program in which the event occurred.
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
-    /// For each instance of all programs, the index of its program and its index within that program; the same for
-    /// each group.
+    /// For each instance of all programs, the index of its program, and its index within that program. `groups` has the
+    /// same for each group.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,

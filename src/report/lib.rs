@@ -190,7 +190,7 @@ pub struct Report {
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<OperatorTime>,
-    /// Profiled steps of a captured job that was launched once, by number.
+    /// Profiled steps of a captured job, sorted by step number; empty if the job was launched several times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRow>,
     /// Modules of a captured program by path, each module before its submodules; nodes outside all modules come last.
@@ -220,7 +220,7 @@ pub struct Report {
     /// Remote memories for data that does not fit into NPUs, for ranks that load from or store to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_pools: Vec<PoolMemory>,
-    /// Groups of equal ranks of which only one was simulated, if such aggregation was requested.
+    /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
     /// Sensitivities (the speedups that would help most), if requested.
@@ -268,12 +268,12 @@ pub struct Report {
 pub struct NeighbourReport {
     /// Name of the job.
     pub job: String,
-    /// Report of the job until its own end.
+    /// Report of the job, up to the job's own end.
     pub report: Report,
 }
 
 impl Report {
-    /// Returns the network model of communication, if operations can contend in it.
+    /// Returns the network model that timed communication, if transfers can contend in this model.
     pub fn shared_network(&self) -> Option<&str> {
         let name = self.network.as_deref();
         name.filter(|&name| name != ContentionFreeNetwork::NAME)
@@ -321,8 +321,8 @@ impl Report {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// Returns the mean over NPUs of exposed communication time in which a partner had not begun; the bubble is
-    /// included.
+    /// Returns the exposed communication time in which a partner had not begun, including the bubble, as a mean over
+    /// NPUs.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
         let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
@@ -332,14 +332,14 @@ impl Report {
         )
     }
 
-    /// Returns the mean over NPUs of the remaining exposed communication: transfers.
+    /// Returns the exposed communication time in which all partners had begun (transfers), as a mean over NPUs.
     pub fn exposed_transferring(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
         Span(all.saturating_sub(self.exposed_waiting().0))
     }
 
-    /// Returns the mean over NPUs of communication time, including waiting, that compute hides.
+    /// Returns the communication time, including waiting, that is hidden by compute, as a mean over NPUs.
     pub fn overlapped(&self) -> Span {
         let part = |part: TimeCategory| self.mean_parts[part as usize].0;
         let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
@@ -347,7 +347,7 @@ impl Report {
         Span(self.mean_communicating.0.saturating_sub(exposed))
     }
 
-    /// Returns the mean over NPUs of exposed waiting that is not bubble.
+    /// Returns the exposed waiting without the bubble, as a mean over NPUs.
     pub(crate) fn waiting_for_ranks(&self) -> Span {
         let all = self.mean_parts[TimeCategory::Communication as usize].0;
         Span(all.saturating_sub(self.exposed_transferring().0))

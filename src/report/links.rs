@@ -1,10 +1,10 @@
-//! Bytes on links, and how long the links were busy: shows the dimension and the link that limit a job.
+//! Bytes on links, and the time that the links were busy. Both show the dimension and the link that limit a job.
 //!
-//! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on
-//! all links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores are also
-//! counted on the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a
-//! fraction of the makespan. If jobs share a machine, their bytes are counted together in the report of the first, as
-//! fractions of the time until the last one ends.
+//! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on all
+//! links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores are also counted on
+//! the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as a fraction of
+//! the makespan. If jobs share a machine, the report of the first job counts the bytes of all jobs together. Loads are
+//! then fractions of the time until the last job ends.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -28,8 +28,8 @@ pub struct LinkReport {
     pub dimensions: Vec<DimensionRow>,
     /// One row per link with traffic, sorted by dimension.
     pub links: Vec<LinkRow>,
-    /// End of the last job if several share the machine and their bytes are counted together; 0 for a single job,
-    /// whose makespan applies.
+    /// End of the last job, if several jobs share the machine and their bytes are counted together. 0 for a single job,
+    /// whose loads are fractions of the makespan.
     #[serde(
         rename = "until_ps",
         default,
@@ -48,7 +48,7 @@ pub struct DimensionRow {
     pub links: u64,
     /// Bytes summed over the links; a message over three hops counts three times.
     pub bytes: u64,
-    /// Mean over NPUs of the bytes that an NPU put on these links, or that it loaded and stored.
+    /// Bytes that an NPU put on these links, or that it loaded and stored, as a mean over NPUs.
     pub bytes_per_npu: u64,
     /// Mean busy time of a link.
     #[serde(rename = "mean_busy_ps")]
@@ -156,7 +156,7 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Returns the time by which busy times are divided to get loads, for the report of a job.
+    /// Returns the time by which a link's busy time is divided to get the link's load in a job's report.
     pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }

@@ -1,10 +1,10 @@
 //! Share of a job's time that depends on the machine.
 //!
-//! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers
-//! over the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
+//! The mean NPU's time has three shares, which sum exactly to the makespan. Compute by roofline, exposed transfers over
+//! the machine's network, memory, and launches by the machine's host *respond* to a change of machine. Recorded
 //! compute, host time and recorded exposed transfers are *fixed*. All other time (waiting for other ranks, and idle
-//! time) *follows* from the other two shares. If kernels of both kinds ran (by roofline and with recorded times),
-//! compute is divided in proportion to their total durations.
+//! time) *follows* from the other two shares. If some kernels are timed by roofline and others keep recorded times,
+//! compute is divided in proportion to the total durations of the two.
 
 use super::Report;
 use super::TimeCategory;
@@ -14,7 +14,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
-/// Mean time over NPUs that depends on the machine, and mean time over NPUs that does not.
+/// NPU time that depends on the machine, and NPU time that does not, as means over NPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
@@ -24,13 +24,13 @@ pub struct MachineResponse {
     /// host.
     #[serde(rename = "responds_ps")]
     pub responds: Span,
-    /// Part of `responds`: launches by the machine's host.
+    /// Part of `responds` spent on kernel launches by the machine's host.
     #[serde(rename = "launches_ps", default)]
     pub launches: Span,
     /// Recorded compute, recorded host time, and recorded exposed transfers.
     #[serde(rename = "fixed_ps")]
     pub fixed: Span,
-    /// Part of `fixed`: recorded compute.
+    /// Part of `fixed` spent on recorded compute.
     #[serde(rename = "fixed_compute_ps")]
     pub fixed_compute: Span,
     /// Exposed waiting for other ranks, and idle time.
@@ -102,8 +102,8 @@ impl MachineResponse {
 }
 
 impl Report {
-    /// For a job whose kernels ran on a CPU, or whose time is mostly host time, returns a heading and a text on how
-    /// much of the job's time depends on the machine; `None` for other jobs.
+    /// Returns a heading and a text on how much of the job's time depends on the machine. `None` unless the kernels of
+    /// the job ran on a CPU, or most of its time is host time.
     pub fn host_bound(&self) -> Option<(&'static str, String)> {
         let makespan = self.outcome.makespan;
         let part = |part: TimeCategory| self.mean_parts[part as usize];

@@ -1,10 +1,10 @@
-//! Memory that each NPU needs, by class: nodes allocate when they are issued, and the memory stays allocated until a
-//! node frees it.
+//! Memory that each NPU needs, by tensor class. A node allocates memory when it is issued; the memory stays allocated
+//! until a node frees it.
 //!
-//! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant,
-//! independent of the order in which the event loop handles them. A node that is issued and completes at the same
-//! instant frees after it allocates, before the next such node allocates. Therefore, in a chain of nodes that take
-//! no time, no two nodes have memory allocated together.
+//! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant, regardless
+//! of the order in which the event loop handles the nodes. A node that is issued and completes at the same instant
+//! frees memory after it allocates, and before the next such node allocates. In a chain of nodes that take no time,
+//! therefore, only one node at a time has memory allocated.
 //!
 //! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
 //! bit per node.
@@ -65,23 +65,23 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// Number of the NPU.
     pub npu: Npu,
-    /// Capacity of the NPU's memory, including a share of remote memory if the rank uses remote memory; null if the
-    /// machine does not describe its NPUs.
+    /// Capacity of the NPU's memory; null if the machine does not describe its NPUs. If the rank uses remote memory,
+    /// the capacity includes a share of that memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// Largest number of bytes allocated at once.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Bytes of the peak that do not fit into the NPU's own memory, on machines with memory at ports; these bytes are
-    /// placed at the nearest port.
+    /// Bytes of the peak that do not fit into the NPU's own memory and are placed in memory at the nearest port; only
+    /// on machines with memory at ports.
     #[serde(
         rename = "peak_bytes_beyond_sram",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
-    /// Bytes of the peak that do not fit into the NPU's own memory, for a rank that loads from or stores to remote
-    /// memory; these bytes are placed in remote memory.
+    /// Bytes of the peak that do not fit into the NPU's own memory and are placed in remote memory; only for a rank
+    /// that loads from or stores to remote memory.
     #[serde(
         rename = "peak_bytes_in_remote_memory",
         default,
@@ -166,8 +166,8 @@ impl MemoryRow {
     }
 }
 
-/// Returns the row with the largest filled share of memory. Of rows with equal shares, the function
-/// returns the row with the lowest rank.
+/// Returns the row with the largest filled share of memory. If several rows have the largest share, returns the one
+/// with the lowest rank.
 pub(super) fn fullest(rows: &[MemoryRow]) -> Option<&MemoryRow> {
     rows.iter().rev().max_by(|a, b| a.by_share(b))
 }

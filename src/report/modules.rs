@@ -52,7 +52,7 @@ pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
 /// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 10;
 
-/// Modules that are combined because the classes in their paths are equal.
+/// Modules that share a table row, because their paths have the same classes.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
     /// Index of the last of these modules.
@@ -142,8 +142,8 @@ pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
     vec![section]
 }
 
-/// Own times of a module. Delays are stored as the sum of ends minus the sum of starts, and both sums wrap on
-/// overflow.
+/// Own times of a module. The total delay is stored as the sum of ends minus the sum of starts. Both sums wrap on
+/// overflow, so the difference stays exact.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnTimes {
     calls: u64,
@@ -231,7 +231,7 @@ fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimes<'_> {
-    /// Returns whether a node's delay is on a thread, not on a device.
+    /// Returns whether a node's delay is time of a host thread, not of a device.
     #[inline]
     fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
         let graph = self.started.graph(instance);

@@ -134,7 +134,7 @@ pub struct NodeTableRow {
     pub span: [Time; 2],
     /// Index of the node's lane; -1 for no lane.
     pub lane: i32,
-    /// Reason that the node did not start earlier, and the node that caused the reason.
+    /// Reason why the node did not start earlier, and the node that it waited for.
     pub cause: (StartCause, Option<RowNode>),
     /// The partner that determined the node's end.
     pub partner: Option<RowNode>,

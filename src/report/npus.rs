@@ -55,7 +55,7 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
 
-/// Column of tables that contain a lower bound: whether the makespan of the row's report is a lower bound.
+/// Column for tables in which some report has a lower bound: whether the makespan of the row's report is one.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });

@@ -88,8 +88,8 @@ pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime
 
 /// Sorts by time, longest first, then by name and kind, a pair that is unique.
 fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Vec<OperatorTime> {
-    // Equal layers and micro-batches take equal times, so most comparisons depend on names, and most names differ in
-    // their first bytes.
+    // Equal layers and micro-batches take equal times, so most comparisons depend on names. Most names differ in their
+    // first bytes, which are therefore compared as a number.
     let mut rows: Vec<_> = sums
         .into_iter()
         .map(|((name, _), sum)| (first_bytes(name.as_ref()), name, sum))
@@ -111,7 +111,7 @@ fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Ve
     rows.collect()
 }
 
-/// Returns the first bytes of a name as a number with the same order as names.
+/// Returns the first 16 bytes of a name as a number, in the same order as names.
 fn first_bytes(name: &str) -> u128 {
     let mut first = [0; 16];
     let length = name.len().min(first.len());
@@ -154,7 +154,7 @@ impl OperatorWork {
         bytes: Some(0),
     };
 
-    /// Returns the work of a node. The FLOPs of a kernel that states no FLOPs may be unknown.
+    /// Returns the work of a node. The FLOPs of a kernel are unknown if the trace states none.
     fn of(graph: &Graph, node: NodeIndex) -> Self {
         let known = |amount: u64| (amount > 0).then_some(amount);
         match graph.kind(node) {

@@ -1,8 +1,8 @@
 //! Data for the pictures of a page, which tables do not contain: activity of ranks, memory over time, and bytes
 //! between ranks.
 //!
-//! No data is stored per node. Adjacent intervals of the same sort are merged; if a picture cannot show all
-//! intervals, adjacent short intervals are drawn as one, with the sort of the longest.
+//! No data is stored per node. Adjacent intervals of the same sort are merged. If a picture cannot show all intervals,
+//! adjacent short intervals are drawn as one interval, with the sort of the longest.
 
 mod intervals;
 mod recorder;
@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
-    /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, ranks that are out
-    /// of memory, have the shortest or longest time in a category, or make others wait come first, then one rank of
-    /// each class.
+    /// Activity of ranks; ranks with identical activity share one entry. If there are many ranks, the most informative
+    /// ranks come first: out of memory, with the shortest or longest time in a category, or waited for by others. One
+    /// rank of each class follows.
     pub ranks: Vec<RankPicture>,
     /// Number of observed ranks. If there are many ranks, only some per graph and NPU class are observed.
     #[serde(default)]
@@ -104,12 +104,13 @@ pub struct MemoryCurve {
     /// Memory capacity of the rank's NPU, bytes.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
-    /// Instants in picoseconds, each with the bytes allocated from then on; merged points have the highest value.
+    /// Instants in picoseconds, each with the bytes allocated from then on. A merged point has the highest value of its
+    /// points.
     pub points: Vec<(Time, Bytes)>,
 }
 
-/// Bytes exchanged between ranks: the bytes of messages, and for all-reduce, all-gather, reduce-scatter and
-/// all-to-all the minimum bytes that members must exchange, divided evenly among all pairs of members.
+/// Bytes exchanged between ranks. Messages count with their bytes. All-reduce, all-gather, reduce-scatter and
+/// all-to-all count with the minimum bytes that their members must exchange, divided evenly among all pairs of members.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {

@@ -3,11 +3,11 @@
 //!
 //! # The interval of the makespan without a profiler
 //!
-//! If the job measured steps without a profiler, the interval is the makespan times the shortest and the longest of
-//! these steps divided by their median. Otherwise the ends of the interval are the makespan minus the removed time,
-//! after scaling that time to the ends of the interval of a record's cost (`converters/pytorch/profiler_cost.rs`). If
-//! traces do not state the cost, there is no interval. Both intervals are widened by [`REPEATS`], the variation
-//! between repetitions of a step (docs/validation.md).
+//! If the job measured steps without a profiler, the ends of the interval are the makespan times the shortest and the
+//! longest of these steps, divided by the median step. Otherwise, the removed time is scaled to the ends of the
+//! interval of a record's cost (`converters/pytorch/profiler_cost.rs`), and subtracted from the makespan with the
+//! profiler. If traces do not state the cost, there is no interval. Both intervals are widened by [`REPEATS`], the
+//! variation between repetitions of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -36,7 +36,7 @@ pub struct ProfilerBasis {
     /// Makespan without the profiler's cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
-    /// Largest cost of a record on any rank, ns.
+    /// Largest cost of a profiler record on any rank, ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_ns: Option<u64>,
     /// Ends of the 90 % interval of `record_ns`, ns.

@@ -99,7 +99,7 @@ impl RecordBatch {
 enum RelayTarget<'t> {
     /// Observers on this thread.
     Here(&'t mut dyn FnMut(&mut RecordBatch)),
-    /// Another thread renders the events and returns empty batches.
+    /// Another thread, which delivers the batches to the observers and returns empty batches.
     Beside {
         full: SyncSender<RecordBatch>,
         empty: Receiver<RecordBatch>,
@@ -157,7 +157,7 @@ fn relayed_beside<W: Observer + Send, T>(
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver(&mut watching);
-                // After the end of the run no thread receives empty batches.
+                // Sending fails after the end of the run, when no thread receives empty batches any more.
                 let _ = back.send(batch);
             }
             watching

@@ -71,7 +71,7 @@ pub fn replay_with_nodes<O: Observer>(
 
 /// Checks that there is memory for `nodes` nodes, before another thread allocates this memory.
 fn check_memory(nodes: u64) -> Result<(), Interruption> {
-    // Times, causes, order and partner of each node, which the critical path needs.
+    // Bytes per node that the critical path needs, for times, causes, order and partner.
     const BYTES_OF_NODE: u64 = 36;
     interrupt::check()?;
     if nodes > RowLimit::MOST {
@@ -81,8 +81,8 @@ fn check_memory(nodes: u64) -> Result<(), Interruption> {
     Ok(bounds::check(what, nodes, BYTES_OF_NODE, "a smaller job")?)
 }
 
-/// Runs the replay in a function that does not depend on the additional observer's type, so that the event loop with
-/// report observers is compiled only once.
+/// Runs the replay. The function does not depend on the additional observer's type, so the event loop with report
+/// observers is compiled only once.
 #[inline(never)]
 fn replay_watched(
     prepared: &CompiledReplay<'_>,
@@ -430,8 +430,8 @@ pub(super) fn group_label(prepared: &CompiledReplay<'_>, group: &GroupView<'_>) 
     }
 }
 
-/// Returns the algorithm in each dimension that the group spans, for a buffer of `bytes`, or the basis of the
-/// collectives' durations if no algorithm determines them.
+/// Returns the algorithm in each dimension that the group spans, for a buffer of `bytes`. If no algorithm determines
+/// the durations of the collectives, returns the basis of the durations.
 pub(super) fn algorithm_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,
@@ -462,9 +462,9 @@ fn derived_from(
     })
 }
 
-/// Returns the labels of the algorithms of collectives of several sizes: the labels by [`algorithm_label`] of the
-/// smallest and the largest, if these differ. An algorithm's time is a constant plus a part proportional to the
-/// buffer, so an algorithm that is fastest at both ends is fastest in between.
+/// Returns the labels of the algorithms of collectives of several sizes: the labels (by [`algorithm_label`]) of the
+/// smallest and of the largest collective, if the two differ. An algorithm's time is a constant plus a part
+/// proportional to the buffer, so an algorithm that is fastest at both ends is fastest in between.
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -63,8 +63,8 @@ fn write_all(
     Ok(())
 }
 
-/// Shortens the longest of `sections` until all together have at most `lines` lines, but keeps at least four lines of
-/// each; a note says so in each shortened section.
+/// Shortens the longest of `sections` until all together have at most `lines` lines. Each section keeps at least four
+/// lines. A note in each shortened section states the omission.
 fn shorten(sections: &mut [String], lines: usize) {
     let counts: Vec<_> = sections
         .iter()

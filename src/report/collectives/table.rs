@@ -100,7 +100,7 @@ pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     vec![section]
 }
 
-/// Returns the table row for the report rows at `indices`, which share a role or are one row.
+/// Returns the table row that combines the report rows at `indices`: all rows of one role, or a single row.
 fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     let groups = || indices.iter().map(|&i| &report.collectives[i]);
     let (row, count) = (&report.collectives[indices[0]], indices.len());
@@ -119,7 +119,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     }
     let what = row.role.as_ref().unwrap_or(&row.group);
     let bus = sum.bus_bandwidth(row.kind, row.members);
-    // Only rows of a single group get a pointer, because the report contains no numbers of combined groups.
+    // Only rows of a single group get a pointer, because the report has no combined numbers of several groups.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
         SectionCell::name(format!("{}, {what}", row.kind)),

@@ -132,7 +132,7 @@ struct CommunicationRow {
     after: Option<SideRow>,
 }
 
-/// A communication on one machine; means over NPUs.
+/// A communication on one machine. Fields named `mean` are means over NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct SideRow {

@@ -319,7 +319,7 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
     Ok(())
 }
 
-/// Sentence that explains the sums.
+/// Sentence that explains how the parts add up.
 pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
 
 /// Returns the explanation of each machine compared with the first.
@@ -348,7 +348,7 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     warnings.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
 }
 
-/// Returns each warning once, with the machines that it concerns unless the warning concerns all machines.
+/// Returns each warning once. A warning that does not concern all machines names its machines.
 pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {

@@ -21,7 +21,7 @@ fn near(found: f64, expected: f64) {
 #[test]
 fn money_follows_from_hours_of_npus() {
     let cost = BASIS.cost(2.5);
-    // The hours are 16 x 2 / 3600 = 0.00889, and the dollars 2.5 times that.
+    // The replay takes 16 x 2 / 3600 = 0.00889 NPU hours, at 2.5 dollars each.
     near(cost.npu_hours, 32.0 / 3600.0);
     near(cost.dollars, 80.0 / 3600.0);
     // In an hour, 40 dollars buy 28.8 million tokens: 40 / 28.8 = 1.3889.
@@ -47,7 +47,7 @@ fn money_follows_from_hours_of_npus() {
 
 #[test]
 fn a_run_takes_its_tokens_over_tokens_a_second() {
-    // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days; on 16 NPUs these are 555,556 hours, which cost 1,388,889
+    // The run takes 1e12 / 8000 = 1.25e8 s = 1446.76 days. On 16 NPUs this is 555,556 NPU hours, which cost 1,388,889
     // dollars at 2.5 dollars each.
     let run = BASIS.run(1_000_000_000_000, Some(2.5)).unwrap();
     near(run.days, 1.25e8 / 86_400.0);

@@ -57,7 +57,7 @@ impl RunRecorder<'_> {
         (rank, self.relations.graph(of.instance).id(of.node))
     }
 
-    /// Returns the cause of a node's start, and the node that released it, as the critical path would.
+    /// Returns the cause of a node's start, and the node that released it, by the rules of the critical path.
     fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
         let start = self.times[number].start;
         if self.ready(number) == start {

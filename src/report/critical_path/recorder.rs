@@ -24,7 +24,7 @@ pub struct FreedBy {
     pub before: u32,
 }
 
-/// Records start and end of every node, the begin of every collective, and the nodes that released each node.
+/// Records start and end of every node, the start of every collective, and the nodes that released each node.
 #[derive(Debug)]
 pub struct RunRecorder<'a> {
     pub(super) relations: RunRelations<'a>,

@@ -129,8 +129,8 @@ impl<'a> RunRelations<'a> {
                 self.first_member[number as usize] += 1;
             }
         }
-        // Counting sort: the cumulative sums are decremented while members are inserted in reverse order, so that
-        // each ends as the start of its call.
+        // Counting sort: each inserted member decrements the sum of its call, so the sum ends as the start of the call.
+        // Members are inserted in reverse, so that they end in the order of instances.
         let mut sum = 0;
         for members in &mut self.first_member {
             sum += *members;

@@ -1,4 +1,4 @@
-//! Computes the end of a run with other durations, if dependencies, the order of nodes on lanes, and the durations of
+//! Computes when a run would end with other durations. Dependencies, the order of nodes on lanes, and the durations of
 //! transfers stay the same.
 //!
 //! Times are propagated forward over the recorded run, each with its derivative. The derivative is with respect to x,
@@ -24,7 +24,7 @@ impl ScaledTime {
         slope: 0,
     };
 
-    /// Returns the later of two instants; at equal instants, the one that is later for smaller factors.
+    /// Returns the later of two instants. If the instants are equal, returns the one that is later for smaller factors.
     #[inline]
     fn later(self, other: Self) -> Self {
         if other.at > self.at || other.at == self.at && other.slope < self.slope {
@@ -63,7 +63,7 @@ enum EndRule {
     Both(u32),
 }
 
-/// The end of a run at a factor, and the derivative at that factor, towards lower factors.
+/// The end of a run at one value of the factor, and the left derivative there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaledEnd {
     /// End of the run.
@@ -79,7 +79,7 @@ pub struct ScaledRun<'r> {
     /// Node numbers in topological order.
     order: Vec<u32>,
     rules: Vec<EndRule>,
-    /// For each node, the time from the end of all nodes that it waits for to its own start.
+    /// For each node, the time from the end of the last node that it waits for to its own start.
     gaps: Vec<i64>,
     /// For each node, the host time before it; empty if no node has host time before it.
     delays: Vec<i64>,
@@ -162,7 +162,8 @@ impl<'r> ScaledRun<'r> {
         }
     }
 
-    /// Returns the instant at which all nodes that a node itself waits for had ended.
+    /// Returns the earliest instant at which a node could start: its dependencies have ended, its delay has passed, and
+    /// its lane is free.
     fn own_start(&self, number: usize) -> i64 {
         let freed = self.run.freed_by[number];
         let end = |other: u32| known(other).map(|other| instant(self.run.times[other].end));
@@ -174,8 +175,8 @@ impl<'r> ScaledRun<'r> {
     fn gap(&self, number: usize) -> i64 {
         let start = instant(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // Members that take their lanes together start when the last member is ready, and the wait for the
-        // last member is not a gap.
+        // Members that take their lanes together start when the last member is ready. Their wait for that member is not
+        // a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);

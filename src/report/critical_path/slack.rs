@@ -65,7 +65,7 @@ impl LateLimits<'_> {
         }
     }
 
-    /// Returns the latest start of a node that other ranks take part in.
+    /// Returns the latest start of a communication node, in which other ranks take part.
     fn shared_start(&self, of: RunNode, number: usize) -> Time {
         let run = self.run;
         match run.relations.kind(of) {
@@ -177,9 +177,9 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
     (slack, times.end.since(times.start))
 }
 
-/// Returns the median slack of each category, from the range that contains the median and the time of nodes in that
-/// range up to the median. Only nodes of that range are stored and compared; adjacent nodes with equal slack are
-/// merged.
+/// Returns the median slack of each category. `ranges` gives for each category the range of slack that contains the
+/// median, and the time of the nodes in that range up to the median. Only nodes of that range are stored and compared;
+/// adjacent nodes with equal slack are merged.
 fn medians_within(
     ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
@@ -260,8 +260,8 @@ impl SlackSums {
         self.by_range[range_of(slack)] += time;
     }
 
-    /// Returns the range that contains the time-weighted median, and how much of half the total time remains after the
-    /// ranges with less slack; `None` if there are no nodes.
+    /// Returns the range that contains the time-weighted median, and half of the total time minus the time of ranges
+    /// with less slack; `None` if there are no nodes.
     fn range_of_median(&self) -> Option<(usize, Span)> {
         if self.nodes == 0 {
             return None;

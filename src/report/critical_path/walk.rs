@@ -13,8 +13,7 @@ impl RunRecorder<'_> {
         self.began[self.relations.instances[of.instance.index()].call(of.node)]
     }
 
-    /// Returns whether a collective node waited for other members until the collective began, and the collective
-    /// began before the node's own end.
+    /// Returns whether a collective node waited for other members, and its collective began before the node ended.
     #[inline]
     pub(super) fn is_joined(&self, of: RunNode) -> bool {
         self.relations.comm != CommTiming::Captured

@@ -142,7 +142,8 @@ mod tests {
         // With 11.7 / 6 = 1.95, the step is 2.
         assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!((scale.place(2.0), scale.place(11.7)), (20.0, 117.0));
-        // Close values fill the axis, which covers 97.6 to 130.4; the step of slightly more than 6 is rounded to 10.
+        // The values are close to each other, so the axis covers only 97.6 to 130.4. The step, slightly more than 6, is
+        // rounded up to 10.
         let scale = AxisScale::fitting((100.0, 128.0), (0.0, 1.0));
         assert_eq!(scale.ticks(), [100.0, 110.0, 120.0, 130.0]);
         let scale = AxisScale::fitting((1.0, 10.0), (0.0, 1.0));

@@ -20,9 +20,9 @@ pub struct NetworkNode {
     pub name: String,
     /// Tooltip text.
     pub title: String,
-    /// Whether it is a switch or a memory, which is drawn in the middle of the group.
+    /// Whether the node is a switch or a memory; such nodes are drawn in the middle of the group.
     pub is_hub: bool,
-    /// Shade of the node's own load, if it has one.
+    /// Shade of the node's own load, from 0 to 10; `None` if no load of the node itself is known.
     pub shade: Option<u32>,
 }
 

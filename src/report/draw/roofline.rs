@@ -43,7 +43,7 @@ pub fn chart(
     let floor = up.bounds().0;
     for roof in roofs {
         let ridge = roof.flops_per_s / roof.bytes_per_s;
-        // The line of the memory bandwidth enters the picture at the left or at the bottom.
+        // The bandwidth line enters the picture at the left edge or at the bottom edge.
         let enters = low.max(floor / roof.bytes_per_s).min(ridge);
         let line = [
             (enters, enters * roof.bytes_per_s),

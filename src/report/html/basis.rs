@@ -7,8 +7,7 @@ use crate::summary::thousands;
 use crate::text::share;
 use chakram_base::units::percent;
 
-/// Returns tables of the basis of times and of facts that the traces do not state, and the options and
-/// inputs.
+/// Returns tables of the basis of times, of facts that the traces do not state, of options, and of inputs.
 pub fn render(report: &Report) -> String {
     let known = interval(report) + &kernels(report);
     let mut body = section("What the prediction rests on", "basis", &known);

@@ -181,7 +181,7 @@ fn group_of(
     }
 }
 
-/// Returns tiles with their links, and the memory ports at cores.
+/// Draws the tiles with their links, and the memory ports at cores.
 fn grid(tiles: &TileUse, makespan: Span) -> String {
     if tiles.links.is_empty() && tiles.ports.is_empty() {
         return String::new();

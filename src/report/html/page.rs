@@ -10,7 +10,7 @@ pub fn text(text: &str) -> String {
     escape(text)
 }
 
-/// Returns a number from the report: the JSON pointer, the exact value, and the displayed text.
+/// Returns a number of the report as HTML, with its JSON pointer, exact value and displayed text.
 pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     let path = escape(path);
     format!(
@@ -19,7 +19,7 @@ pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     )
 }
 
-/// Returns a number that no report contains, such as a difference: the exact value, and the displayed text.
+/// Returns a number that no report contains, such as a difference, as HTML with its exact value and displayed text.
 pub fn measure(value: impl Display, shown: &str) -> String {
     format!("<data data-value=\"{value}\">{}</data>", escape(shown))
 }
@@ -60,8 +60,8 @@ pub fn figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String 
     )
 }
 
-/// Returns a picture whose colours represent numbers, with a scale from the first to the last text of
-/// `scale`.
+/// Returns a picture whose colours represent numbers; the texts in `scale` label the colours from the lowest to the
+/// highest.
 pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
     let shades: String = (0..=10)
         .map(|shade| format!("<i class=\"m{shade}\"></i>"))

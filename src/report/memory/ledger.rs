@@ -15,7 +15,7 @@ use std::ops::{AddAssign, SubAssign};
 pub(super) trait ByteSum:
     Copy + Debug + Default + Ord + AddAssign + SubAssign + Sum
 {
-    /// Returns whether sums stay exact if allocations and frees total `bytes`.
+    /// Returns whether sums cannot overflow if all allocations and frees add up to `bytes`.
     fn holds(bytes: u128) -> bool;
 
     fn of(bytes: u64) -> Self;
@@ -64,9 +64,10 @@ pub(super) struct MemoryLedger<S> {
     held: ClassSums<S>,
     /// Net bytes allocated at this instant by nodes issued at this instant. `held` + `fresh` is never negative.
     fresh: ClassSums<S>,
-    /// Minimum of `fresh` so far: if negative, so many bytes of `held` are already freed.
+    /// Minimum of `fresh` at this instant. If negative, its magnitude is the number of bytes of `held` that were freed.
     low: ClassSums<S>,
-    /// Maximum total of `fresh` so far if positive, with the bytes by class, and the node that reached this total.
+    /// Maximum total of `fresh` at this instant, if positive. `top` has the bytes by class at this maximum, and
+    /// `top_node` is the node that reached it.
     most: S,
     top: ClassSums<S>,
     top_node: Option<NodeIndex>,
@@ -77,7 +78,7 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Rarely changed fields, kept apart from the fields that every node changes, so that those share cache lines.
+/// Fields that change rarely. They are separate so that the fields that every node changes share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,
@@ -125,7 +126,7 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// Records that `node` completes; `fresh` states that the node was issued at this instant.
+    /// Records that `node` completes; `fresh` is true if the node was issued at this instant.
     #[inline]
     pub fn free(&mut self, node: NodeIndex, bytes: &BytesByClass, fresh: bool) {
         let mut short = false;
@@ -159,8 +160,8 @@ impl<S: ByteSum> MemoryLedger<S> {
         }
     }
 
-    /// Ends the current instant and starts `now`. If anything changed, returns the ended instant and the
-    /// bytes allocated after it.
+    /// Ends the current instant and starts `now`. If anything changed, returns the instant that ended, and the bytes
+    /// allocated after it.
     #[inline]
     pub fn begin(&mut self, now: Time) -> Option<(Time, BytesByClass)> {
         let over = std::mem::replace(&mut self.now, now);
@@ -219,8 +220,8 @@ mod tests {
 
     #[test]
     fn what_is_freed_goes_before_what_is_allocated_at_the_same_instant() {
-        // From instant 0 on, 8 bytes are allocated. At 5 the loop issues a node of 6 bytes before it completes the
-        // node of 8 bytes; the peak is not 14.
+        // From instant 0 on, 8 bytes are allocated. At 5 the loop issues a node of 6 bytes before it completes the node
+        // of 8 bytes. The free counts first, so the peak is not 14.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         assert_eq!(ledger.begin(Time(5)), Some((Time(0), bytes(8))));
@@ -260,8 +261,8 @@ mod tests {
 
     #[test]
     fn of_equal_peaks_the_first_is_told() {
-        // At 1, 8 bytes of activations are allocated. At 5 they are freed and 8 bytes of weights are allocated. At 9
-        // these are freed too, and two nodes that take no time allocate 8 bytes each.
+        // At 1, 8 bytes of activations are allocated. At 5 these bytes are freed, and 8 bytes of weights are allocated.
+        // At 9 the weights are freed too, and two nodes that take no time allocate 8 bytes each.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.begin(Time(1));
         ledger.allocate(NODES[0], &bytes(8));
@@ -293,7 +294,7 @@ mod tests {
 
     #[test]
     fn nodes_that_allocate_nothing_bring_no_peak() {
-        // No bytes are allocated after any instant, although nodes are issued; at 5 the maximum is still 4.
+        // Nodes that allocate 0 bytes do not change the peak, which is the 4 bytes allocated at 3.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(0));
         ledger.begin(Time(3));
@@ -308,8 +309,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_missing_once() {
-        // At first 8 bytes are allocated. At 5 a node without duration frees 6 of them, and a node that ends frees 5,
-        // so 3 are missing. The ending node cannot free an allocation made at the same instant.
+        // At first 8 bytes are allocated. At 5 a node without duration frees 6 of these bytes, and a node that ends
+        // frees 5, so 3 bytes are missing. The ending node cannot free an allocation made at the same instant.
         let mut ledger = MemoryLedger::<i64>::default();
         ledger.allocate(NODES[0], &bytes(8));
         ledger.begin(Time(5));

@@ -1,9 +1,9 @@
 //! Remote memory that ranks share: bytes that ranks allocate beyond the memory of their NPUs.
 //!
-//! If a rank loads from or stores to remote memory, its NPU has S bytes of its own memory, and its peak is p bytes,
-//! then p - S bytes are in the remote memory. Ranks reach their peaks at different times, so the sum over ranks is an
-//! upper bound on the remote memory needed at one time; the bound is exact if all ranks do the same. Ranks that never
-//! access remote memory have only the memory of their own NPU.
+//! Consider a rank that loads from or stores to remote memory. If its NPU has S bytes of own memory and its peak is p
+//! bytes, then p - S bytes are in the remote memory. Ranks reach their peaks at different times, so the sum over ranks
+//! is an upper bound on the remote memory needed at one time. The bound is exact if all ranks do the same. Ranks that
+//! never access remote memory have only the memory of their own NPU.
 
 use super::MemoryRow;
 use crate::Report;
@@ -30,7 +30,7 @@ pub struct PoolMemory {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum over these ranks of the largest number of bytes that a rank has in the memory.
+    /// Sum of the largest number of bytes that each of these ranks has in the memory.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }
@@ -118,7 +118,8 @@ fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
     held
 }
 
-/// Checks, for ranks with bytes in remote memory, whether that memory is large enough for all of them.
+/// Sets `fits` for ranks with bytes in remote memory: true if that memory has enough capacity for the peaks of all its
+/// ranks.
 pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     let held = held(machine, rows);
     let Some(shared) = machine.shared_memory() else {

@@ -1,8 +1,8 @@
 //! Memory at ports: bytes that cores allocate beyond their SRAM.
 //!
 //! If a core has S bytes of SRAM and its peak is p bytes, then p - S bytes are in memory at the nearest port. Cores
-//! reach their peaks at different times, so the sum over cores is an upper bound on the memory needed at a port at
-//! one time; the bound is exact if all stages do the same.
+//! reach their peaks at different times, so the sum over cores is an upper bound on the memory needed at a port at one
+//! time. The bound is exact if all stages do the same.
 
 use super::MemoryRow;
 use crate::Report;
@@ -26,7 +26,7 @@ pub struct PortMemory {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum over these cores of the largest number of bytes that a core has in the memory.
+    /// Sum of the largest number of bytes that each of these cores has in the memory.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }

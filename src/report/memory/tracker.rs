@@ -9,7 +9,7 @@ use chakram_engine::InstanceId;
 use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
-/// An ended instant, and the bytes allocated after it.
+/// An instant whose events are all processed, and the bytes then allocated, by class.
 pub type EndedInstant = (Time, BytesByClass);
 
 /// Tracks the memory that each instance allocates and frees.
@@ -62,8 +62,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// Records that `node` is issued. If the issue ends an earlier instant at which the NPU's memory changed, the
-    /// function returns that instant and the bytes allocated after that instant.
+    /// Records that `node` is issued. If this ends an earlier instant at which the NPU's memory changed, returns that
+    /// instant and the bytes allocated after it.
     #[inline]
     pub fn issued(
         &mut self,

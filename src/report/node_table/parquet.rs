@@ -1,9 +1,9 @@
-//! Writes tables of nodes as Apache Parquet: one file with row groups; a row group has one page per column.
+//! Writes tables of nodes as Apache Parquet. A file consists of row groups; each row group has one page per column.
 //!
 //! The format is described at <https://parquet.apache.org/docs/file-format/>; the format's structures use Thrift's
-//! compact protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with
-//! gzip, which every reader supports. The table's own writer compiles in a tenth of the time of a Parquet package,
-//! and suffices for one kind of table.
+//! compact protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with gzip,
+//! which every reader supports. This writer compiles in a tenth of the time that a Parquet package takes, and one kind
+//! of table needs no more.
 
 use super::{NodeColumn, NodeTable, PartialColumn, TextColumn};
 use flate2::Compression;
@@ -37,7 +37,7 @@ mod codes {
 #[derive(Default)]
 struct ThriftStruct {
     bytes: Vec<u8>,
-    /// Id of the last field, because only the difference to the next id is written.
+    /// Id of the last field, because a field stores only the difference from the previous id.
     last: i16,
 }
 
@@ -152,7 +152,7 @@ fn pack_bits(out: &mut Vec<u8>, width: u32, numbers: impl ExactSizeIterator<Item
     out.resize(end, 0);
 }
 
-/// Appends one bit for each row of an optional column (1 if the row has a value), preceded by the length.
+/// Appends the length, and then one bit for each row of an optional column: 1 if the row has a value.
 fn definition_levels(page: &mut Vec<u8>, known: impl ExactSizeIterator<Item = bool>) {
     let mut levels = Vec::new();
     pack_bits(&mut levels, 1, known.map(u32::from));

@@ -13,7 +13,8 @@ use chakram_trace::graph::{Interner, NameTable, NodeKind};
 /// Maximum number of rows in the text; JSON and CSV have all rows.
 const ROWS: usize = 10;
 
-/// Number of rows for devices and for hosts if there are both, which keep the whole report below 60 lines.
+/// Numbers of rows for devices and for hosts, if there are both. With so few rows, the whole report stays below 60
+/// lines.
 const ROWS_APART: [usize; 2] = [5, 3];
 
 /// The columns of the table.
@@ -110,7 +111,7 @@ pub(crate) fn prefixed(rate: f64) -> String {
     format!("{:.1} {prefix}", rate / size)
 }
 
-/// Combines operators whose names differ only in numbers of steps or layers: as in `step*/layer*/norm`. The result is
+/// Combines operators whose names differ only in numbers of steps or layers, as in `step*/layer*/norm`. The result is
 /// sorted by time, longest first, then by name and kind.
 pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
