@@ -10,7 +10,7 @@ use std::fmt::{Display, Result, Write as _};
 /// Minimum number of table rows on a page, if the table has that many.
 const PAGE_ROWS: usize = 64;
 
-/// The form in which a report is rendered, which determines the number of rows and the length of names.
+/// Form in which a report is rendered. The form determines the number of rows and the length of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReportMedium {
     /// A text with the most important rows.
@@ -30,7 +30,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns the number of rows to show of a table that has `rows` rows in a text.
+    /// Returns the number of rows to show; `rows` is the number of rows that a text shows.
     pub fn rows(self, rows: usize) -> usize {
         match self {
             Self::Text | Self::Details => rows,
@@ -38,7 +38,7 @@ impl ReportMedium {
         }
     }
 
-    /// Returns the number of rows as [`Self::rows`] does, but a text with all details shows all rows.
+    /// Like [`Self::rows`], but a text with all details shows all rows.
     pub fn rows_or_all(self, rows: usize) -> usize {
         match self {
             Self::Details => usize::MAX,
@@ -64,7 +64,7 @@ pub(crate) struct SectionCell {
     pub value: Option<String>,
     /// JSON pointer to the value, if the report contains it.
     pub pointer: Option<String>,
-    /// Whether the text is a name from an input; a text for users shortens names.
+    /// Whether the text is a name from an input. A text for users shortens such names.
     pub is_name: bool,
 }
 
@@ -243,7 +243,7 @@ pub(crate) struct ReportSection {
 }
 
 impl ReportSection {
-    /// Creates an empty table whose rows a text arranges one by one.
+    /// Creates an empty table whose rows are laid out one by one in a text.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             id,
@@ -255,7 +255,7 @@ impl ReportSection {
         }
     }
 
-    /// Creates an empty table whose rows a text aligns.
+    /// Creates an empty table whose rows are aligned with each other in a text.
     pub fn aligned(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {
             aligned: true,
@@ -273,8 +273,8 @@ impl ReportSection {
         self.notes.push(note);
     }
 
-    /// Adds a note that the first `shown` of `rows` are listed and that the CSV table `table` has all rows; adds no
-    /// note if all rows are shown.
+    /// Adds a note that only the first `shown` of `rows` rows are listed, and that the CSV table `table` has all rows.
+    /// Adds no note if all rows are shown.
     pub fn leave_out(&mut self, rows: usize, shown: usize, table: &str) {
         self.left_out = (rows > shown).then(|| {
             format!(

@@ -1,10 +1,11 @@
-//! Sensitivities: how much earlier a run would end if one part of it were faster, and how far this extrapolates.
+//! Sensitivities: how much earlier a run would end if one part of it were faster, and for which speedups this
+//! prediction is valid.
 //!
-//! The run is recorded once and recomputed with scaled durations ([`ScaledRun`]): T(x) for a factor x on all
-//! durations of a class. The derivative T'(1), towards lower factors, is the time of the class on the critical path.
-//! The derivative T'(1) is valid as long as T is straight; the range of validity is found by intersecting tangents
-//! (Newton's method on a convex function). If affordable, replays with changed durations confirm derivative and
-//! range, because the order of nodes on lanes may change too.
+//! The run is recorded once. [`ScaledRun`] then computes the end T(x) of the run with all durations of one class
+//! multiplied by x. The left derivative T'(1) is the time of the class on the critical path. The derivative is valid as
+//! long as T is straight. The end of the straight range is found by intersecting tangents (Newton's method on a convex
+//! function). If affordable, replays with changed durations confirm the derivative and the range, because the order of
+//! nodes on lanes may change too, which T ignores.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
 use super::csv::{CsvCell, CsvColumn};
@@ -36,7 +37,7 @@ const ROWS: usize = 12;
 /// Factor in the column shown to users: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// The gain of a run if one class of its times becomes shorter.
+/// Effect on a run of shortening one class of its durations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
@@ -52,7 +53,7 @@ pub struct SensitivityRow {
     /// Makespan if this time is a tenth shorter.
     #[serde(rename = "tenth_less_ps")]
     pub tenth_less: Span,
-    /// Makespan if this time is zero, which is the most that a faster class alone can gain.
+    /// Makespan if this time is zero. No speedup of this class alone gives a shorter makespan.
     #[serde(rename = "none_ps")]
     pub none: Span,
     /// Whether replays with changed durations produced these numbers; otherwise the numbers are computed from the
@@ -64,7 +65,7 @@ pub struct SensitivityRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityReport {
-    /// Number of nodes on the critical path. Slopes are exact to one picosecond per node.
+    /// Number of nodes on the critical path. Slopes are exact to one picosecond per node of the path.
     pub path_nodes: u64,
     /// Classes of time, sorted by the gain for a tenth less time, largest first.
     pub rows: Vec<SensitivityRow>,
@@ -315,7 +316,8 @@ fn family(name: &str) -> String {
     out
 }
 
-/// Returns the pattern of a kernel's class, or, without a class, of its name.
+/// Returns the pattern by which kernels are grouped: the class of the kernel's shape, or the family of its name if the
+/// shape is unknown.
 fn pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
         Some(shape) => format!("class:{}", shape.class()),
@@ -486,7 +488,8 @@ mod tests {
         assert_eq!(family("gemm_128x64"), "gemm_*x*");
     }
 
-    /// T(x) = max(10 + 10 x, 14 + 4 x, 15): 20 at x = 1, straight down to 2/3, below 2/3, 14 + 4 x is larger.
+    /// T(x) = max(10 + 10 x, 14 + 4 x, 15) is 20 at x = 1 and straight down to x = 2/3. Below 2/3, 14 + 4 x is larger
+    /// than 10 + 10 x.
     #[test]
     fn slopes_hold_until_another_path_is_longer() {
         let at = |x: f64| {

@@ -40,8 +40,8 @@ pub struct GivenSettings {
     /// Settings without effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings whose effect is unknown, because the run was not repeated without them. The run is too large,
-    /// or is one of several launches.
+    /// Keys of settings whose effect is unknown, because the run was not repeated without them. Runs that are too
+    /// large, or one of several launches, are not repeated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The software stack of a run, and the decisions of the stack.
+//! The software stack of a run, and the decisions that the stack makes.
 
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,9 @@
 //! Profiled steps of a captured job: when each step ran, and how its time divides into categories.
 //!
-//! A step lasts from the issue of its first node to the completion of its last, over all ranks; kernels belong to the
-//! step that launched them. Within a step, each instant of a rank is attributed to the first applicable category of
-//! compute, communication, memory and host *among the step's own nodes*, and otherwise to idle. The parts of a step
-//! sum to its time, even if steps overlap.
+//! A step lasts from the issue of its first node on any rank to the completion of its last node on any rank. A kernel
+//! belongs to the step that launched it. Within a step, each instant of a rank belongs to the first of compute,
+//! communication, memory and host in which a node *of the step* is in progress. All other instants are idle. The parts
+//! of a step sum to its time, even if steps overlap.
 
 use super::csv::CsvColumn;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
@@ -34,16 +34,16 @@ pub struct StepRow {
     /// Time with a kernel of the step in progress.
     #[serde(rename = "compute_ps")]
     pub compute: Span,
-    /// Time with communication of the step in progress or waited for, and no kernel of the step in progress.
+    /// Time in which communication of the step waits or transfers, and no kernel of the step is in progress.
     #[serde(rename = "exposed_communication_ps")]
     pub exposed: Span,
-    /// Time with communication of the step in progress or waited for.
+    /// Time in which communication of the step waits or transfers.
     #[serde(rename = "communication_ps")]
     pub communication: Span,
-    /// Time with loads or stores of the step in progress, and neither compute nor communication.
+    /// Time in which loads or stores of the step are in progress, but neither compute nor communication of the step.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time with host work or delays of the step, and none of the other categories in progress.
+    /// Time in which host work or delays of the step are in progress, and nothing of the other categories.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// Rest of the step's time.

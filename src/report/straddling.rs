@@ -1,9 +1,10 @@
 //! Detects groups that straddle domains of the machine, and the cost of straddling.
 //!
 //! A domain is the set of NPUs with equal coordinates in the outer dimensions, such as a node or a rack. A group
-//! *straddles* if its members would fit into one domain but are in several, and if in addition other groups with the
-//! same role and size are within one domain, or the group's members are spread unevenly. Groups that a plan spreads
-//! deliberately, such as data parallelism over nodes, meet neither condition.
+//! *straddles* if its members would fit into one domain but are in several domains, and one of two further conditions
+//! is met: other groups with the same role and size are within one domain, or the group's members are spread unevenly
+//! over domains. Groups that a plan spreads deliberately, such as data parallelism over nodes, meet neither of the
+//! further conditions.
 
 use super::collectives::CollectiveRow;
 use super::summary::thousands;
@@ -15,7 +16,7 @@ use std::collections::BTreeMap;
 /// Collectives with one role, kind and group size.
 type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
 
-/// Collectives of a family, separated by the placement of their groups.
+/// Collectives of a family, divided into groups within one domain and groups across domains.
 #[derive(Default)]
 struct FamilyPlaces<'r> {
     inside: Vec<&'r CollectiveRow>,

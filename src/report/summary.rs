@@ -105,7 +105,7 @@ pub struct CommunicationBasis {
     /// Number of nodes with recorded or captured durations.
     #[serde(rename = "recorded")]
     pub as_recorded: u64,
-    /// Number of nodes that should keep recorded durations but have no recorded duration; such nodes take no time.
+    /// Number of nodes that take no time, because they should keep a recorded duration but have none.
     pub unknown: u64,
 }
 
@@ -127,9 +127,9 @@ pub struct ExposedRow {
     pub role: Option<String>,
 }
 
-/// Name for users of all sends and receives together.
+/// Name that users see for all sends and receives together.
 pub(super) const MESSAGES: &str = "messages between ranks";
-/// Name for users of communication whose operation or partners the traces do not state.
+/// Name that users see for communication whose operation or partners the traces do not state.
 pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelBasis {

@@ -54,8 +54,8 @@ impl TextColumn<'_> {
         self.right
     }
 
-    /// Minimum number of spaces between long cells of this column and its neighbours. A column with a minimum width
-    /// usually has spare room, so one space is enough.
+    /// Minimum number of spaces between long cells of this column and cells of the next columns. A column with a
+    /// minimum width usually has spare room, so one space is enough.
     const fn separation(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }
     }

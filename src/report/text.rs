@@ -89,7 +89,7 @@ pub fn clip(text: &str, width: usize) -> String {
 /// Returns `text` in at most `width` columns. The middle is removed, because names of kernels differ at both
 /// ends.
 pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
-    // A character has at least one byte and is at most two columns wide.
+    // No character has more columns than bytes, so a text of at most `width` bytes always fits.
     if text.len() <= width || display_width(text) <= width {
         return Cow::Borrowed(text);
     }

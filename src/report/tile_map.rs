@@ -257,7 +257,7 @@ impl StageLegend {
     }
 }
 
-/// Draws a scale of shades for one class of marks, with the busy times that they represent, up to `most`.
+/// Draws the scale of shades for one class of marks, labelled with busy times up to `most`.
 fn draw_scale(
     svg: &mut SvgDrawing,
     y: f64,

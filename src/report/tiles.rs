@@ -153,7 +153,7 @@ pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
         ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
-    // Reversed so that the first of several links with equal times is taken.
+    // Reversed because `max_by_key` takes the last of equal maxima, but the first link should be named.
     if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
         let place = format!("{} to {}", shown(most.from), shown(most.to));
         let busy = tiles.links.iter().map(|link| link.busy).collect();

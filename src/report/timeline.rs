@@ -2,12 +2,13 @@
 //!
 //! There is a process per rank, a track per lane and a slice per node. Arrows lead from each send to its receive, and
 //! from each call of a captured program to the work that it launched. Receives occupy no lane, so they get extra
-//! tracks, whose number is the largest number of overlapping receives. Nodes of a captured thread are nested in the
-//! ranges, operators and Python calls around them. Names that are paths (`step0/mb1/layer2/norm`) are nested too:
-//! successive slices of a lane with a common path are under a slice for that path. A slice covers the time from issue
-//! to completion; the node's delay before that is blank. Events are written when nodes complete, so only issue times
-//! are stored. There are counters per rank: allocated bytes by class, if nodes state what they allocate and free;
-//! bytes sent per second, if the rank communicates; and the number of nodes waiting for a lane, if any node waits.
+//! tracks. The number of extra tracks is the largest number of receives that overlap. Nodes of a captured thread are
+//! nested in the ranges, operators and Python calls around them. Names that are paths (`step0/mb1/layer2/norm`) are
+//! nested too: successive slices of a lane with a common path are drawn under one slice for that path. A slice covers
+//! the time from issue to completion; the delay before a node's issue is blank. Events are written when nodes complete,
+//! so only issue times are stored. Each rank has counters: allocated bytes by class, if nodes state what they allocate
+//! and free; bytes sent per second, if the rank communicates; and the number of nodes waiting for a lane, if any node
+//! waits.
 
 use super::TimeCategory;
 use super::collectives::bus_factor;
@@ -85,7 +86,7 @@ pub struct TimelineWriter<'a, W> {
     /// For each instance, the latest step that it has begun, if names show steps.
     steps: Vec<Option<u64>>,
     memory: MemoryTracker<'a>,
-    /// Memory of each instance at the start of the drawn time, until that memory is drawn.
+    /// Memory of each instance at the start of the drawn time range; `None` once that memory is drawn.
     held_before: Vec<Option<EndedInstant>>,
     counters: TimelineCounters,
     /// Start of the transfer of each send in progress, by instance.
@@ -175,7 +176,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         TrackId { rank, lane }
     }
 
-    /// Draws the memory of an instance after an ended instant of time.
+    /// Draws the bytes that an instance has allocated after the instant `over`.
     #[inline(never)]
     fn held(&mut self, instance: InstanceId, over: EndedInstant) {
         let (at, selection) = (over.0, &self.selection);

@@ -7,7 +7,7 @@ use chakram_base::units::{Span, percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
-/// Nodes whose traces lack a fact that estimating their time needs.
+/// Nodes for which the traces lack a fact that is needed to estimate the time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
@@ -15,14 +15,14 @@ pub struct UnknownRow {
     pub what: UnknownFact,
     /// Number of nodes that lack the fact.
     pub nodes: u64,
-    /// Number of these nodes that take no time, because they have no recorded duration either; the others keep their
-    /// recorded duration.
+    /// Number of nodes that lack the fact and take no time, because they have no recorded duration either. The other
+    /// nodes keep their recorded duration.
     pub without_time: u64,
-    /// Number of these nodes that are kernels without a recorded duration and take the time of moving their bytes, a
-    /// lower bound.
+    /// Number of kernels that lack the fact and a recorded duration, and take the time of moving their bytes, a lower
+    /// bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
-    /// Sum of the recorded durations of these nodes.
+    /// Total recorded duration of the nodes that lack the fact.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
     /// Share of `recorded` in the captured time of all ranks, if the traces state that time.

@@ -1,4 +1,4 @@
-//! Finds differences between two machines, and reasons why a run does not depend on them.
+//! Finds differences between two machines, and the reasons why a run does not depend on these differences.
 
 use super::run_facts::RunFacts;
 use chakram_base::dtype::Dtype;
@@ -7,7 +7,7 @@ use chakram_hardware::memory::LocalMemory;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_trace::graph::NodeKind;
 
-/// A difference between two machines. Numbers are indices of dimensions or classes.
+/// A difference between two machines. Numbers are indices of dimensions or NPU classes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineDifference {
     /// Shapes or sizes of dimensions differ.
@@ -60,8 +60,8 @@ pub enum MachineDifference {
     Corrections,
 }
 
-/// Returns the differences between two machines, in the order of machine files; empty if both machines predict the
-/// same.
+/// Returns the differences between two machines, in the order of machine files; empty if the machines predict equal
+/// times for every run.
 pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let mut found = Vec::new();
@@ -325,8 +325,8 @@ impl MachineDifference {
     }
 }
 
-/// Returns why rates, algorithms or latencies of the dimensions `of` change nothing: the communication of `kind` that
-/// crosses these dimensions, and what determines its time.
+/// Returns why rates, algorithms or latencies of the dimensions `of` change nothing. The reason names the communication
+/// of `kind` that crosses these dimensions, and the basis of its time.
 fn along(
     run: &RunFacts<'_>,
     of: &[usize],
@@ -347,8 +347,8 @@ fn along(
     }
 }
 
-/// Groups the differences by the reason why the run does not depend on them. The two machines must predict the same
-/// for the run.
+/// Groups the differences by the reason why the run does not depend on them. Both machines must predict equal times for
+/// the run.
 fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
@@ -369,7 +369,7 @@ fn listed(parts: &[(String, Vec<String>)]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns why the run does not depend on the differences, if both machines predict the same for the run.
+/// Returns why the run does not depend on the differences. Both machines must predict equal times for the run.
 pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
     match &by_reason(differs, run)[..] {
         [] => "the machines do not differ in anything that takes time".to_owned(),

@@ -19,9 +19,9 @@ pub struct RunFacts<'a> {
 /// Communication across a dimension of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DimensionUse {
-    /// Number of pairs of a group and a kind whose collectives are timed by algorithms.
+    /// Number of (group, kind) pairs whose collectives are timed by algorithms.
     pub by_algorithms: u64,
-    /// Number of pairs of a group and a kind whose collectives are timed by measured curves.
+    /// Number of (group, kind) pairs whose collectives are timed by measured curves.
     pub by_curves: u64,
     /// Number of messages between ranks, and of loads and stores over the network.
     pub messages: u64,

@@ -172,8 +172,8 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// Draws an arrow from the start of the send to a short slice for its arrival, the last tick of the receive. The
-    /// extra slice is needed because viewers draw an arrow to the beginning of a slice, and the slice of a receive
+    /// Draws an arrow from the start of the send to a short slice that marks the arrival: the last tick of the receive.
+    /// The extra slice is needed because viewers draw an arrow to the beginning of a slice, and the slice of a receive
     /// may begin before the send.
     fn arrow(&mut self, track: TrackId, arrow: ArrowEnd, start: Ticks, end: Ticks) {
         let (phase, id, at) = match arrow {

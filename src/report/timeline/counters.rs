@@ -49,7 +49,8 @@ impl TimelineCounters {
         }
     }
 
-    /// Counts a node that starts to wait; draws the number of the ended instant.
+    /// Counts a node that starts to wait. If `now` is a new instant, first draws the number of nodes that waited at the
+    /// previous one.
     pub fn waits(
         &mut self,
         (instance, rank): (usize, u32),
@@ -117,7 +118,7 @@ impl WaitingNodes {
         }
     }
 
-    /// Draws the number of waiting nodes at an ended instant, if it differs from the last number drawn.
+    /// Draws the number of waiting nodes at the instant that ended, if the number differs from the last one drawn.
     fn draw(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
         let now = self.nodes.len() as u64;
         let (at, before) = (self.at, std::mem::replace(&mut self.before, now));

@@ -5,10 +5,10 @@ use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Maximum number of Python calls (the outermost ones) drawn around a node, and also of ranges.
+/// Maximum number of Python calls that are drawn around a node (the outermost calls), and maximum number of ranges.
 const LEVELS: usize = 100;
 
-/// Callers of nodes in the captured program; empty for graphs that do not record them.
+/// Callers of nodes in the captured program; empty for graphs without recorded callers.
 #[derive(Debug)]
 pub(super) struct TimelineOrigins<'a> {
     /// For each instance: its graph, the graph's index, and the id of the first arrow to its nodes.

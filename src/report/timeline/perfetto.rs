@@ -26,7 +26,7 @@ const ROOT: u64 = 1;
 /// Size of a batch of packets before compression, bytes.
 const DEFLATED: usize = 1 << 18;
 
-/// Identity of a track, by its content.
+/// Key of a track: identifies the track by what it shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum TrackKey {
     Rank(u32),
@@ -42,7 +42,7 @@ const LAUNCHES: u64 = 1 << 33;
 /// Names of the facts attached to slices.
 const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"];
 
-/// Writes the format into `out`.
+/// Writes a timeline in Perfetto's format into `out`.
 #[derive(Debug)]
 pub(super) struct PerfettoEncoder<W> {
     out: W,

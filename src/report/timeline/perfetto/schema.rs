@@ -159,7 +159,7 @@ pub struct CounterDescriptor {
 }
 
 impl CounterDescriptor {
-    /// `unit` of a counter that counts things.
+    /// `unit` of a counter of items.
     pub const COUNT: i32 = 2;
     /// `unit` of a counter in bytes.
     pub const BYTES: i32 = 3;
