@@ -70,7 +70,7 @@ pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDif
     compared(&sides([first, second]), matching::MANY)
 }
 
-/// Compares like [`traces`], `many` is the minimum number of nodes for [`matching`] by ids.
+/// Compares like [`traces`]. `many` is the minimum number of nodes for which [`matching`] tries ids first.
 fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
     let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
     let pairs = matching::find(sides, many);
@@ -118,7 +118,7 @@ fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
 /// dependency.
 type MappedDependency = (u32, bool);
 
-/// Appends the differences between the dependencies of a pair on other pairs.
+/// Appends the differences between the dependencies of two matched nodes. Dependencies on unmatched nodes are ignored.
 fn dependencies(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,

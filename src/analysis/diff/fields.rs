@@ -49,7 +49,7 @@ pub enum NodeField {
     Wait,
     /// Estimated time added by the profiler.
     Profiler,
-    /// Duration in whole microseconds, compared only if the finer duration is the same.
+    /// Duration in whole microseconds, compared only if the more precise duration is the same.
     Micros,
     /// Recorded start.
     Start,

@@ -1,4 +1,4 @@
-//! Labels of nodes by their surroundings, built from labels of their content.
+//! Labels nodes by their surroundings, starting from labels of the nodes' own content.
 //!
 //! Labels decide only which nodes are compared, never whether two nodes differ.
 
@@ -37,7 +37,8 @@ fn joined(
     mix(own.wrapping_mul(3).wrapping_add(sum))
 }
 
-/// Labels each node by `base` of itself and, transitively, of all its predecessors, or of all its successors.
+/// Labels each node by its own `base` label and the labels of all its predecessors, transitively, or of all its
+/// successors.
 pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirection) -> Vec<u64> {
     let mut labels = base.to_vec();
     let loose = |labels: &mut [u64]| {
@@ -59,8 +60,8 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
             side.order.iter().for_each(|&node| set(&mut labels, node));
             loose(&mut labels);
         }
-        // Loose nodes (on cycles or blocked by cycles) have only loose successors. The direction to successors
-        // processes loose nodes first, and the other direction processes loose nodes last.
+        // Loose nodes (on cycles or blocked by cycles) have only loose successors. Therefore they are labelled first in
+        // the direction to successors, and last in the other direction.
         EdgeDirection::Successors => {
             loose(&mut labels);
             side.order
@@ -72,14 +73,15 @@ pub(super) fn ancestry(side: &ComparedTrace<'_>, base: &[u64], way: EdgeDirectio
     labels
 }
 
-/// Labels each node by `base` of itself and of every node connected to it by a path of predecessors or successors.
+/// Labels each node by its own `base` label and the labels of all nodes that a path of predecessors or successors
+/// connects with it.
 pub(super) fn whole(side: &ComparedTrace<'_>, base: &[u64]) -> Vec<u64> {
     let up = ancestry(side, base, EdgeDirection::Predecessors);
     let down = ancestry(side, &up, EdgeDirection::Successors);
     ancestry(side, &down, EdgeDirection::Predecessors)
 }
 
-/// Labels each node by `base` of itself and of its neighbours, up to `steps` steps away.
+/// Labels each node by its own `base` label and the labels of nodes up to `steps` steps away.
 pub(super) fn vicinity(side: &ComparedTrace<'_>, base: &[u64], steps: usize) -> Vec<u64> {
     let mut labels = base.to_vec();
     for _ in 0..steps {

@@ -1,10 +1,10 @@
 //! Matches the nodes of two traces.
 //!
-//! Evidence is used from strong to weak. First, nodes with the same surroundings, transitively, are paired; then
+//! Evidence is used from strong to weak. First, nodes with the same surroundings, transitively, are paired. Then follow
 //! nodes with the same predecessors or successors, transitively; nodes with the same vicinity; neighbours of pairs;
-//! nodes that an alignment in program order places next to each other; and finally nodes of different content with
-//! the same neighbours. No step is repeated, and every step takes linear time except for sorting, so traces with
-//! nothing in common take no longer.
+//! nodes that an alignment in program order places next to each other; and finally nodes of different content with the
+//! same neighbours. No step is repeated, and every step except sorting takes linear time, so traces with nothing in
+//! common take no longer than similar traces.
 //!
 //! Large traces that are nearly identical are mostly paired by ids first, which visits each node once.
 
@@ -76,7 +76,7 @@ impl NodeMatching {
 /// Minimum number of nodes in each trace for processing both in parallel.
 pub(super) const MANY: usize = 1 << 14;
 
-/// Runs two functions and returns both results; runs them in parallel if `much` (there is much work).
+/// Runs two functions, in parallel if `much` is true, and returns both results.
 pub(super) fn run_both<T: Send>(
     much: bool,
     first: impl FnOnce() -> T,
@@ -150,8 +150,8 @@ impl LabelKind {
 }
 
 /// Pairs nodes with the same surroundings, first in a wide, then in a narrow vicinity. `base` is the label of a node
-/// itself. Callers first use labels of whole records, which distinguish a node from a new node before it with the
-/// same work.
+/// itself. Callers first use labels of whole records, because these labels distinguish a node from a new node with the
+/// same work that was inserted before it.
 fn by_surroundings(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, base: LabelKind) {
     refine(sides, pairs, base, |side, base| {
         labels::ancestry(side, base, EdgeDirection::Predecessors)

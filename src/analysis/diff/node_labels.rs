@@ -66,7 +66,7 @@ pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
         let from = cursor.offset() - record.offset;
         let number = match cursor.field() {
             Ok((number, _)) => number,
-            // A remainder that cannot be decoded is compared by its bytes.
+            // The rest of a record that cannot be decoded is compared as bytes.
             Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
         };
         if !matches!(number, 1 | 4 | 5) {

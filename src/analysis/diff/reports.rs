@@ -1,8 +1,8 @@
 //! Differences between two replay reports: the change of the makespan, and the parts of the time that explain it.
 //!
-//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part
-//! of an NPU's time lists the operators or groups that changed it. Because work overlaps, they do not explain the
-//! whole change; the remainder is listed as the rest.
+//! The parts of an NPU's time sum to the makespan, so the changes of their means sum to the whole change. Each part of
+//! an NPU's time lists the operators or groups that changed it. Because work overlaps, these contributions do not
+//! explain the whole change; the remainder is listed as the rest.
 
 mod html;
 mod json;
@@ -34,7 +34,7 @@ pub struct ContributionChange {
 /// A part of an NPU's time as the mean over NPUs, with the operators or groups that contribute to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TimePartChange {
-    /// Compute, communication, memory, host or idle.
+    /// Name of the part: compute, communication, memory, host or idle.
     #[serde(rename = "part")]
     pub name: &'static str,
     /// The mean over NPUs, rounded so that the parts sum to the makespan.
@@ -68,7 +68,7 @@ pub struct CollectiveChange {
     pub waited: AmountChange,
 }
 
-/// A replay in both reports.
+/// Differences between two reports of one replay.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplayDiff {
     /// The machine's name in the first report.

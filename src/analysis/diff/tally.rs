@@ -22,9 +22,9 @@ pub enum TimeTolerance {
     /// Every change counts.
     #[default]
     Exact,
-    /// Changes of at most this span.
+    /// Changes of at most this span are ignored.
     Absolute(Span),
-    /// Changes of at most this percentage of the time before.
+    /// Changes of at most this percentage of the time before are ignored.
     Percent(f64),
 }
 
@@ -59,7 +59,7 @@ pub enum ChangeKind {
 pub struct ChangeKey {
     /// Kind of the change.
     pub change: ChangeKind,
-    /// Name of the node, in the first trace if both have it.
+    /// Name of the node. If both traces have the node, its name in the first trace.
     pub name: String,
     /// Type of the node.
     pub kind: String,

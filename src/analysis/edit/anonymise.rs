@@ -31,7 +31,7 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore but that are kept if they are numbers: the origin of a node.
+/// Attributes that replays ignore, but that are kept if they are numbers. They state the origin of a node.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -85,8 +85,8 @@ const PUBLIC_ROLES: [&str; 10] = [
     "context",
 ];
 
-/// Returns whether `name` is only the name of a PyTorch operator or of a step: a known prefix followed only by
-/// letters, digits and `_`, without any text that an [`audit`] would report.
+/// Returns whether `name` is only the name of a PyTorch operator or of a step. Such a name is a known prefix followed
+/// only by letters, digits and `_`, and contains no text that an [`audit`] would report.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {
@@ -115,13 +115,13 @@ pub struct AnonymiserCounts {
     pub kept: u64,
     /// Number of attributes that were removed.
     pub attributes: u64,
-    /// Number of other removed fields: inputs, outputs, start times, unknown ones.
+    /// Number of other removed fields: inputs, outputs, start times, unknown fields.
     pub fields: u64,
 }
 
 impl TraceAnonymiser {
-    /// Derives the key of the hash from `secret`. Public names are kept if `public`. Names that match a pattern of
-    /// `keep` are also kept; `*` in a pattern matches any text.
+    /// Derives the key of the hash from `secret`. Public names are kept if `public` is true. Names that match a pattern
+    /// of `keep` are also kept; `*` in a pattern matches any text.
     pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
         Self {
             key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
@@ -132,8 +132,8 @@ impl TraceAnonymiser {
 
     fn hashed(&self, prefix: &str, name: &str) -> String {
         let mut hasher = blake3::Hasher::new_keyed(&self.key);
-        // The prefix gives nodes, groups and lanes different hashes, so that nobody can see that things of different
-        // kinds have equal names.
+        // The prefix gives nodes, groups and lanes different hashes, so that nobody can see that a node and a group,
+        // for example, have equal names.
         hasher.update(prefix.as_bytes());
         hasher.update(name.as_bytes());
         let hex = hasher.finalize().to_hex();
@@ -151,7 +151,7 @@ impl TraceAnonymiser {
         (!kept).then(|| self.hashed("n-", name))
     }
 
-    /// Returns the replacement of a group's name: numbers and the name of all ranks are kept.
+    /// Returns the replacement of a group's name. Numbers, and the name of the group of all ranks, are kept.
     pub fn group(&self, name: &str) -> String {
         match GroupName::from_text(name) {
             GroupName::Text(text) => self.hashed("g-", text),

@@ -20,8 +20,9 @@
 //!
 //! # Bytes
 //!
-//! Buffers that every member has whole, such as gradients in an all-reduce, keep their size. For sharded buffers,
-//! [`ShardScaling`] keeps either the whole or each member's shard when a group grows from `m` to `m'`:
+//! Buffers of which every member has a full copy, such as gradients in an all-reduce, keep their size. For sharded
+//! buffers, [`ShardScaling`] keeps either the whole buffer or each member's shard constant when a group grows from `m`
+//! to `m'` members:
 //!
 //! | `comm_size` | keep-total | keep-shard |
 //! |---|---|---|
@@ -223,8 +224,8 @@ impl JobScaling {
         }
     }
 
-    /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates,
-    /// or `None` if both ends have the same coordinate along the dimension.
+    /// Returns the step of a message along the dimension, counted from the sender, and the peer's other coordinates.
+    /// Returns `None` if both ends have the same coordinate along the dimension.
     fn step(
         &self,
         rank: u32,
@@ -252,7 +253,7 @@ impl JobScaling {
             (own.x, far.x)
         };
         let size = i64::from(self.along.size());
-        // The shorter direction around the ring; half of the ring counts as forward.
+        // Takes the shorter direction around the ring; a step of half the ring counts as forward.
         let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
         let step = if forward * 2 > size {
             forward - size

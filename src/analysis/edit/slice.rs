@@ -2,31 +2,32 @@
 //!
 //! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with
-//! its name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to the annotation.
-//! A node on another lane that belongs to no other node is also covered, with all nodes that belong to that node, if
-//! it began after the first covered node on the annotation's own lane and before the next uncovered node on that
-//! lane.
+//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with its
+//! name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to the annotation. A
+//! node on another lane that belongs to no other node is covered if it began after the first covered node on the
+//! annotation's own lane, and before the next uncovered node on that lane. All nodes that belong to such a node are
+//! covered too.
 //!
-//! A trace without these attributes expresses calls as control dependencies, as Chakra's own converter does: there a
-//! node belongs to its first control dependency, and a device node without one to its first data dependency.
+//! A trace without these attributes expresses calls as control dependencies, like the traces of Chakra's own converter.
+//! In such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs
+//! to its first data dependency.
 //!
 //! Metadata nodes, which declare groups, are always kept.
 //!
 //! # Dependencies
 //!
-//! A dependency on a cut node becomes dependencies on the nearest kept nodes that the cut node waits for, through any
-//! number of cut nodes: data dependencies if data passes along the whole path, and otherwise control dependencies. If
-//! a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes a *joint*: a node with the same
-//! id that does nothing and waits for those kept nodes. With joints, the number of dependencies grows by at most a
-//! constant factor.
+//! A dependency on a cut node is replaced by dependencies on the nearest kept nodes that the cut node waits for,
+//! through any number of cut nodes. The new dependencies are data dependencies if data passes along the whole path, and
+//! control dependencies otherwise. If a cut node would be replaced by more than [`MOST_BEHIND`] kept nodes, it becomes
+//! a *joint*: a node with the same id that does nothing and waits for those kept nodes. With joints, the number of
+//! dependencies grows by at most a constant factor.
 //!
 //! # Times
 //!
 //! Times are computed for every rank on its own. A node starts when all its dependencies have ended, plus its delay,
-//! and lasts as recorded, including recorded waiting. Starting nodes by dependencies and delays reproduces the
-//! capture to the nanosecond if chakram converted the trace. With `S` the earliest start of any selected node of the
-//! job, `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
+//! and lasts as recorded, including recorded waiting. For traces that chakram converted, these starts equal the
+//! captured starts to the nanosecond. Let `S` be the earliest start of any selected node of the job. Then `start'(n) =
+//! max(0, start(n) - S)`, and a kept node gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
@@ -77,11 +78,11 @@ pub struct SliceSummary {
     pub joints: u64,
     /// Kept nodes whose dependencies changed.
     pub mended: u64,
-    /// True if control dependencies close a cycle, so that they were left out.
+    /// True if control dependencies close a cycle, so that all control dependencies were left out.
     pub cyclic: bool,
     /// Start of the first requested node, relative to the start of the slice.
     pub starts: Span,
-    /// End of the last requested node, with every rank on its own.
+    /// End of the last requested node, if every rank runs on its own.
     pub ends: Span,
 }
 
@@ -129,7 +130,7 @@ impl RankSelection {
         }
     }
 
-    /// Writes the slice of `contents`, the selected trace, in a job whose slice starts at `start`.
+    /// Writes the slice of `contents`, the trace from which the nodes were selected. The job's slice starts at `start`.
     ///
     /// Fails if the trace is not the selected one.
     pub fn write(

@@ -44,11 +44,11 @@ struct EditCounts {
     changed: u64,
     added: u64,
     removed: u64,
-    /// Number of kernels scaled by a line through kernels of the same name.
+    /// Number of kernels scaled by a line fitted to kernels of the same name.
     by_line: u64,
     without_shapes: u64,
-    /// Number of kernels on parameters, and of transfers of parameters, that are assumed to grow like all parameters
-    /// together.
+    /// Number of kernels on parameters and transfers of parameters whose work is assumed to grow with the total number
+    /// of parameters.
     by_weights: u64,
     /// Number of added ranks that copy captured ranks.
     completed: u64,
@@ -224,8 +224,8 @@ pub fn edit_job(
                 JobEdit::Layers(_) => traces.clone(),
                 _ => Vec::new(),
             };
-            // Ranks with equal traces get equal edited traces (each is edited once), unless the edit is of a single
-            // rank.
+            // Ranks with equal traces get equal edited traces, so each trace is edited only once, unless the edit is of
+            // a single rank.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
                 if let JobEdit::Delay {
@@ -307,9 +307,9 @@ pub fn edit_job(
     })
 }
 
-/// Stores in `traces` the records that an edit of layers replaced (recorded reductions of buckets, because the edit
-/// fills buckets anew), so that a later edit can restore them. Does so only if no earlier edit changed the traces
-/// `before`. The replaced records are found by applying the inverse edit and comparing.
+/// Stores the records that an edit of layers replaced in `traces`, so that a later edit can restore them. Recorded
+/// reductions of buckets are replaced, because the edit fills buckets anew. Does so only if no earlier edit changed the
+/// traces `before`. The replaced records are found by applying the inverse edit and comparing.
 fn keep_replaced(
     before: &[(u32, Arc<Vec<u8>>)],
     traces: &mut [(u32, Arc<Vec<u8>>)],
@@ -499,7 +499,7 @@ fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
-/// Notes the bucket sizes with an edit of layers, because fewer layers may not show them.
+/// Notes the bucket sizes in the trace, because a trace with fewer layers may no longer show them.
 fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     let edits = program.scaled.clone().unwrap_or_default();
     let words = || edits.split_ascii_whitespace();

@@ -2,10 +2,10 @@
 //! node.
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on their lanes, so the times of
-//! its parts sum to the time of the run. If the ranks' times count from one start, the path follows a node that
-//! waited for another rank to that rank: a collective began when the last member arrived, and a message when sender
-//! and receiver had arrived. The path therefore continues on the rank that arrived last, from the time of its
-//! arrival.
+//! its parts sum to the time of the run. If the times of all ranks share one origin, the path crosses ranks: it follows
+//! a node that waited for another rank to that rank. A collective began when the last member arrived, and a message
+//! when sender and receiver had arrived. The path therefore continues on the rank that arrived last, from the time of
+//! its arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -66,8 +66,8 @@ fn last(
     late.max_by_key(|other| (came(other), std::cmp::Reverse(other.0)))
 }
 
-/// Returns the critical path through `tracks`, up to the node that ends last, or `None` if no node runs. If
-/// `joined`, the times of all ranks count from one start, and the path may change ranks.
+/// Returns the critical path through `tracks`, up to the node that ends last, or `None` if no node runs. If `joined` is
+/// true, the times of all ranks share one origin, and the path may change ranks.
 pub fn critical_path(tracks: &[PathInput], joined: bool) -> Option<CriticalPath> {
     let matches = joined.then(|| CommMatches::new(tracks.iter().map(|track| &track.comms)));
     let ends = tracks.iter().zip(0..).filter_map(|(track, i)| {

@@ -10,8 +10,8 @@ use chakram_trace::format::{GroupName, Op};
 use std::fmt;
 use std::str::FromStr;
 
-/// Pattern of a name: a pattern with `*`, `?` or `[` must match the whole name, any other must be a part of the name.
-/// Case-sensitive.
+/// Pattern of a name, case-sensitive. A pattern with `*`, `?` or `[` must match the whole name; any other pattern must
+/// be a part of the name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamePattern {
     /// Glob pattern that matches the whole name.
@@ -177,17 +177,18 @@ impl FromStr for AttributeFilter {
 /// Filter of nodes; a node must satisfy every condition that is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFilter {
-    /// Patterns, one of which the name must match.
+    /// Selects nodes whose name matches one of these patterns.
     pub names: Vec<NamePattern>,
-    /// Types, one of which the node must have.
+    /// Selects nodes of these types.
     pub types: Vec<ClassFilter>,
-    /// Groups, one of which a collective must belong to.
+    /// Selects collectives of these groups.
     pub groups: Vec<String>,
-    /// Patterns, one of which must match the lane's name in tables or in the file.
+    /// Selects nodes on lanes that match one of these patterns, by the lane's name in tables or in the file.
     pub lanes: Vec<NamePattern>,
-    /// Attributes that the node must have with one of the given values.
+    /// Selects nodes with these attributes. If several values are given for one attribute, a node must have one of
+    /// them.
     pub labels: Vec<AttributeFilter>,
-    /// Selects nodes that end after this time; an instant (a node without a duration) may be exactly at it.
+    /// Selects nodes that end after this time. A node without a duration may also be exactly at this time.
     pub from: Option<Time>,
     /// Selects nodes that start before this time.
     pub to: Option<Time>,
@@ -257,7 +258,7 @@ impl NodeFilter {
         })
     }
 
-    /// Returns whether the node is in the time window; nodes without times are never in it.
+    /// Returns whether the node is in the time window; nodes without times are never in the window.
     fn fits_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
         if self.from.is_none() && self.to.is_none() {
             return true;

@@ -54,9 +54,9 @@ pub struct NodeNeighbourhood<'a> {
     pub before: NearbyNodes<'a>,
     /// Nodes that depend on `node`, transitively.
     pub after: NearbyNodes<'a>,
-    /// Ids in dependencies of `node` that no node has.
+    /// Ids on which `node` depends, but which no node has.
     pub nowhere: Vec<u64>,
-    /// Dependencies among all these nodes: id of the predecessor, id of the successor, and whether only control
+    /// Dependencies among the listed nodes: id of the predecessor, id of the successor, and whether only control
     /// dependencies connect the two.
     pub edges: Vec<(u64, u64, bool)>,
 }

@@ -19,7 +19,7 @@ struct OrderedWork<R> {
 }
 
 /// Applies `work` to each of `items` on up to `threads` threads, and passes the results to `take` in the order of the
-/// items. At most twice as many results as threads exist at a time. An error of `take` ends the work.
+/// items. At any time, at most two results per thread exist. An error of `take` ends the work.
 pub fn in_order<T: Sync, R: Send, E>(
     items: &[T],
     threads: usize,

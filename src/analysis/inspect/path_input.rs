@@ -108,7 +108,7 @@ impl PathInput {
         self.names.get(self.name_of[node as usize])
     }
 
-    /// Returns the end of the last node, or `None` if none runs.
+    /// Returns the end of the last node, or `None` if no node runs.
     pub fn last_end(&self) -> Option<Time> {
         Some(self.end[self.last? as usize])
     }

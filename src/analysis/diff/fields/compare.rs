@@ -14,8 +14,8 @@ const IO: [[&str; 3]; 2] = [
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
 
-/// Attributes with numbers assigned by the captured process, which are irrelevant to the job. If only one node has
-/// such a number, this still counts as a difference.
+/// Attributes with numbers that the captured process assigned. The numbers themselves are irrelevant to the job, so
+/// different numbers do not count as a difference. A number that only one of the two nodes has counts as a difference.
 const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes whose value is the id of another node.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
@@ -82,7 +82,8 @@ impl ChangeCollector<'_> {
     }
 }
 
-/// Compares two nodes except ids and dependencies. `partners` returns whether the nodes with two ids are matched.
+/// Compares all fields of two nodes, except ids and dependencies. `partners` returns whether the two nodes with the
+/// given ids are matched with each other.
 pub(in crate::diff) fn compare(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,

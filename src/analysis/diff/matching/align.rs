@@ -49,7 +49,7 @@ pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
 }
 
 fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
-    // Of a run of known pairs, only the two ends are kept, because they suffice as anchors.
+    // Only the two ends of a run of known pairs are kept, because they suffice as anchors.
     let mut kept = [0, 1].map(|which| {
         let list: &Vec<u32> = &lists[which];
         let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();

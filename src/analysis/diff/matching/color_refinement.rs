@@ -1,12 +1,12 @@
 //! Color refinement: divides nodes into classes of equal nodes, and splits classes by the classes of the nodes'
 //! neighbours.
 //!
-//! Classes contain nodes of both traces. A class with one node of each trace is a pair. If a class keeps several
-//! nodes, finer labels split it, and nodes that are still equal are paired in the order of ids; after each step,
-//! nodes with different neighbours are split, until the partition is stable. For two traces that differ only in ids
-//! and order, the algorithm finds the true pairs, except in graphs so regular that counting neighbours does not
-//! distinguish different nodes. Each refinement step visits only the edges of the smaller part of a class, so the
-//! total time is O(edges · log nodes).
+//! Classes contain nodes of both traces. A class with one node of each trace is a pair. If several nodes of each trace
+//! remain in a class, finer labels split the class. Nodes that are still equal are paired in the order of ids. After
+//! each of these steps, nodes with different neighbours are separated until the partition is stable. For two traces
+//! that differ only in ids and order, the algorithm finds the true pairs, except in graphs so regular that counting
+//! neighbours does not distinguish different nodes. Each refinement step visits only the edges of the smaller part of a
+//! class, so the total time is O(edges · log nodes).
 
 use super::equal_labels::for_alike;
 use super::{NodeHashes, NodeMatching};
@@ -31,7 +31,8 @@ impl RefinementClass {
     }
 }
 
-/// A splitter: a set of nodes. The neighbours of these nodes are split by their number of edges into the set.
+/// A set of nodes by which classes are split: The members of a class are separated by their number of edges into the
+/// set.
 enum ClassSplitter {
     Class(u32),
     /// A pair, given by its node of the first trace.
@@ -141,7 +142,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             .extend(beside.into_iter().map(ClassSplitter::Pair));
     }
 
-    /// Splits classes until any two nodes of one class have equally many neighbours in each class.
+    /// Splits classes until any two nodes of one class have the same number of neighbours in each class.
     fn refine(&mut self) {
         let (mut members, mut touched) = (Vec::new(), Vec::new());
         while let Some(splitter) = self.queue.pop_front() {
@@ -153,8 +154,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // An unbalanced class is no splitter, because it has nodes without a partner, whose edges would
-                    // separate true pairs.
+                    // An unbalanced class is not used as a splitter. It contains nodes without a partner, whose edges
+                    // would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }
@@ -225,8 +226,7 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         for part in parts {
             new.push(self.split_off_one(number, part));
         }
-        // All classes of nodes except the largest become splitters, because the counts for the largest class
-        // follow from the others.
+        // All classes except the largest become splitters. The counts for the largest class follow from the others.
         let size = |number: &u32| self.classes[*number as usize].len;
         let largest = new.iter().copied().max_by_key(size).expect("there is one");
         let spare = if size(&number) >= size(&largest) {
@@ -306,8 +306,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
         !self.ambiguous.is_empty()
     }
 
-    /// Splits classes by `labels`: each new class gets the same number of nodes from both traces, which have the same
-    /// label.
+    /// Splits classes by `labels`. All nodes of a new class have the same label, and the same number of its nodes comes
+    /// from each trace.
     pub fn split(&mut self, labels: &NodeHashes) {
         let offset = self.offset();
         let label = |node: u32| {
@@ -361,7 +361,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
             b.sort_unstable();
             let mut b = b.into_iter();
             for first in a {
-                // Nodes leave the class one by one, or many together if the class is split.
+                // The class may have changed: each pair takes two nodes out of it, and a split takes out many nodes
+                // together.
                 if self.class[first as usize] != number || !self.classes[number as usize].balanced()
                 {
                     continue;

@@ -4,8 +4,8 @@ use super::NodeMatching;
 use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
-/// Maximum, per node, of neighbours followed, of neighbours of a pair inspected, of candidates among these, and of
-/// attempts.
+/// Limit, per node, on each of four numbers: neighbours followed, neighbours of a pair inspected, candidates among
+/// these neighbours, and attempts.
 const NEAR: usize = 64;
 const THROUGH: usize = 1024;
 const CANDIDATES: usize = 16;
@@ -16,7 +16,7 @@ const WORK: usize = 1 << 16;
 /// Agreement of two nodes on the known pairs around them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner, for the node of the two that has more of them.
+    /// Number of neighbours with a known partner, for the node with more such neighbours.
     known: usize,
     /// Number of known pairs among the neighbours of both nodes.
     common: usize,
@@ -78,7 +78,8 @@ fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
     2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
 }
 
-/// Pairs nodes that share most of their neighbours; finally pairs the last unmatched nodes if each trace has one.
+/// Pairs nodes that share most of their neighbours. If one unmatched node then remains in each trace, pairs these two
+/// nodes.
 pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     // The search goes from an unmatched node to the partners of its neighbours, and from these to unmatched nodes.
     let mut waiting: Vec<u32> = pairs.unmatched(0).collect();

@@ -51,7 +51,7 @@ struct FaultEntry<'t> {
     first: &'t str,
 }
 
-/// For each aspect, whether two jobs differ in it.
+/// For each aspect, whether two jobs differ in that aspect.
 #[derive(Debug, Serialize)]
 pub(in crate::diff) struct DifferenceDocument {
     structure: bool,

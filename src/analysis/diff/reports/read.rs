@@ -8,7 +8,7 @@ use chakram_report::summary::Provenance;
 use serde_json::Value;
 use std::borrow::Cow;
 
-/// A document that cannot be compared.
+/// Reason why a document cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The document is not a report.
@@ -38,7 +38,7 @@ pub struct ComparedReports {
 }
 
 impl ComparedReports {
-    /// A replay option from the document, as text.
+    /// Returns an option of the replay from the document, as text.
     pub(super) fn option(&self, name: &str) -> String {
         let value = self.provenance.options.get(name);
         value.map_or_else(|| "nothing".to_owned(), Value::to_string)

@@ -201,7 +201,7 @@ fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
     (all, calls)
 }
 
-/// Returns the finish times that changed, of ranks in both reports.
+/// Returns the changed finish times of ranks that both reports have.
 fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
     let finish = |report: &Report| -> BTreeMap<u32, u64> {
         let rows = report.rows.iter();

@@ -73,7 +73,7 @@ pub fn leaks(text: &str) -> bool {
     !find(text).is_empty()
 }
 
-/// Returns the private parts of `text`, by kind of search.
+/// Returns the private parts of `text`, in the order of the searches for them.
 pub fn find(text: &str) -> Vec<TextLeak<'_>> {
     let mut found = Vec::new();
     // The searches for e-mail addresses, paths and hosts are fast, because each starts from a
@@ -217,7 +217,7 @@ fn colons<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
     }
 }
 
-/// Returns whether `text` is an IPv6 address of a used range; `c10d::add` is not.
+/// Returns whether `text` is an IPv6 address of a used range; a name such as `c10d::add` is not.
 fn is_ipv6(text: &str) -> bool {
     let four = text.split(':').next().is_some_and(|first| first.len() == 4);
     let address: Option<Ipv6Addr> = text.parse().ok().filter(|_| four);

@@ -185,7 +185,7 @@ impl ScaledDimension {
         (self.old(place.x % self.size, place), place.x / self.size)
     }
 
-    /// Returns all new ranks whose coordinates outside the scaled dimension occur in `ranks`, ascending.
+    /// Returns all new ranks whose coordinates in the other dimensions occur in `ranks`, ascending.
     pub(super) fn grown(&self, ranks: &[u32]) -> Vec<u32> {
         let places = ranks.iter().map(|&rank| self.place(rank));
         let first = places.filter(|place| place.x == 0);
@@ -218,7 +218,7 @@ mod tests {
         // New rank 11 = (1, 2, 1) copies (1, 0, 1), which is rank 5, in block 1.
         assert_eq!(along.copies(11), (5, 1));
         assert_eq!(along.copies(6), (4, 0));
-        // In block 1, (1, 1, *) would have coordinate 3, but the size is 3.
+        // In block 1, (1, 1, *) would have the dp coordinate 3, which is outside the new size of 3.
         assert_eq!(along.in_block(along.place(6), 1), None);
         assert_eq!(along.in_block(along.place(4), 1), Some(10));
         // The dp group at pp 1 and tp 1, ranks 5 and 7, becomes 7, 9 and 11.

@@ -203,7 +203,8 @@ fn spread(owner: &[u32], label: &mut [Option<u32>]) {
     }
 }
 
-/// Time from the first node that an annotation covers on its own lane to the next uncovered node on that lane.
+/// Time from the start of the first node that an annotation covers on its own lane to the start of the next uncovered
+/// node on that lane.
 struct AnnotationWindow {
     from: Span,
     to: Span,

@@ -112,7 +112,7 @@ impl GradientReductions {
     }
 
     /// Returns whether each backward pass reduces its gradients, as jobs with sharded gradients or parameters do. In
-    /// other jobs only the last backward pass before the optimizer does.
+    /// other jobs, only the last backward pass before the optimizer reduces gradients.
     pub fn are_of_each_pass(&self, program: &RankProgram<'_>) -> bool {
         let shards = |&item: &u32| {
             matches!(
@@ -154,7 +154,8 @@ impl GradientReductions {
     }
 }
 
-/// Returns whether a reduction leaves each rank only its shard of the gradients, which generated jobs state.
+/// Returns whether a reduction leaves each rank only its shard of the gradients, because the reduction frees memory of
+/// all its bytes; generated jobs state this.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named();
     let bytes = bytes_of(program, reduction);
@@ -205,9 +206,9 @@ pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == StepPhase::Parameters
 }
 
-/// Returns whether a node reduces a bucket of gradients. In captures, an all-reduce of gradients does. In generated
-/// jobs, the reduction must belong to a layer, because others, such as the sum for an embedding that two stages
-/// share, are no buckets.
+/// Returns whether a node reduces a bucket of gradients. In captures, every all-reduce of gradients reduces a bucket.
+/// In generated jobs, such a reduction must belong to a layer. Other reductions, such as the sum for an embedding that
+/// two stages share, reduce no bucket.
 pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
     if program.has_layers {
         return is_reduction(program, item) && program.facts_of(item).layer.is_some();
@@ -232,7 +233,7 @@ pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     }
 }
 
-/// Recorded time per KiB of the collectives of a whole job, ps, by kind.
+/// Recorded times of the collectives of a whole job, in ps per KiB, by kind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
 
@@ -255,7 +256,7 @@ impl TransferRates {
         }
     }
 
-    /// Returns the time of a collective of `bytes`, ns, at the first quartile of the recorded times per byte, because
+    /// Returns the time of a collective of `bytes`, ns. Uses the first quartile of the recorded times per byte, because
     /// slower collectives include waiting for busy hosts. Returns 0 if no time was recorded.
     pub fn ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
         let Some(rates) = self.0.get(&kind) else {
@@ -269,8 +270,8 @@ impl TransferRates {
     }
 }
 
-/// Returns median delays in ns: of the nodes that directly follow a node of `after` in their thread, and of all
-/// other nodes by name.
+/// Returns two median delays in ns: of all nodes that directly follow a node of `after` in its thread, and, by name, of
+/// all other nodes.
 pub(super) fn delays_behind(
     program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
@@ -692,8 +693,8 @@ fn place_buckets(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
-        // A host launches the reduction inside the hook, so the launch is inserted before the hook's own node, which
-        // is the last of the hook.
+        // A host launches the reduction inside the hook, so the launch is inserted before the hook's own node, which is
+        // the hook's last node.
         let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
             match launch.is_empty() {

@@ -21,7 +21,7 @@ impl ScaleFactor {
     /// Maximum numerator and denominator of a factor: products of two of them fit in 64 bits.
     const MAX: u64 = 1 << 20;
 
-    /// Creates `over / under`, in lowest terms. Returns `None` if either is 0 or too large.
+    /// Creates `over / under`, in lowest terms. Returns `None` if `over` or `under` is 0 or too large.
     pub fn new(over: u64, under: u64) -> Option<Self> {
         let (mut a, mut b) = (over, under);
         while b > 0 {
@@ -114,23 +114,23 @@ pub enum LayerChange {
 pub enum PassOrder {
     /// In GPipe, all forward passes run before the backward passes.
     GPipe,
-    /// Each stage first runs a number of forward passes, which is the number of stages from its own to the last; then
-    /// one backward pass and one forward pass in turn (1F1B).
+    /// 1F1B: each stage first runs one forward pass for each stage from its own to the last. Then it alternates between
+    /// one backward pass and one forward pass.
     OneForwardOneBackward,
 }
 
 /// Edit of a captured or generated job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEdit {
-    /// Factor of the samples in each micro-batch of a rank.
+    /// Factor for the number of samples in each micro-batch of a rank.
     Batch(ScaleFactor),
-    /// Factor of the tokens in a sequence.
+    /// Factor for the number of tokens in a sequence.
     Sequence(ScaleFactor),
     /// New hidden size. The other widths of layers change in proportion.
     Hidden(WidthChange),
     /// New number of repeated layers.
     Layers(LayerChange),
-    /// Number of forward and backward passes before each optimizer step, for a capture with one.
+    /// Number of forward and backward passes before each optimizer step, for a capture with one such pass per step.
     Accumulate(u32),
     /// Factor by which the number of micro-batches of a pipeline grows; the total number of samples stays the same.
     MicroBatches(u32),

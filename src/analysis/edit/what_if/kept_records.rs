@@ -21,8 +21,8 @@ pub(super) struct KeptRecords {
 }
 
 impl KeptRecords {
-    /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse, or `None` if
-    /// the numbers of records differ, so that records cannot be compared one by one.
+    /// Returns the records of `before` that differ in `again`, the trace after an edit and its inverse. Returns `None`
+    /// if the numbers of records differ, so that records cannot be compared one by one.
     pub fn find_changed(before: &[u8], again: &[u8]) -> Result<Option<Self>, TraceError> {
         let mut this = Self::default();
         let [mut before, mut again] = [before, again].map(FrameCursor::new);

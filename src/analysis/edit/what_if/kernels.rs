@@ -5,20 +5,20 @@
 //! grow with the square of the sequence length. The bytes of a kernel grow like the total elements of its tensors. If
 //! a trace has no shapes, all work of forward and backward passes grows.
 //!
-//! Time: with the FLOPs `F`, the bytes `Y`, the recorded time `t` including the profiler's part `p`, and the new
-//! values `F'`, `Y'` and `t'`:
+//! Time: a kernel has the FLOPs `F`, the bytes `Y`, and the recorded time `t`, which includes the profiler's part `p`.
+//! The new values are `F'`, `Y'` and `t'`:
 //!
 //! ```text
 //! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
 //! `w` is `Y` for kernels without FLOPs, and `F` for kernels with FLOPs. The exception is a kernel with FLOPs that
-//! moved its bytes at half of the trace's highest rate or faster: for it, `w` is `max(F / f, Y / y)` with the highest
-//! rates `f` (FLOPs) and `y` (bytes) of the trace.
+//! moved its bytes at half of the trace's highest rate or faster. For such a kernel, `w` is `max(F / f, Y / y)` with
+//! the highest rates `f` (FLOPs) and `y` (bytes) of the trace.
 //!
-//! `a` is the fixed time of a call, which does not depend on its work: the intercept of a line through the median
-//! times of kernels of one name over their work, if the largest work is at least twice the smallest;
-//! otherwise the time of the shortest kernel of the trace.
+//! `a` is the fixed time of a call, which does not depend on its work. If the largest work of the kernels of one name
+//! is at least twice the smallest, `a` is the intercept of a line through the median times of these kernels over their
+//! work. Otherwise, `a` is the time of the shortest kernel of the trace.
 
 mod call_time;
 mod changes;
@@ -321,10 +321,10 @@ impl KernelScaler {
     /// Returns, for each tensor of a kernel, whether the tensor contains parameters or their gradient; inputs come
     /// before outputs.
     ///
-    /// The sizes of most tensors show their contents. But a matrix whose number of rows equals the number of tokens
-    /// may by chance have the sizes of a weight. The position of such a matrix then decides: a matrix multiplication
-    /// multiplies samples by a weight, in this order, or multiplies the samples of both inputs and sums the products
-    /// into the gradient of a weight. Other kernels of a pass work on samples.
+    /// The sizes of most tensors show their contents. But a matrix whose number of rows equals the number of tokens may
+    /// by chance have the sizes of a weight. The position of such a matrix then decides. A matrix multiplication either
+    /// multiplies samples (first input) by a weight (second input), or multiplies the samples of both inputs and sums
+    /// the products into the gradient of a weight. Other kernels of a pass work on samples.
     fn find_parameters(
         &self,
         product: ProductKind,
@@ -501,8 +501,8 @@ impl KernelScaler {
         }
         let call = self.call(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        // A kernel with FLOPs that moves its bytes at half of the highest rate or faster is limited by bytes, for
-        // example a multiplication with few rows by its weights. Other kernels with FLOPs are limited by FLOPs.
+        // A kernel with FLOPs is limited by bytes if it moves its bytes at half of the highest rate or faster, as in a
+        // multiplication of few rows by weights. Other kernels with FLOPs are limited by FLOPs.
         let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
             true => bytes / self.bytes_rate,
             false => 0.0,
@@ -567,9 +567,8 @@ impl KernelScaler {
         true
     }
 
-    /// Returns the part of the `bytes` that a node allocates or frees that consists of gathered parameters, or of
-    /// whole gradients before their reduction. Memory of parameters and of unreduced gradients does not grow with
-    /// the tokens.
+    /// Returns the part of the `bytes` that a node allocates or frees for gathered parameters, or for whole gradients
+    /// before their reduction. Memory of parameters and of unreduced gradients does not grow with the tokens.
     fn bytes_of_parameters(
         &self,
         program: &RankProgram<'_>,

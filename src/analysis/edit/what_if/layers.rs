@@ -1,12 +1,13 @@
-//! Changes the number of layers: parts of a step that the forward pass and the backward pass repeat equally often.
+//! Changes the number of layers. Layers are parts of a step that the forward pass and the backward pass repeat the same
+//! number of times.
 //!
 //! A repeated part is found by its structure: a sequence of operators with their shapes that immediately repeats. The
-//! longest such repetition of the forward pass gives the number of layers. The backward pass must have the same
-//! number of repetitions; the optimizer may have. New layers are copies of an inner layer, and removed layers are
-//! inner layers. Reductions of gradients are divided into new buckets.
+//! longest such repetition of the forward pass gives the number of layers. The backward pass must have the same number
+//! of repetitions; the optimizer may have the same number, but need not. New layers are copies of an inner layer, and
+//! removed layers are inner layers. Reductions of gradients are divided into new buckets.
 //!
-//! Work on parameters without such a repetition, such as a fused optimizer or copies out of buckets, takes time in
-//! proportion to the parameters.
+//! Work on parameters that does not repeat per layer, such as a fused optimizer or copies out of buckets, is scaled by
+//! the number of parameters.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions, TransferRates};
@@ -86,8 +87,8 @@ impl JobLayers {
     }
 }
 
-/// Returns the layers of the forward passes of a step, and all runs (with the index of the pass) with the same period
-/// and number.
+/// Returns the layers of a step's forward passes, and all repetitions with the same period and number, each with the
+/// index of its pass.
 fn forward_runs(passes: &StepPasses) -> Option<(RepeatedPart, Vec<(usize, RepeatedPart)>)> {
     let found = passes.forward.iter().filter_map(layers_of);
     let layers = found.max_by_key(|found| found.covered())?;
@@ -317,8 +318,8 @@ fn run_of(
     let left = (times as i64 + by.min(0)).max(1) as usize;
     let template = match backward {
         true => (2..times).find(|&at| is_alike(at)).map_or(1, |at| at - 1),
-        // The template has the same distance from the end before and after an edit, so that an inverse edit removes
-        // the copies.
+        // The template is chosen by its distance from the end, which an edit does not change, so that an inverse edit
+        // removes the copies.
         false => {
             let last = (1..times.saturating_sub(1)).rev().find(|&at| is_alike(at));
             let from_end = last.map_or(2, |at| times - at);

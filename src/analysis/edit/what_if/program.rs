@@ -1,8 +1,8 @@
 //! A rank's trace as a program (an ordered list of items) whose parts an edit can repeat, drop and change.
 //!
-//! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the item
-//! directly before in the same thread or stream only keeps these two in order, so after an edit it names the item
-//! that is directly before then. Every other dependency continues to name the same item.
+//! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
+//! item of the same thread or stream only expresses the order of these two items. After an edit, it names the item that
+//! is the previous one then. Every other dependency continues to name the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -99,8 +99,8 @@ pub(super) struct NodeFacts<'a> {
 pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
-    /// Whether the dependency only expresses the order in one thread: after an edit, it is on the item directly
-    /// before in that thread.
+    /// Whether the dependency only expresses the order in one thread. After an edit, such a dependency is on the item
+    /// that is the previous one in that thread then.
     pub in_turn: bool,
 }
 
@@ -164,7 +164,7 @@ impl<'a> RankProgram<'a> {
         let mut facts = Vec::with_capacity(count);
         for at in 0..count {
             let mut fact = facts_of(raw.nodes[at].record)?;
-            // Edits are combined and applied to the kernel shape before the first edit.
+            // The edits are combined, and the combined edit is applied to the kernel's shape before the first edit.
             let kernel = fact.unedited.and_then(|text| {
                 let mut parts = text.split(';');
                 parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
@@ -361,9 +361,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns, per node, whether it belongs to the forward pass of a later micro-batch, which runs after the first
-    /// backward pass. A later forward pass runs between functions that compute gradients, and contains an operator
-    /// whose gradient a later function computes.
+    /// Returns, per node, whether it belongs to the forward pass of a later micro-batch. Such a pass runs after the
+    /// first backward pass. A later forward pass runs between functions that compute gradients, and contains an
+    /// operator whose gradient a later function computes.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.all() {
@@ -638,9 +638,8 @@ impl<'a> RankProgram<'a> {
         fronts
     }
 
-    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job.
-    /// The function renames the attributes of the captured duration and work in place, and restores their names
-    /// when no edit is left.
+    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. Their
+    /// attributes are therefore renamed in place. The names are restored when no edit is left.
     fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let moved = !self
             .order
@@ -682,8 +681,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns whether the time of a node's own work is its delay instead of its duration, because a wait of its
-    /// caller includes the duration.
+    /// Returns whether a node's own work is in its delay instead of its duration. This is the case if a wait of the
+    /// node's caller includes the duration.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view(node);
         self.computes_on_host() && view.recorded == Span::ZERO

@@ -11,8 +11,8 @@ use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last backward pass reduces
-/// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum, which is
-/// assumed to take as long as copying the gradient into its bucket.
+/// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum. This addition is
+/// assumed to take the time of copying the gradient into its bucket.
 pub(super) fn accumulate(
     program: &mut RankProgram<'_>,
     times: u32,
@@ -144,7 +144,8 @@ pub(super) fn accumulate(
 }
 
 /// Makes a pass begin after the last kernel of the pass `before`. Nodes of the pass that wait for one of `starts`
-/// (marks before the step) wait for that kernel instead, and so does the first node if it has no dependency.
+/// (marks before the step) wait for that kernel instead. The first node of the pass also waits for that kernel if it
+/// has no dependency.
 fn begin_after(
     program: &mut RankProgram<'_>,
     before: &[u32],
@@ -314,9 +315,9 @@ pub(super) fn cut_micro_batches(
     Ok(counts)
 }
 
-/// For the first step with several micro-batches, returns the number of micro-batches and the number of forward
-/// passes before the first backward pass. Returns `Some(None)` if their order is neither GPipe nor 1F1B, and `None`
-/// if no step has several micro-batches.
+/// For the first step with several micro-batches, returns the number of micro-batches and the number of forward passes
+/// before the first backward pass. Returns `Some(None)` if the order of passes is neither GPipe nor 1F1B, and `None` if
+/// no step has several micro-batches.
 pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<Pass> = passes(program, step)
@@ -330,7 +331,7 @@ pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32
     })
 }
 
-/// Next stages and orders of passes of a pipeline's ranks.
+/// For each rank of a pipeline, the rank of the next stage and the order of passes.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages {
     /// For each rank, the rank of the next stage, to which the rank sends in forward passes.
@@ -483,10 +484,10 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds
     found
 }
 
-/// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of
-/// the same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
-/// previous pass becomes a dependency on the end of the pass that is now before (which may run on another lane); any
-/// other becomes a dependency on the last node of its thread.
+/// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of the
+/// same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
+/// previous pass becomes a dependency on the end of the pass that now precedes, possibly on another lane. Any other
+/// dependency becomes a dependency on the last node, in the passes before, of the thread of the former dependency.
 fn arrange(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<Pass, &Vec<u32>>,

@@ -3,7 +3,7 @@
 //! Replicas are the ranks that reduce gradients together. [`JobScaling`] adds or removes replicas. A job that reduces
 //! no gradients gets the reductions that DistributedDataParallel would issue, if the hooks of its parameters were
 //! captured. The reductions are in buckets of [`DEFAULT_BUCKET`], each after the hook that fills the bucket, and the
-//! optimizer waits for them.
+//! optimizer waits for all reductions.
 
 use super::EditCounts;
 use super::gradients::{self, GradientReductions};
@@ -184,7 +184,7 @@ fn replicas_of_first(
         let members = name.and_then(|name| declared.get(&name).cloned());
         let members = members.filter(|members| !members.is_empty());
         let members = members.unwrap_or_else(|| (0..ranks).collect());
-        // The largest group is the replicas; smaller ones may be others, such as stages that share an embedding.
+        // The largest group is the replicas. Smaller groups may be others, such as stages that share an embedding.
         if members.len() > found.len() {
             found = members;
         }

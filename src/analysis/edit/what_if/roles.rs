@@ -1,16 +1,16 @@
 //! Creates traces for ranks without a trace from captured ranks with the same role.
 //!
-//! Ranks form a grid. One dimension is the *stages* of a pipeline; the distance of neighbours is the distance of
-//! forward messages. Another dimension of the grid of ranks is the *replicas*; the distance of neighbours is the
-//! distance of ranks that reduce gradients together. The remaining dimension has other positions, such as shards of
-//! tensors. An absent rank m copies a captured rank t, its model: a rank of the same stage, if possible at the same
-//! other position. The model of a middle stage may be of another middle stage; then its 1F1B passes are reordered for
-//! the stage of m. The trace of t changes as follows:
+//! Ranks form a grid. One dimension is the *stages* of a pipeline. Neighbouring stages are at the distance of forward
+//! messages, the receiving rank minus the sending rank. Another dimension of the grid of ranks is the *replicas*.
+//! Neighbouring replicas are at the distance of ranks that reduce gradients together. The remaining dimension has other
+//! positions, such as shards of tensors. An absent rank m copies a captured rank t, its model: a rank of the same
+//! stage, if possible at the same other position. The model of a middle stage may be of another middle stage; then its
+//! 1F1B passes are reordered for the stage of m. The trace of t changes as follows:
 //!
 //! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
 //!   changes from stage to stage as the tags of t do;
-//! - along each dimension, a group of t keeps its coordinates if they include the coordinate of m; otherwise it takes
-//!   the coordinate of m, or the block of the same size that contains m.
+//! - along each dimension, a group of t keeps its coordinates if these include the coordinate of m; otherwise the group
+//!   takes the coordinate of m, or the block of the same size that contains m.
 //!
 //! The completed job is checked: every send must have a receive, and all members of a group must make the same number
 //! of calls.
@@ -331,8 +331,8 @@ fn check_memory(traces: &Traces, count: u32, what: &str, fewer: &str) -> Result<
         .map_err(|error| super::refused(error.to_string(), fewer))
 }
 
-/// Notes how much the kernel times of captured ranks of one role differ, because times of absent ranks may be wrong
-/// by as much.
+/// Notes how much the kernel times of captured ranks of one role differ, because times of absent ranks may be wrong by
+/// the same amount.
 fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCounts) {
     let mut roles: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for one in captured {

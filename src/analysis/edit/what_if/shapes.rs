@@ -29,8 +29,8 @@ pub(super) fn parse_shapes(text: &str) -> Vec<Shape> {
     shapes
 }
 
-/// Returns the shape of each argument of a call; the shape is empty for arguments without one. For a list of tensors,
-/// returns the first shape.
+/// Returns the shape of each argument of a call; the shape is empty for an argument without a shape. For a list of
+/// tensors, returns the first shape.
 pub(super) fn arguments(text: &str) -> Vec<Shape> {
     let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
     for (at, byte) in text.bytes().enumerate() {

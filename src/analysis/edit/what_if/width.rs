@@ -27,8 +27,8 @@ pub(super) struct ModelWidths {
     kv_heads: BTreeSet<u64>,
     /// Number of samples, number of tokens in a sequence, and rows of matrix multiplications.
     leading: BTreeSet<u64>,
-    /// Number of elements of weights, for each layer of a generated job and (`None`) for all layers: of weights with
-    /// one width, and of weights with two.
+    /// Number of elements of weights: for each layer of a generated job, and under `None` for all layers. The first
+    /// number counts weights with one width, the second weights with two.
     weights: BTreeMap<Option<u32>, [u64; 2]>,
     /// Bytes of all weights and of all gradients, as a generated job states them.
     stated: [u64; 2],
@@ -188,7 +188,7 @@ impl ModelWidths {
         if rest.iter().any(|size| self.vocabulary.contains(size)) {
             return 0;
         }
-        // Removes the sizes of samples and tokens: first the first size, then known ones, one by one.
+        // Removes the sizes of samples and tokens: the first size, and then known sizes, one by one.
         if rest.len() > 1 {
             rest.remove(0);
         }
@@ -206,8 +206,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the power of the hidden size with which the FLOPs of a multiplication grow: the power of the weight,
-    /// or, without a weight, from the powers of both inputs.
+    /// Returns the power of the hidden size with which the FLOPs of a multiplication grow: the power of the weight, or,
+    /// without a weight, the power that follows from both inputs.
     pub fn power_of_product(&self, inputs: &[Shape], are_parameters: &[bool]) -> i32 {
         let matrices = inputs.iter().filter(|shape| shape.len() > 1);
         let mut tensors = inputs.iter().zip(are_parameters);
@@ -256,8 +256,8 @@ impl ModelWidths {
         wider
     }
 
-    /// Returns the factor by which the parameters (or, if `gradients`, the gradients) of `layers` of a generated job
-    /// grow; an empty set means all layers. `bytes` are the bytes of these parameters on a rank. Parameters that no
+    /// Returns the factor by which the parameters (if `gradients` is true, the gradients) of `layers` of a generated
+    /// job grow. An empty set means all layers. `bytes` are the bytes of these parameters on a rank. Parameters that no
     /// multiplication shows (biases and norms) grow in proportion to the hidden size.
     pub fn growth_of_weights(
         &self,
@@ -296,7 +296,7 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the factor by which the parameters of one layer grow, which have `bytes` bytes.
+    /// Returns the factor by which the parameters of one layer grow; the parameters take `bytes` bytes.
     pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
         let layers = layer.into_iter().collect();
         self.growth_of_weights(&layers, Some(bytes), false, by)

@@ -121,8 +121,8 @@ impl GradientBuckets {
         Ok(())
     }
 
-    /// Returns the factor by which the parameters of a step grew, and the last hook (if there is one), or `None`
-    /// if unknown.
+    /// Returns the factor by which the parameters of a step grew, and the last hook, if there is one. Returns `None` if
+    /// the factor is unknown.
     pub fn growth(&self, program: &RankProgram<'_>, step: u32) -> Option<(f64, Option<u32>)> {
         let now = GradientReductions::find(program, step).of_buckets(program);
         let hook = now.hooks.last().map(|hook| hook.0);
@@ -209,7 +209,7 @@ impl LayerBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // If a node copies gradients together first, its dependencies compute them.
+                // If a node first copies gradients together, the nodes that it waits for compute the gradients.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {
@@ -401,7 +401,7 @@ impl LayerBuckets {
         Ok(())
     }
 
-    /// Replaces the gathers of updated parameters by one for each new bucket.
+    /// Replaces the gathers of updated parameters by one gather for each new bucket.
     fn place_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
         let Some(&template) = self.gathers.first() else {
             return;

@@ -1,10 +1,10 @@
 //! Copies or removes layers in all passes of a step.
 //!
 //! A layer run is a pass with its layers in execution order. New layers are copies of one layer of the run, the
-//! template, and are inserted after it; removed layers are the ones after the template. If a node waits for a node
-//! `n` layers earlier in the same pass, it still waits for a node `n` layers earlier after the edit. A dependency on
-//! another pass follows the node's own layer. Therefore parameters that were gathered some layers ahead are gathered
-//! as many layers ahead.
+//! template, and are inserted after the template. Removed layers are the layers after the template. If a node waits for
+//! a node `n` layers earlier in the same pass, it still waits for a node `n` layers earlier after the edit. A
+//! dependency on another pass moves with the layer of the waiting node. Parameters that were gathered some layers ahead
+//! are therefore gathered the same number of layers ahead after the edit.
 
 use super::super::EditCounts;
 use super::super::gradients;
@@ -35,7 +35,8 @@ struct LayerPlace {
     key: ItemKey,
 }
 
-/// Position of a node's layer in its run before and after the edit; a copy has the template's position before.
+/// Position of a node's layer in its run before and after the edit. For a copy, the position before the edit is the
+/// template's position.
 #[derive(Clone, Copy)]
 pub(super) struct LayerMove {
     pub run: usize,
@@ -146,8 +147,8 @@ impl LayerEditor {
         layer.get(&key).copied()
     }
 
-    /// Returns the dependency of a node in the layer at the new position `new` of `run` that corresponds to the
-    /// dependency on `target` of a node at the old position `old`.
+    /// A node at the old position `old` of `run` depends on `target`. Returns the corresponding dependency of a node in
+    /// the layer at the new position `new`.
     fn moved(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
         let Some(of) = self.places.get(&target) else {
             return Some(target);
@@ -243,8 +244,8 @@ impl LayerEditor {
     }
 
     /// Returns, for each copy, the layer whose recorded times the copy takes. Layers equal to the template are used
-    /// equally often, and the remainder is taken from the layers nearest to the mean, so that twice the layers take
-    /// twice the time.
+    /// equally often. The remaining copies use the layers whose times are nearest to the mean, so that twice the layers
+    /// take twice the time.
     fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
         let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
         let copies = self.by.max(0) as usize;
@@ -338,8 +339,8 @@ impl LayerEditor {
         }
     }
 
-    /// Updates the dependencies of nodes outside layers: a node that waited for the last layer waits for the new
-    /// last layer, and a node that waited for every layer also waits for the new layers.
+    /// Updates the dependencies of nodes outside layers. A node that waited for the last layer waits for the new last
+    /// layer. A node that waited for every layer also waits for the new layers.
     fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
         for item in program.order.clone() {
             if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
@@ -436,8 +437,8 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
         })
 }
 
-/// Returns the nodes of each layer in program order: the nodes of its entry in `parts`, the transfers that these
-/// launch, and transfers without a launching host node that run between them.
+/// Returns the nodes of each layer in program order. These are the nodes of the layer's entry in `parts`, the transfers
+/// that these nodes launch, and transfers without a launching host node that run between these nodes.
 pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Renumbers the labels of layers in generated jobs, which number all layers of the model.
+//! Renumbers the layer labels of generated jobs. The labels number all layers of the model.
 
 use super::super::program::{AttributeChange, RankProgram};
 use super::copies::{LayerEditor, LayerMove, label_of};

@@ -8,8 +8,8 @@ use super::repetition::RepeatedPart;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_trace::format::{Op, TensorClass};
 
-/// Returns the bytes of all weights that a generated job states, and the bytes of one layer's weights, which follow
-/// from the multiplications that compute their gradients.
+/// Returns the bytes of all weights, as a generated job states them, and the bytes of one layer's weights. The bytes of
+/// a layer follow from the multiplications that compute the gradients of its weights.
 pub(super) fn stated_weights(
     program: &RankProgram<'_>,
     passes: &StepPasses,
@@ -48,7 +48,7 @@ pub(super) fn stated_weights(
     (all > 0 && layer > 0).then_some((all, layer))
 }
 
-/// Multiplies the memory for weights, gradients and optimizer states that a generated job states by `ratio`.
+/// Multiplies by `ratio` the memory that a generated job states for weights, gradients and optimizer states.
 pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
     for item in program.order.clone() {
         let view = *program.view_of(item);

@@ -20,7 +20,7 @@ impl RepeatedPart {
 }
 
 /// Returns the repetition that covers most of `signatures`. If `times` is given, only repetitions with that number
-/// count. Among equal ones, the shortest period is taken.
+/// count. Among repetitions that cover the same length, returns the one with the shortest period.
 pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
     let mut best: Option<RepeatedPart> = None;
     for period in periods(signatures) {
@@ -56,8 +56,8 @@ fn periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // A distance explains its frequency times its length, so that long rare distances count as much as short frequent
-    // ones.
+    // The rank of a distance is its frequency times its length, so that long rare distances count as much as short
+    // frequent ones.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)
     });

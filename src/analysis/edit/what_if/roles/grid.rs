@@ -1,4 +1,4 @@
-//! Grid of ranks, used to find the peers and groups of a rank from those of its model.
+//! Grid of ranks, used to find the peers and groups of a rank from the peers and groups of its model.
 
 use super::{CapturedRank, StagePlace, missing};
 use chakram_trace::format::TraceError;
@@ -53,7 +53,7 @@ impl RoleGrid {
                 Some(shared) => shared.intersection(&one.reductions).copied().collect(),
             });
         }
-        // The largest group is the replicas; smaller ones may be others, such as stages that share an embedding.
+        // The largest group is the replicas. Smaller groups may be others, such as stages that share an embedding.
         let largest = shared
             .unwrap_or_default()
             .into_iter()

@@ -52,8 +52,8 @@ impl<'g> GroupTable<'g> {
         this
     }
 
-    /// Returns the name and the members of the group of rank `to` (in the second grid) that corresponds to the group
-    /// `name` of the captured rank `from` (in the first grid).
+    /// Returns the name and the members of a group of rank `to` in the second grid: the group that corresponds to the
+    /// group `name` of the captured rank `from` in the first grid.
     pub(super) fn moved(
         &mut self,
         [grid, target]: [&RoleGrid; 2],

@@ -1,8 +1,9 @@
 //! Changes the number of stages of a pipeline.
 //!
-//! Each stage copies a captured stage of its role: the first stage, the last stage, or the captured middle stages in
-//! turn. A pipeline with more stages has more layers, and each stage keeps its number of layers. Peers, groups and
-//! tags change as for absent ranks, 1F1B passes get the order of the new stage, and labels of layers are renumbered.
+//! Each new stage copies a captured stage of its role: the first stage, the last stage, or, for middle stages, each
+//! captured middle stage in turn. A pipeline with more stages has more layers, and each stage keeps its number of
+//! layers. Peers, groups and tags change as for absent ranks, 1F1B passes get the order of the new stage, and labels of
+//! layers are renumbered.
 
 use super::super::layers::shift_labels;
 use super::{
