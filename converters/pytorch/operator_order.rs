@@ -1,19 +1,19 @@
 //! Assigns record function ids in Kineto traces that have none, and finds the operator of each interval in flight.
 //!
 //! Later stages order operators by record function id, and assign an interval of gloo's workers to the last operator
-//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start. An interval in flight
-//! gets the id after its operator's id; the operator is found by kind and size.
+//! with a lower id. If the profiler wrote no ids, this module assigns ids in order of start. The operator of an
+//! interval in flight is found by kind and size, and the interval gets the next id after its operator's.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
 use super::elements::elements_of;
 use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
-/// Maximum number of open operators to search for the operator of an interval.
+/// Maximum number of open operators among which an interval's operator is searched.
 const OPEN: usize = 256;
 
-/// Assigns ids to all operators and annotations if any has no id. Returns whether ids were assigned, and the
-/// operators and annotations (sorted by start if ids were assigned).
+/// Assigns ids to all operators and annotations if any of them has none. Returns whether ids were assigned,
+/// and the indices of these events (sorted by start if ids were assigned).
 pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     let on_host = |category| matches!(category, EventCategory::CpuOp | EventCategory::Annotation);
     let mut order: Vec<u32> = (0..kineto.events.len() as u32)
@@ -48,7 +48,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
         } else if let Some(kind) = carrier_kind(name).filter(|_| super::is_in_flight(name)) {
             let found = find_requester(&open, kind, event.track, largest_input(kineto, i));
             let id = match found {
-                // The operator is removed, because each operator opens at most one interval.
+                // Each operator opens at most one interval, so remove the operator.
                 Some(found) => open.remove(found).id,
                 None => last,
             };
@@ -58,7 +58,7 @@ pub(super) fn assign_ids(kineto: &mut KinetoTrace) -> (bool, Vec<u32>) {
     (true, order)
 }
 
-/// A communication operator without an interval in flight so far.
+/// A communication operator for which no interval in flight was found so far.
 struct OpenOperator {
     id: u64,
     track: u32,
@@ -66,7 +66,7 @@ struct OpenOperator {
     elements: u64,
 }
 
-/// Returns the first operator to which an interval of this kind and size can belong.
+/// Returns the first operator to which an interval of this kind and size may belong.
 fn find_requester(
     open: &[OpenOperator],
     kind: CarrierKind,
@@ -75,7 +75,7 @@ fn find_requester(
 ) -> Option<usize> {
     let fits = |operator: &OpenOperator| {
         operator.kind.is_carried_by(kind)
-            // The interval of a message is on the thread of its caller.
+            // A message's interval is on its caller's thread.
             && (!kind.is_message() || operator.track == track)
     };
     let exact = |operator: &OpenOperator| fits(operator) && operator.elements == elements;
@@ -84,7 +84,7 @@ fn find_requester(
         .or_else(|| open.iter().position(fits))
 }
 
-/// Returns the number of elements of an event's largest input, or zero if unknown.
+/// Returns the number of elements of an event's largest input; zero if unknown.
 fn largest_input(kineto: &KinetoTrace, event: u32) -> u64 {
     let args = kineto.args_of(&kineto.events[event as usize]);
     let dims = args.and_then(|args| args.iter().find(|(key, _)| key == "Input Dims"));

@@ -1,13 +1,13 @@
-//! Derives output shapes for operators with recorded inputs but no recorded outputs.
+//! Derives output shapes of operators with recorded inputs but no recorded outputs.
 //!
 //! For matrix multiplications and convolutions, the output shapes follow exactly from the inputs. Outputs of
-//! reductions are negligible. All operators without a rule of their own are assumed to produce a tensor of the
-//! shape of their largest input, as element-wise operators, normalizations and copies do.
+//! reductions are negligible. All other operators are assumed to produce a tensor with the shape of their
+//! largest input, as element-wise operators, normalizations and copies do.
 
 use serde_json::Value;
 
-/// Returns the output shape of the operator `name`, or `None` if the output is small or its shape unknown. `dims`
-/// are the input shapes, `concrete` the scalar values in Python's notation.
+/// Returns the output shape of the operator `name`; `None` if the output is small or its shape is unknown. `dims`
+/// are the input shapes, and `concrete` contains the scalar values in Python's notation.
 pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u64>> {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let shape = |place: usize| {
@@ -25,7 +25,8 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             *out.last_mut()? = *weight.first()?;
             Some(out)
         }
-        // Positions of padding, stride and dilation; the operator of cuDNN has no bias argument before these.
+        // The last argument contains the positions of padding, stride and dilation. cuDNN's operator has no
+        // bias argument before them.
         "cudnn_convolution" => convolution_shape(&shape(0)?, &shape(1)?, concrete, (2, 3, 4)),
         "miopen_convolution" | "mkldnn_convolution" => {
             convolution_shape(&shape(0)?, &shape(1)?, concrete, (3, 4, 5))
@@ -34,7 +35,7 @@ pub(super) fn output_shape(name: &str, dims: &[Value], concrete: &[Value]) -> Op
             let (table, rows) = (shape(0)?, shape(1)?);
             Some(rows.into_iter().chain(table.last().copied()).collect())
         }
-        // Tokens multiplied by the weights of their group, or of the experts chosen for them.
+        // Tokens are multiplied by the weights of their group, or of the experts chosen for them.
         "_grouped_mm" | "_scaled_grouped_mm" | "gmm" => product_shape(&shape(0)?, &shape(1)?),
         _ if plain.contains("fused_experts") || plain.contains("fused_moe") => shape(0),
         _ if REDUCTIONS.contains(&plain) => None,
@@ -95,7 +96,7 @@ fn convolution_shape(
     let (padding, stride, dilation) = (list(places.0)?, list(places.1)?, list(places.2)?);
     let mut out = vec![*input.first()?, *weight.first()?];
     for (axis, (&size, &window)) in input.get(2..)?.iter().zip(weight.get(2..)?).enumerate() {
-        // A list with one value applies its value to all axes.
+        // A list with a single value applies to all axes.
         let at = |list: &[u64]| list.get(axis).or(list.first()).copied();
         let covered = at(&dilation)?
             .checked_mul(window.checked_sub(1)?)?

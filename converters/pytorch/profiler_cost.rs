@@ -1,20 +1,20 @@
-//! Host time that the profiler added during capture, estimated for each node.
+//! Estimates, for each node, the host time that the profiler added during the capture.
 //!
-//! While the program runs, observer and profiler write a record of every operator and annotation on the program's
-//! thread. The time per record hardly depends on the operator. The time per record is estimated in the first of these
-//! ways that is possible:
+//! While the program runs, the observer and the profiler write a record of every operator and annotation on the
+//! program's thread. The time per record hardly depends on the operator. It is estimated in the first way that is
+//! possible:
 //!
-//! - if the job also measured steps without a profiler: the duration of the capture minus the duration of as many
-//!   unprofiled steps, divided by the number of records on the thread with the most records;
-//! - else from views (operators that compute nothing and take less than a microsecond by themselves): the median time
-//!   of views that call no other operator, plus the median time from a view's start to the start of the operator that
-//!   the view calls (the time to start a record). The true cost is slightly higher, because some of the work is
-//!   between operators;
-//! - else, in captures with few views, from measurements of fourteen other jobs, all on one machine.
+//! - If the job also measured steps without a profiler: the duration of the capture minus the duration of the same
+//!   number of unprofiled steps, divided by the number of records on the thread with the most records.
+//! - Otherwise from views (operators that compute nothing and take less than a microsecond by themselves): the median
+//!   time of views that call no other operator, plus the median time from a view's start to the start of the operator
+//!   that it calls. The second part is the time to start a record. The true cost is slightly higher, because some of
+//!   the work is between operators.
+//! - In captures with few views, from measurements of fourteen other jobs on one machine.
 //!
 //! Half of a record's time is inside its operator and half outside. Each node's time is reduced by the cost of its
-//! own record, at most by its duration and the delay before it. The part of a record's cost that exceeds this bound
-//! is subtracted from the next node.
+//! own record, but at most by the node's duration and the delay before it. Any excess is subtracted from the next
+//! node.
 
 use super::activities::{Activity, ActivityKind};
 use super::event_links::LinkMethod;
@@ -24,11 +24,11 @@ use chakram_base::statistics::median;
 use chakram_trace::format::profiler_cost::{CostBasis, ProfilerCost};
 use std::collections::BTreeMap;
 
-/// Estimated cost of a record, from captures of fourteen jobs whose steps were also measured without a profiler, all
-/// on one machine (a virtual CPU of 2026). Half of the jobs were used for the fit; docs/validation.md has the results
-/// for the other half.
+/// Estimated cost of a record, based on captures of fourteen jobs whose steps were also measured without a profiler,
+/// all on one machine (a virtual CPU of 2026). Half of the jobs were used for the fit; docs/validation.md has the
+/// results for the other half.
 struct RecordEstimate {
-    /// Cost above the time that views show, percent of that time.
+    /// Cost in addition to the time that views show, percent of that time.
     over_views: u64,
     /// Cost per record in the fourteen jobs, ns.
     elsewhere: u64,
@@ -48,16 +48,16 @@ const PROFILED: RecordEstimate = RecordEstimate {
     elsewhere: 3_500,
     interval: [40, 350],
 };
-/// Interval for a cost that was measured on another machine, percent. The interval is wide because costs differ more
-/// between machines than between jobs.
+/// Interval for a cost that was measured on another machine, percent of the estimate. It is wide because costs
+/// differ more between machines than between jobs.
 const ELSEWHERE: [u64; 2] = [0, 400];
 /// Minimum number of views for a median.
 const FEWEST_VIEWS: usize = 32;
 /// Maximum number of views for a median; more views do not improve it.
 const MOST_VIEWS: usize = 20_000;
 
-/// Returns the cost of a record of `rank`, whose files were joined by `method`, or `None` if nothing has a
-/// time.
+/// Returns the cost of a record of `rank`, whose files were joined by `method`. Returns `None` if the
+/// capture has no times.
 pub(super) fn cost_by_views(rank: &RankTimeline, method: LinkMethod) -> Option<ProfilerCost> {
     let estimate = match method {
         LinkMethod::Ids | LinkMethod::Order => OBSERVED,
@@ -80,8 +80,8 @@ fn percent_of(ns: u64, of: u64) -> u64 {
     ns.saturating_mul(of) / 100
 }
 
-/// Returns the cost of a record of a job. The capture lasts `captured` ns, and the same number of steps takes
-/// `unprofiled` ns without a profiler. Returns `None` if no rank has a record.
+/// Returns the cost of a record of a job. The captured steps take `captured` ns, and the same number of steps
+/// without a profiler takes `unprofiled` ns. Returns `None` if no rank has a record.
 pub(super) fn cost_by_steps(
     ranks: &[RankTimeline],
     captured: u64,
@@ -106,8 +106,7 @@ pub(super) fn cost_by_steps(
     })
 }
 
-/// Returns the time of a record as seen in the views of `rank`, ns, or `None` if there are too few
-/// views.
+/// Returns the time of a record according to the views of `rank`, ns; `None` if there are too few views.
 fn time_of_views(rank: &RankTimeline) -> Option<u64> {
     let (mut durations, mut starts) = (Vec::new(), Vec::new());
     for thread in &rank.threads {
@@ -137,12 +136,12 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
 /// Subtracts the profiler's time from nodes, thread by thread.
 pub(super) struct ProfilerCharges {
     per_record: u64,
-    /// Per thread, time not yet subtracted because earlier nodes were too short.
+    /// For each thread, the time not yet subtracted because earlier nodes were too short, ns.
     open: BTreeMap<u32, u64>,
 }
 
 impl ProfilerCharges {
-    /// Starts with no pending time, for a capture in which each record took `per_record` ns.
+    /// Starts without pending time. Each record of the capture took `per_record` ns.
     pub fn new(per_record: u64) -> Self {
         Self {
             per_record,
@@ -150,8 +149,8 @@ impl ProfilerCharges {
         }
     }
 
-    /// Returns the profiler's share, ns, of an activity and the `delay` ns before it. Must be called for the
-    /// activities of a thread in order.
+    /// Returns the profiler's share, ns, of an activity and of the `delay` ns before it. Call this for a
+    /// thread's activities in order, because each call carries the excess over to the next.
     pub fn charge_activity(&mut self, rank: &RankTimeline, activity: &Activity, delay: u64) -> u64 {
         let (thread, recorded) = match activity.kind {
             ActivityKind::Item(item) => {

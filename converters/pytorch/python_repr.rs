@@ -1,10 +1,10 @@
-//! Writes JSON values as Python's `str` writes them, because Chakra's converter uses this form for attributes.
+//! Writes JSON values like Python's `str`, because Chakra's converter uses this form for attributes.
 
 use super::number;
 use std::fmt::Write;
 
-/// Returns `str(json.loads(text))` for legal JSON. Numbers are copied unchanged, so the result differs from Python's
-/// only for fractions that Python would shorten; shapes and types contain no such fractions.
+/// Returns `str(json.loads(text))` for valid JSON. Numbers are copied unchanged, so the result differs from Python's
+/// only for fractions that Python would shorten; shapes and types contain no fractions of this kind.
 pub(super) fn python_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 4);
     let bytes = text.as_bytes();
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn json_is_shown_as_python_does() {
-        // The right-hand sides are the outputs of `print(str(json.loads(left)))`.
+        // Each right-hand side is the output of `print(str(json.loads(left)))`.
         for (json, python) in [
             ("[]", "[]"),
             ("[[4,3,64,64],[]]", "[[4, 3, 64, 64], []]"),

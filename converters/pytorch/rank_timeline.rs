@@ -1,7 +1,7 @@
-//! One rank's joined capture: host nodes with their Kineto events, nested per thread.
+//! One rank's joined capture: Kineto events with their host nodes, nested per thread.
 //!
-//! Nesting comes from Kineto's intervals. The host trace's parent links are partly wrong for work on gloo's
-//! threads, because the observer pushes that work on its caller's stack.
+//! Kineto's intervals determine the nesting. The host trace's parent links are partly wrong for work on
+//! gloo's threads, because the observer pushes this work on its caller's stack.
 
 use super::event_links::TimeWindow;
 use super::host::HostTrace;
@@ -66,7 +66,7 @@ pub struct InFlightInterval {
     pub thread: u32,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End of the interval, or, for a message, the end of the program's wait for the message.
+    /// End of the interval; for a message, the end of the program's wait for it.
     pub end: i64,
     /// Record function id.
     pub rf_id: u64,
@@ -78,20 +78,20 @@ pub struct DeviceInterval {
     /// Index of the event in [`RankTimeline::events`].
     pub event: u32,
     /// Index of the host interval that launched the device event: a runtime call, or the operator if the profiler
-    /// recorded no runtime calls, or [`NONE`] if the launch was before the capture began.
+    /// recorded no runtime calls. [`NONE`] if the launch was before the capture began.
     pub launch: u32,
-    /// Stream.
+    /// Stream, as numbered by the profiler.
     pub stream: i64,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End, at most the start of the next device event on the stream.
+    /// End, ns; not later than the start of the next device event on the stream.
     pub end: i64,
 }
 
 /// A host thread.
 #[derive(Clone, Debug)]
 pub struct HostThread {
-    /// Index in Kineto's tracks.
+    /// Index of the thread's track in Kineto's list of tracks.
     pub track: u32,
     /// Range of the thread's host intervals in [`RankTimeline::items`].
     pub items: std::ops::Range<u32>,
@@ -102,56 +102,56 @@ pub struct HostThread {
 pub struct RankTimeline {
     /// Rank in the job.
     pub rank: u32,
-    /// Host trace.
+    /// Host trace, or a replacement built from the Kineto trace.
     pub host: HostTrace,
-    /// Kineto trace; the events of this trace have moved to `events`.
+    /// Kineto trace, without its events, which are in `events`.
     pub kineto: KinetoTrace,
-    /// Kineto events; intervals refer to them by index.
+    /// Kineto events, to which intervals refer by index.
     pub events: Vec<TimelineEvent>,
     /// Process id of the rank's operators, or `None` if unknown.
     pub process: Option<u64>,
-    /// Whether events have no times; then the times are ticks, and only the order of ticks is known.
+    /// Whether events have no times. The times are then ticks, which only define an order.
     pub untimed: bool,
     /// Whether record function ids were assigned by order because the profiler wrote none.
     pub ordered: bool,
-    /// Host intervals sorted by thread, then start; an interval follows the intervals that enclose
+    /// Host intervals, sorted by thread, then by start. Each interval follows the intervals that enclose
     /// it.
     pub items: Vec<HostInterval>,
     /// Threads, sorted by the start of their first interval.
     pub threads: Vec<HostThread>,
     /// Communication in flight on the host, sorted by start.
     pub flights: Vec<InFlightInterval>,
-    /// Device events sorted by stream, then start; events of one stream do not overlap.
+    /// Device events, sorted by stream, then by start. Events of one stream do not overlap.
     pub devices: Vec<DeviceInterval>,
     /// Number of device events that were launched before the capture began.
     pub unlaunched: u64,
-    /// Number of device events launched outside the kept window.
+    /// Number of device events that were launched outside the kept window.
     pub beyond: u64,
-    /// Number of device events that have an operator but no runtime call.
+    /// Number of device events with an operator but without a runtime call.
     pub by_operator: u64,
-    /// Host intervals that launched kernels which the profiler did not record.
+    /// Host intervals that launched kernels that the profiler did not record.
     pub dropped: Vec<u32>,
-    /// Device events cut off because they ran past the start of the next event on their stream.
+    /// Counts of device events that were cut off at the start of the next event on their stream.
     pub overlaps: StreamOverlaps,
-    /// Python calls that enclose host intervals.
+    /// Python calls around host intervals.
     pub stacks: IntervalStacks,
 }
 
-/// Device events that were cut off because they ran past the start of the next event on their stream.
+/// Counts of device events that were cut off at the start of the next event on their stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StreamOverlaps {
-    /// Number of clipped events.
+    /// Number of events that were cut off.
     pub events: u64,
-    /// Number of clipped events that precede a programmatic dependent launch.
+    /// Number of events that were cut off before a programmatic dependent launch.
     pub programmatic: u64,
-    /// Number of clipped events in the same launched graph as the next event.
+    /// Number of events that were cut off and belong to the same launched graph as the next event.
     pub in_graphs: u64,
-    /// Sum of durations minus the union of the intervals, ns.
+    /// Sum of the events' durations minus the length of their union, ns.
     pub ns: u64,
 }
 
 impl RankTimeline {
-    /// Returns the capture's hardware and software, as far as the files state them.
+    /// Returns the hardware and software of the capture, as far as the files state them.
     pub fn captured_on(&self) -> CaptureContext {
         let mut devices = self.kineto.device_names.iter();
         let device = devices
@@ -162,7 +162,7 @@ impl RankTimeline {
             .map(|(of, version)| format!("{of} {version}"))
             .collect();
         CaptureContext {
-            // Captures of the host alone also list the machine's devices, so the device counts only if something ran
+            // Captures of the host alone also list the machine's devices, so name the device only if something ran
             // on it.
             device: device.filter(|_| self.has_device()).cloned(),
             host: self.kineto.host_name.clone(),
@@ -175,7 +175,7 @@ impl RankTimeline {
         !self.devices.is_empty() || !self.dropped.is_empty()
     }
 
-    /// Frees memory that only reading and joining needed.
+    /// Frees memory that was needed only for reading and joining.
     pub fn shrink(&mut self) {
         self.host.texts.freeze();
         self.kineto.texts.freeze();
@@ -200,12 +200,12 @@ impl RankTimeline {
         self.kineto.details_at(event.details)
     }
 
-    /// Returns the arguments of an event, or `None`.
+    /// Returns the arguments of an event; `None` if they were not kept.
     pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
         self.kineto.args_at(event.details)
     }
 
-    /// Returns the operator of a device event: the host interval around its launch, or [`NONE`] if
+    /// Returns the operator of a device event: the host interval around its launch. Returns [`NONE`] if
     /// unknown.
     pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
@@ -215,15 +215,15 @@ impl RankTimeline {
         }
     }
 
-    /// Returns whether no operator encloses a host interval: the interval is at top level or only inside ranges
-    /// that Python opened.
+    /// Returns whether no operator encloses a host interval. The interval is then at top level, or only inside
+    /// ranges that Python opened.
     pub fn encloser_is_no_operator(&self, item: u32) -> bool {
         let parent = self.items.get(self.items[item as usize].parent as usize);
         parent.is_none_or(|parent| self.role(parent) != HostIntervalKind::Operator)
     }
 
-    /// Returns the name of a host interval: the exact name from the host trace, or otherwise
-    /// Kineto's name.
+    /// Returns the name of a host interval. The host trace's name is exact; without it, this is Kineto's
+    /// name.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
             Some(node) => self.host.texts.get(node.name),

@@ -19,7 +19,7 @@ pub enum CaptureFileKind {
     Other,
 }
 
-/// Number of bytes inspected. The number is large because some device traces begin with their metadata.
+/// Number of bytes that are inspected. It is large because some device traces begin with long metadata.
 const BEGINNING: u64 = 1 << 16;
 
 /// Detects the kind of the file `path` from the keys at its beginning; does not check the rest of the file.
@@ -28,7 +28,7 @@ pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
     Ok(kind_of(&text))
 }
 
-/// Returns the beginning of a JSON file as UTF-8.
+/// Returns the beginning of a JSON file, as UTF-8.
 pub(super) fn beginning_of(
     stream: DecompressedStream<'_>,
     path: &Path,
@@ -39,14 +39,14 @@ pub(super) fn beginning_of(
 fn beginning_as_it_is(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
     let mut text = Vec::new();
     let read = stream.take(BEGINNING).read_to_end(&mut text);
-    // The beginning of a truncated file still shows its kind.
+    // The beginning of a truncated file still reveals its kind.
     match read {
         Err(source) if text.is_empty() => Err(TraceError::io(path, "read or decompress", source)),
         _ => Ok(text),
     }
 }
 
-/// Returns the text after a byte order mark. For UTF-16, returns only the ASCII characters, which include all keys.
+/// Returns the text after a byte order mark. Of UTF-16, returns only the ASCII characters, which include all keys.
 /// JSON contains no zero bytes, so a zero byte next to the first character identifies UTF-16 without a byte order
 /// mark.
 fn skip_bom(text: Vec<u8>) -> Vec<u8> {
@@ -61,7 +61,8 @@ fn skip_bom(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns a description of a file that is not a capture, if its first bytes alone identify it.
+/// Returns a description of a file that is not a capture; `None` unless its first bytes alone identify
+/// it.
 pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
@@ -83,7 +84,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     known.map(|(_, what)| *what)
 }
 
-/// Returns a description of a file that is not a capture, if its beginning identifies it.
+/// Returns a description of a file that is not a capture; `None` unless its beginning identifies it.
 pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
     /// Number of bytes within which a JSON file states its kind.
     const HEADING: usize = 256;
@@ -136,7 +137,7 @@ pub(crate) fn foreign_description(path: &Path) -> Option<&'static str> {
         .or_else(empty)
 }
 
-/// Returns the process id stated at the beginning of a capture: the process of the host trace, or of the first event.
+/// Returns the process id at the beginning of a capture: the process of the host trace, or of the first event.
 pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
@@ -148,7 +149,7 @@ pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()
 }
 
-/// Returns the kind of a capture, from the beginning of its text.
+/// Returns the kind of a capture, given the beginning of its text.
 pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
@@ -169,8 +170,8 @@ pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     }
 }
 
-/// Returns whether the observer wrote the nodes in `text`. The reader needs this check because the keys of a file may
-/// be sorted, so that the schema is after the part that was read.
+/// Returns whether the observer wrote the nodes in `text`. This check is needed because the keys of a file may be
+/// sorted, so that the schema is after the part that was read.
 fn of_observer(text: &[u8]) -> bool {
     let has = |key: &[u8]| text.windows(key.len()).any(|part| part == key);
     has(b"\"rf_id\"") && (has(b"\"ctrl_deps\"") || has(b"\"fw_parent\""))
@@ -206,7 +207,7 @@ impl TopLevelKeys {
                     let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
                     if depth == 0 && rest.starts_with(b":") {
                         let value = rest[1..].trim_ascii_start();
-                        // chakram's own reports have a schema too.
+                        // chakram's own reports also have a schema, but it begins with `chakram.`.
                         if string == b"schema" && value.starts_with(b"\"chakram.")
                             || self.record_key(string)
                         {

@@ -1,5 +1,5 @@
-//! Steps that a job measured without a profiler, in addition to its capture: `steps.RANK.json`, written by
-//! `capture.py`.
+//! Steps that a job measured without a profiler, in addition to its capture. `capture.py` writes them to
+//! `steps.RANK.json`.
 
 use chakram_trace::format::file::{TraceContents, decompressed};
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -11,19 +11,19 @@ use std::path::Path;
 pub struct MeasuredSteps {
     /// Durations of steps without a profiler, in order.
     pub unprofiled_ns: Vec<u64>,
-    /// Number of steps in the capture, or 0 if unknown.
+    /// Number of steps in the capture; 0 if unknown.
     #[serde(default)]
     pub captured_steps: u64,
 }
 
 impl MeasuredSteps {
-    /// Reads the file at `path`, compressed or not.
+    /// Reads the file at `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let contents = TraceContents::open_any(path)?;
         Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
     }
 
-    /// Parses a file's contents, plain or compressed.
+    /// Parses a file's contents, which may be compressed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
         match decompressed(bytes) {
             None => Self::parse(bytes),
@@ -42,11 +42,11 @@ impl MeasuredSteps {
         })
     }
 
-    /// Returns the durations of the job's steps, ns: each is the duration on the slowest rank.
+    /// Returns the durations of the job's steps, ns. Each is the duration on the slowest rank.
     pub fn of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
-        // Only steps that every measuring rank has are counted.
+        // Only steps that every measuring rank measured count.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };

@@ -1,8 +1,8 @@
 //! Streaming reader for JSON that is too large for memory: an object with one huge array, or only that array.
 //!
-//! A window slides over the decompressed text. Every element of the array is parsed in place; the reader parses an
-//! element that crosses the window's end again after moving the window. So the window bounds the memory (the window
-//! grows only for a single large value), and the reader scans only a few bytes at window ends twice.
+//! A window slides over the decompressed text. Every element of the array is parsed in place. If an element extends
+//! beyond the window, the window is moved and the element is parsed again. So the window bounds the memory (it
+//! grows only for a single large value), and only a few bytes at the ends of windows are scanned twice.
 
 #[cfg(test)]
 pub(super) mod damage;
@@ -25,16 +25,17 @@ use serde::Deserialize;
 use std::path::Path;
 use window::{MAX_ELEMENT, MAX_VALUE, TextWindow};
 
-/// Hint for files with several concatenated texts.
+/// Advice for files that consist of several texts.
 const SPLIT: &str =
     "split the file at this byte of the decompressed text, and pass one or all of the parts";
 
-/// Bytes that the window must contain (unless the text ends earlier) before a value is reported as damaged.
+/// Number of bytes that the window must contain before a value is reported as damaged, unless the text ends
+/// earlier.
 const ENOUGH: usize = 1 << 16;
 
-/// Consumer of the values of a text.
+/// Receives the values of a text.
 pub(super) trait ElementReader {
-    /// Name of the kind of text, such as a host trace, for error messages.
+    /// Name of the kind of text in error messages, such as "host trace".
     const WHAT: &'static str;
     /// Key of the large array.
     const ARRAY: &'static str;
@@ -45,8 +46,8 @@ pub(super) trait ElementReader {
     /// Parsed form of an element of the array.
     type Element<'de>: Default + Deserialize<'de>;
 
-    /// Reads the element at the start of `text` into `element` and returns its length. Returns `None` if only the
-    /// general parser can read it.
+    /// Reads the element at the start of `text` into `element`, and returns its length. Returns `None` if only
+    /// the general parser can read it.
     fn scan<'de>(&mut self, text: &'de str, element: &mut Self::Element<'de>) -> Option<usize>;
     /// Receives an element of the array.
     fn element(
@@ -65,7 +66,7 @@ pub(super) trait ElementReader {
     fn repaired(&mut self, repair: JsonRepair);
 }
 
-/// Reads the file at `path`; returns its decompressed length in bytes.
+/// Reads the file at `path`. Returns the length of its decompressed text in bytes.
 pub(super) fn read_elements(
     path: &Path,
     format: &mut impl ElementReader,
@@ -83,7 +84,7 @@ pub(super) fn read_bytes(bytes: &[u8], format: &mut impl ElementReader) -> Resul
     JsonWalker(TextWindow::new(stream, path)?).run(format)
 }
 
-/// Traversal of the text.
+/// Walks through the text.
 struct JsonWalker<'s>(TextWindow<'s>);
 
 impl JsonWalker<'_> {
@@ -186,7 +187,7 @@ impl JsonWalker<'_> {
         Ok(())
     }
 
-    /// Accepts a closing bracket after a comma, because some scripts end every line with a comma.
+    /// Accepts a closing bracket after a comma, because some scripts end every line in a comma.
     fn ends_after_comma(
         &mut self,
         close: u8,
@@ -226,8 +227,7 @@ impl JsonWalker<'_> {
                 }
                 Err(error) => error,
             };
-            // If the window cuts an element within a token, the parser may report another error than an unexpected
-            // end.
+            // If the window ends within a token, the parser may report an error other than an unexpected end.
             if !self.0.ended() && (error.is_eof() || text.len() < ENOUGH) {
                 self.0.more(MAX_ELEMENT)?;
                 continue;
@@ -245,10 +245,10 @@ impl JsonWalker<'_> {
                 return Ok(());
             };
             let before = mended.text.len();
-            // Virtual start of the element. Relative to it, bytes after the repaired name have their original
-            // offsets.
+            // Offset at which the element would have to start, so that bytes after the repaired name have
+            // their original offsets.
             let behind = (offset + mended.resume as u64).wrapping_sub(before as u64);
-            // First a prefix that suffices for most elements, then longer prefixes.
+            // Try a prefix that suffices for most elements, then longer prefixes.
             let mut stretch = 1 << 13;
             loop {
                 let whole = stretch >= text.len() - mended.resume;
@@ -270,7 +270,8 @@ impl JsonWalker<'_> {
                                 offset: behind,
                             },
                         )?;
-                        // The length is counted in the original text, whose name is shorter than its escaped form.
+                        // Convert the length to the original text, in which the name is shorter than its escaped
+                        // form.
                         self.0.advance(used - before + mended.resume);
                         return Ok(());
                     }
@@ -285,7 +286,8 @@ impl JsonWalker<'_> {
         }
     }
 
-    /// Consumes the element at the window's next byte if the scanner can read it; returns its length.
+    /// Consumes the element at the window's next byte, and returns its length. Returns `None` if the
+    /// scanner cannot read it.
     #[inline]
     fn scan_next<F: ElementReader>(&self, format: &mut F) -> Result<Option<usize>, TraceError> {
         let mut element = F::Element::default();
@@ -308,7 +310,7 @@ impl JsonWalker<'_> {
             let offset = self.0.offset();
             let text = self.0.rest();
             match parse_window::<JsonText<'_>>(&self.0) {
-                // A number at the window's end may continue after the window.
+                // A number at the window's end may continue beyond the window.
                 Ok((_, used)) if used == text.len() && !self.0.ended() => {}
                 Ok((value, used)) => {
                     take(format, value, LocatedElement { text, offset })?;
@@ -333,7 +335,7 @@ impl JsonWalker<'_> {
     }
 }
 
-/// Describes the repair of a value that begins at `offset`.
+/// Describes the repair of the value that begins at `offset`.
 fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
     JsonRepair {
         offset: offset + mended.first_at as u64,
@@ -342,21 +344,21 @@ fn repaired_token(mended: &RepairedTokens, offset: u64) -> JsonRepair {
     }
 }
 
-/// Parses the value at the start of the window's remaining text; returns the value and the length of its text.
+/// Parses the value at the start of the window's remaining text. Returns the value and the length of its text.
 ///
-/// Text that was validated as UTF-8 as a whole is not validated again string by string.
+/// If the text is valid UTF-8 as a whole, its strings are not validated again.
 fn parse_window<'de, T: Deserialize<'de>>(
     window: &'de TextWindow<'_>,
 ) -> Result<(T, usize), serde_json::Error> {
     let (valid, text) = (window.valid(), window.rest());
     match first_value(serde_json::Deserializer::from_str(valid).into_iter()) {
-        // Invalid UTF-8 follows; the general path repairs or reports it.
+        // Invalid UTF-8 follows, which the general path repairs or reports.
         Err(error) if error.is_eof() && valid.len() < text.len() => parse(text),
         parsed => parsed,
     }
 }
 
-/// Parses the value at the start of `text`; returns the value and the length of its text.
+/// Parses the value at the start of `text`. Returns the value and the length of its text.
 fn parse<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<(T, usize), serde_json::Error> {
     first_value(serde_json::Deserializer::from_slice(text).into_iter())
 }

@@ -22,10 +22,10 @@ enum RowAccess {
     Select,
     /// Reads one element per index, into a tensor with the shape of the indices.
     Gather { index: usize },
-    /// Elements selected by index lists; the shape of the result gives the number of elements.
+    /// Reads the elements that index lists select; the result's shape gives their number.
     Index,
-    /// Rows of a table, whose number is the number of rows of another tensor; each row is accessed several times:
-    /// read and written, or accumulated.
+    /// Accesses rows of a table. Their number is the number of rows of another tensor. Each row is accessed
+    /// several times: read and written, or accumulated.
     Rows {
         index: usize,
         rows: usize,
@@ -33,10 +33,10 @@ enum RowAccess {
     },
     /// Reads one element of a table of log-probabilities per target.
     Target { table: usize, target: usize },
-    /// FBGEMM's tables, stored in one tensor.
+    /// Reads FBGEMM's tables, which are stored in one tensor.
     Batched,
-    /// Backward pass of FBGEMM's tables. The operator receives only gradients of the sums; rows and indices are in
-    /// its saved arguments.
+    /// Backward pass of FBGEMM's tables. The operator receives only the gradients of the sums; rows and indices
+    /// are in its saved arguments, which are not recorded.
     BatchedBackward,
 }
 
@@ -58,7 +58,8 @@ fn row_access_of(name: &str) -> Option<RowAccess> {
         "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
         "index_copy_" | "index_copy" => rows(2, 3, 2),
         "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
-        // Gradients are read and accumulated into their rows.
+        // Gradients are read, and their rows are read and written to accumulate them, so each row counts
+        // three times.
         "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
         "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
         "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {
@@ -90,7 +91,8 @@ pub(super) fn needs_values(name: &str) -> bool {
     )
 }
 
-/// Returns the bytes that the operator `name` moves: `Some(None)` if they are unknown, `None` if it is not a lookup.
+/// Returns the bytes that the operator `name` moves: `Some(None)` if they are unknown, `None` if the operator is not
+/// a lookup.
 pub(super) fn lookup_bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(row_access_of(name)?.count_bytes(operands))
 }
@@ -159,7 +161,7 @@ impl RowAccess {
             }
             Self::Rows { index, rows, times } => {
                 let (rows, _) = tensor(rows)?;
-                // A scalar instead of rows is broadcast to an unknown number of rows.
+                // A scalar in place of rows is broadcast to an unknown number of rows.
                 if rows.shape.is_empty() {
                     return None;
                 }
@@ -181,14 +183,15 @@ impl RowAccess {
     }
 }
 
-/// Bytes of an index if the type of the index list is unknown: 64 bits.
+/// Bytes per index if the type of the index list is unknown: 64 bits.
 const INDEX: u64 = 8;
 
 /// Returns the bytes of a lookup in FBGEMM's tables: one row per index, and the sum of each bag.
 ///
-/// FBGEMM's versions have different arguments before and between these two pairs. But the offsets
-/// of the tables' widths always precede the sum of widths (a number), and the indices precede the
-/// bag offsets, with a number before and after the pair.
+/// Different versions of FBGEMM have different arguments before and between the two pairs of arguments
+/// that this function searches. The first pair is the offsets of the tables' widths, followed by the sum
+/// of widths (a number). The second is the indices, followed by the bag offsets, with a number before
+/// and after the pair.
 fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {
@@ -202,7 +205,7 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
     let (indices, offsets) = (args.get(indices_at)?, args.get(indices_at + 1)?);
     let tables = args.get(widths_at)?.elements()?.checked_sub(1)?;
     let bags = offsets.elements()?.checked_sub(1)?.checked_div(tables)?;
-    // The sum of all tables' widths: a number, or the width of the result.
+    // The sum of all tables' widths: a number, or otherwise the width of the result.
     let stated = operands.number(widths_at + 1);
     let stated = stated.and_then(|sum| u64::try_from(sum).ok());
     let result = operands
@@ -217,7 +220,7 @@ fn batched_lookup_bytes(operands: &OperatorArguments) -> Option<u64> {
         .iter()
         .filter(|arg| !arg.integer)
         .find_map(|arg| arg.element)?;
-    // Tables may differ in width, so the mean width is used.
+    // Tables may have different widths, so use their mean.
     let rows = indices
         .elements()?
         .checked_mul(widths)?
@@ -240,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_lookup_reads_the_rows_of_its_indices() {
-        // 2·3 rows of 16 halves, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432, independent of the
-        // table's size.
+        // 2·3 rows of 16 halves, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432. The table's size
+        // does not matter.
         let types = "['Tensor(c10::Half)', 'Tensor(long int)']";
         let found = moved("aten::embedding", "[[1000000, 16], [2, 3]]", types, "[]");
         assert_eq!(found, Some(432));
@@ -254,8 +257,8 @@ mod tests {
             "[]",
         );
         assert_eq!(found, Some(320));
-        // Gradients of 6 rows of 16 floats: read, and accumulated into rows; 6 indices: 3·6·16·4 + 6·8 =
-        // 1,200.
+        // The gradients of 6 rows of 16 floats are read and accumulated, and there are 6 indices:
+        // 3·6·16·4 + 6·8 = 1,200.
         let types = "['Tensor(float)', 'Tensor(long int)']";
         let found = moved(
             "aten::embedding_dense_backward",
@@ -311,8 +314,8 @@ mod tests {
 
     #[test]
     fn tables_in_one_tensor_have_rows_of_their_mean_width() {
-        // Three tables with widths that sum to 48: 768 rows of 16 floats, 128 bags of 48; 768 and 385 numbers of 8
-        // bytes: (768·16 + 128·48)·4 + (768 + 385)·8 = 82,952.
+        // Three tables with widths that sum to 48: 768 rows of 16 floats, 128 bags of 48 floats, and 768 and 385
+        // numbers of 8 bytes: (768·16 + 128·48)·4 + (768 + 385)·8 = 82,952.
         let shapes = "[[0], [640649648], [0], [0, 0], [3], [3], [4], [], [], [4], [], [768], [385], [], [], []]";
         let tensor = |name: &str| format!("'Tensor({name})'");
         let [float, int, long] = ["float", "int", "long int"].map(tensor);

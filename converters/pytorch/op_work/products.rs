@@ -1,22 +1,23 @@
-//! FLOPs of matrix multiplications and convolutions, from shapes.
+//! FLOPs of matrix multiplications and convolutions, computed from shapes.
 
 use super::arguments::{OperatorArgument, OperatorArguments, elements};
 
 #[derive(Clone, Copy)]
 enum ProductKind {
-    /// Matrix multiplication; the argument positions of the two matrices.
+    /// Matrix multiplication; the values are the argument positions of the two matrices.
     Matrices(usize, usize),
-    /// Matrix-vector multiplication; the argument position of the matrix.
+    /// Matrix-vector multiplication; the value is the argument position of the matrix.
     Vector(usize),
     /// Multiplication by the transpose of a weight of shape (features out, features in).
     Linear,
-    /// Multiplication of two tensors that are broadcast.
+    /// Multiplication of two tensors, with broadcasting.
     Broadcast,
     Convolution,
-    /// Transposed convolution: one multiplication for every position of the input.
+    /// Transposed convolution: one multiplication for each position of the input.
     Transposed,
     ConvolutionBackward,
-    /// Grouped multiplication: each group of rows of one tensor times its own matrix of the other tensor.
+    /// Grouped multiplication: each group of rows of one tensor is multiplied by its own matrix of the
+    /// other tensor.
     Grouped,
     /// The two layers of a mixture of experts, for the experts chosen for each token.
     Experts,
@@ -62,7 +63,8 @@ fn product_kind(name: &str) -> Option<ProductKind> {
     })
 }
 
-/// Returns whether an operator runs each token's chosen experts, such as `vllm::inplace_fused_experts`.
+/// Returns whether an operator executes each token's chosen experts, such as
+/// `vllm::inplace_fused_experts`.
 fn is_expert_layer(name: &str) -> bool {
     let plain = name.rsplit("::").next().unwrap_or(name);
     let plain = plain
@@ -76,15 +78,15 @@ pub(super) fn needs_values(name: &str) -> bool {
     name == "convolution_backward"
 }
 
-/// Returns the FLOPs of the operator `name`: `Some(None)` if the shapes do not determine them, `None` if the operator
-/// is not a matrix multiplication.
+/// Returns the FLOPs of the operator `name`: `Some(None)` if its shapes do not determine them, `None` if it is not a
+/// matrix multiplication.
 pub(super) fn product_flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product_kind(name)?.count_flops(operands))
 }
 
 impl ProductKind {
     fn count_flops(self, operands: &OperatorArguments) -> Option<u64> {
-        // Sizes of a tensor, or `None` for a number or list.
+        // Sizes of a tensor; `None` for a number or list.
         let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
         match self {
             Self::Matrices(a, b) => {
@@ -118,7 +120,7 @@ impl ProductKind {
                 convolution_flops(over, weight)
             }
             Self::ConvolutionBackward => {
-                // The first arguments are the gradient of the output, the input and the weight.
+                // The first arguments are the output's gradient, the input and the weight.
                 let one = convolution_flops(tensor(0)?, tensor(2)?)?;
                 one.checked_mul(wanted_gradients(operands)?)
             }
@@ -128,8 +130,9 @@ impl ProductKind {
     }
 }
 
-/// Returns how many gradients (of the input and of the weight) a convolution's backward pass computes. The number
-/// comes from the mask argument, or from the result shapes, because a gradient that is not required has no shape.
+/// Returns how many gradients (of the input and of the weight) the backward pass of a convolution computes. The
+/// mask argument gives the number. Without it, the result shapes do, because a gradient that is not computed has
+/// no shape.
 fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags(MASK) {
@@ -142,11 +145,11 @@ fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     Some(wanted as u64)
 }
 
-/// Returns the FLOPs of a grouped product. The sizes of the groups add up to one dimension, and each row (or column)
-/// is multiplied by the matrix of its group.
+/// Returns the FLOPs of a grouped product. The group sizes add up to one dimension, and each row (or column) is
+/// multiplied by its group's matrix.
 fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
     match (a, b) {
-        // Groups of rows with one matrix per group, in either operand order.
+        // Groups of rows, with one matrix per group; the operands may be in either order.
         (&[_, width], &[_, rows, columns]) => {
             let out = if rows == width { columns } else { rows };
             elements(a)?.checked_mul(out)?.checked_mul(2)
@@ -159,15 +162,15 @@ fn grouped_flops(a: &[u64], b: &[u64]) -> Option<u64> {
 }
 
 /// Returns the FLOPs of two expert layers with weights of shape (experts, features out, features in). The tokens have
-/// the shape (tokens, features), and the list of chosen experts, of shape (tokens, experts), gives the number of
-/// experts per token.
+/// the shape (tokens, features). The list of chosen experts has the shape (tokens, experts), which gives the number
+/// of experts per token.
 fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     let &[tokens, width] = &args.first()?.shape[..] else {
         return None;
     };
     let mut layers = args.iter().filter(|arg| arg.shape.len() == 3);
     let (up, down) = (&layers.next()?.shape, &layers.next()?.shape);
-    // Weights of fewer bits are packed, so the sizes of such weights do not match the features.
+    // Weights with fewer bits per element are packed, so their sizes do not match the features.
     if up[2] != width || down[1] != width {
         return None;
     }
@@ -178,9 +181,8 @@ fn expert_flops(args: &[OperatorArgument]) -> Option<u64> {
     chosen.checked_mul(one)?.checked_mul(2)
 }
 
-/// Returns whether a convolution is transposed, that is, its weight is (channels in, channels out ÷ groups, …). If
-/// the numbers of channels in and out are equal, the convolution counts as transposed if its output is larger than
-/// its input.
+/// Returns whether a convolution is transposed, so that its weight is (channels in, channels out ÷ groups, …). If
+/// the numbers of channels in and out are equal, it counts as transposed if its output is larger than its input.
 fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     let channels = |shape: &[u64]| {
         let place = shape.len().checked_sub(weight.len().saturating_sub(1));
@@ -194,8 +196,8 @@ fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
     }
 }
 
-/// Returns 2 · elements of the output · weights per output channel; a weight is (channels out, channels in ÷
-/// groups, …).
+/// Returns 2 · elements of the output · weights per output channel. The weight has the shape (channels out,
+/// channels in ÷ groups, …).
 fn convolution_flops(output: &[u64], weight: &[u64]) -> Option<u64> {
     let (_, per_channel) = weight.split_first()?;
     2_u64
@@ -215,7 +217,7 @@ mod tests {
     fn products_count_two_operations_for_each_multiplication() {
         // Matrices (4×5)·(5×6): 2·4·5·6 = 240.
         assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
-        // A bias as first argument does not count; a batch of 3 has 3 · 240.
+        // A bias as first argument does not count. A batch of 3 has 3 · 240.
         assert_eq!(
             flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
             Some(720)
@@ -225,15 +227,16 @@ mod tests {
 
     #[test]
     fn a_convolution_is_a_product_for_every_output() {
-        // First convolution of ResNet: 4 images, 64 channels of 32×32 out, 3 channels of 7×7 in: 2 · (4·64·32·32) ·
-        // (3·7·7) = 77,070,336.
+        // The first convolution of ResNet has 4 images, 64 output channels of 32×32, and 3 input channels with
+        // filters of 7×7: 2 · (4·64·32·32) · (3·7·7) = 77,070,336.
         let forward = flops(
             "mkldnn_convolution",
             "[[4, 3, 64, 64], [64, 3, 7, 7], [], [], [], [], []]",
             "[[4, 64, 32, 32]]",
         );
         assert_eq!(forward, Some(77_070_336));
-        // First only the gradient of the weight, because the image needs no gradient; then both gradients.
+        // First only the weight's gradient is computed, because the image needs none; then both gradients
+        // are.
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
         assert_eq!(weight, forward);
@@ -259,13 +262,13 @@ mod tests {
         );
         // A matrix of 4×8 times a vector of 8: 2·4·8.
         assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
-        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, under each name of
-        // the operator.
+        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536. Each name of the
+        // operator gives the same result.
         let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
         assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
         assert_eq!(flops("convolution", inputs, output), Some(65_536));
-        // Equal channels on both sides: a stride of 2 makes the output larger in one case and smaller in the
-        // other.
+        // Input and output channels are equal, so only the sizes distinguish the two: with a stride of 2, a
+        // transposed convolution enlarges its input, and a convolution shrinks it.
         let weight = "[4, 4, 2, 2]";
         let up = flops(
             "convolution",
@@ -295,7 +298,7 @@ mod tests {
 
     #[test]
     fn rows_of_groups_meet_the_matrix_of_their_own_group() {
-        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also if the matrices are transposed.
+        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600. The matrices may also be transposed.
         let out = "[[100, 6]]";
         assert_eq!(
             flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
@@ -305,7 +308,8 @@ mod tests {
             flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
             Some(9600)
         );
-        // 4 matrices of 5×8 with columns of 4 groups: 2·5·8·100; an inner dimension in 4 groups: 2·5·100·6.
+        // 4 matrices of 5×8 with columns in 4 groups: 2·5·8·100. With the inner dimension in 4 groups:
+        // 2·5·100·6.
         assert_eq!(
             flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
             Some(8000)
@@ -314,7 +318,7 @@ mod tests {
             flops("_grouped_mm", "[[5, 100], [100, 6], [4]]", "[[4, 5, 6]]"),
             Some(6000)
         );
-        // Four multiplications.
+        // Four multiplications of 2·5·8·6 = 480 each.
         assert_eq!(
             flops("_grouped_mm", "[[4, 5, 8], [4, 8, 6]]", "[[4, 5, 6]]"),
             Some(4 * 480)
@@ -323,15 +327,15 @@ mod tests {
 
     #[test]
     fn tokens_meet_the_experts_that_are_chosen_for_them() {
-        // 10 tokens of 16, two experts per token, each with 2·32 features up and 32 down: 2·10·2·(64·16 + 16·32) =
-        // 61,440.
+        // 10 tokens of 16 features with two experts each. Each expert has 2·32 features up and 32 down:
+        // 2·10·2·(64·16 + 16·32) = 61,440.
         let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";
         let types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(float)', 'Tensor(int)', '']";
         let operands = OperatorArguments::new(shapes, types, "[]", "[]");
         let count = |name| product_flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
-        // Unknown FLOPs: the number of experts is not stated, or weights have four bits.
+        // The FLOPs are unknown: first the number of experts is not stated, then weights have four bits.
         let name = "vllm::fused_moe";
         assert_eq!(
             flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),

@@ -67,7 +67,7 @@ impl RankTimeline {
                 slot => firsts[*slot as usize].0 = firsts[*slot as usize].0.min(event.start_ns),
             }
         }
-        // Sorting makes the thread numbers independent of the order in the file.
+        // Sort the threads, so that their numbers do not depend on the order in the file.
         firsts.sort_unstable();
         for (thread, &(_, track)) in firsts.iter().enumerate() {
             on_track[track as usize] = thread as u32;
@@ -76,8 +76,8 @@ impl RankTimeline {
         on_track
     }
 
-    /// Moves events into host intervals, thread by thread and sorted, and communication in flight into a
-    /// separate list.
+    /// Moves events into sorted host intervals, thread by thread, and moves communication in flight into
+    /// a separate list.
     fn take_host_events(
         &mut self,
         kept: Vec<u32>,
@@ -116,8 +116,8 @@ impl RankTimeline {
         }
         self.flights
             .sort_by_key(|flight| (flight.start, flight.rf_id));
-        // At equal starts the longer interval encloses the shorter. If two intervals are equal, the interval that
-        // opened first (it has the lower id) encloses the other.
+        // If two intervals start at the same time, the longer encloses the shorter. If they are equal, the
+        // interval that opened first (it has the lower id) encloses the other.
         let key = |&index: &u32| {
             let event = &events[index as usize];
             (event.start_ns, Reverse(end_of(event)), event.rf_id, index)
@@ -152,7 +152,7 @@ impl RankTimeline {
                 thread = own;
             }
             let ended = |&top: &u32| self.items[top as usize].end <= start;
-            // A host interval that ends when the next starts is closed, because adjacent intervals do
+            // Close a host interval that ends when the next one starts, because adjacent intervals do
             // not nest.
             while open.last().is_some_and(ended) {
                 open.pop();
@@ -163,7 +163,7 @@ impl RankTimeline {
     }
 }
 
-/// Returns the host events that start in `window`, and the intervals of communication that operators requested within
+/// Returns the host events that start in `window`, and the communication intervals that operators requested within
 /// `window`.
 fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Vec<u32> {
     let ids = events.iter().filter(|event| {
@@ -175,8 +175,7 @@ fn kept_events(events: &[KinetoEvent], flies: &[bool], window: TimeWindow) -> Ve
     let on_host = || events.iter().filter(|event| !is_device(event.category));
     let mut kept: Vec<u32> = Vec::with_capacity(on_host().count());
     for (index, event) in events.iter().enumerate() {
-        // The id after the last operator's is included, because the interval in flight of the last operator has that
-        // id.
+        // Include the id after the last operator's, because it may belong to that operator's interval in flight.
         let inside = if flies[event.name as usize] {
             window.is_all() || asked.0 <= event.rf_id && event.rf_id <= asked.1 + 1
         } else {

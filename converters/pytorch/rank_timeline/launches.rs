@@ -5,12 +5,11 @@ use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::kineto::{is_graph_launch, is_launch};
 use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
 
-/// Distance between the lane numbers of successive devices of a process; the lane numbers of the first device start
-/// at 0.
+/// Distance between the lane numbers of successive devices of a process. The lanes of the first device start at 0.
 const DEVICE_LANES: i64 = 1_000_000;
 
 impl RankTimeline {
-    /// Adds the device work that is in `window`, and the device work whose launch is in `window`.
+    /// Adds the device work whose start or launch is in `window`.
     pub(super) fn place_devices(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
@@ -31,7 +30,7 @@ impl RankTimeline {
                     self.by_operator += 1;
                     item
                 }
-                // Launched in another step or before the capture began.
+                // It was launched in another step, or before the capture began.
                 LaunchKey::Beyond => {
                     self.beyond += 1;
                     continue;
@@ -57,14 +56,14 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
-        // Among events with the same start, the longest comes last and so keeps its time.
+        // Among events with the same start, the longest comes last, so that it keeps its time.
         self.devices
             .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
         self.make_streams_serial();
     }
 
-    /// Finds the launches whose kernels are missing in the file. Launches that only capture work into a graph run
-    /// nothing and are not counted. If kernels have no correlation id, missing kernels cannot be detected.
+    /// Finds the launches whose kernels are missing from the file. Launches that only capture work into a graph
+    /// run nothing and do not count. Missing kernels cannot be detected if kernels have no correlation id.
     fn find_dropped(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
@@ -101,8 +100,8 @@ impl RankTimeline {
     }
 
     /// Cuts off each device event at the start of the next event on its stream, because a stream runs one event at a
-    /// time. An event that ends before an earlier event does is extended to the earlier event's end, so that the
-    /// union of the intervals is preserved.
+    /// time. If an event ends before an earlier event does, extends it to the earlier event's end, so that the union
+    /// of the intervals stays the same.
     fn make_streams_serial(&mut self) {
         let mut until = i64::MIN;
         let mut overlaps = self.overlaps;
@@ -146,13 +145,13 @@ impl RankTimeline {
     }
 }
 
-/// Returns whether a call with this name can launch a kernel that starts before the preceding kernel of its stream has
-/// ended.
+/// Returns whether a call with this name can launch a kernel that starts before the previous kernel on its stream
+/// ends.
 fn is_programmatic(name: &str) -> bool {
     name.contains("LaunchKernelEx")
 }
 
-/// Role of a runtime call, from its name.
+/// Role of a runtime call, determined by its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LaunchRole {
     Other,
@@ -182,21 +181,21 @@ fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
 
 /// Origin of a device event.
 enum LaunchKey {
-    /// Host interval of the call that launched the event.
+    /// A call launched the event; the value is the call's host interval.
     Call(u32),
-    /// Host interval of the operator that the event belongs to.
+    /// The event belongs to an operator; the value is the operator's host interval.
     Operator(u32),
-    /// Launched by a call outside the kept window.
+    /// A call outside the kept window launched the event.
     Beyond,
-    /// Launched by a call that is not in the file, before the capture began.
+    /// A call before the capture began launched the event; the call is not in the file.
     Before,
 }
 
-/// Host intervals, indexed by the ids that intervals share with device events.
+/// Host intervals, indexed by ids that are also in device events.
 struct LaunchKeys {
-    /// Correlation id and host interval of runtime calls, sorted.
+    /// Correlation id and host interval of each runtime call, sorted.
     calls: Vec<(u64, u32)>,
-    /// External id and host interval of operators; built on first use.
+    /// External id and host interval of each operator, sorted; built on first use.
     operators: Option<Vec<(u64, u32)>>,
     /// Correlation ids of calls outside the window.
     beyond: Vec<u64>,
@@ -204,7 +203,7 @@ struct LaunchKeys {
 
 impl LaunchKeys {
     fn new(items: &[HostInterval], events: &[KinetoEvent], window: TimeWindow) -> Self {
-        // Calls that launch nothing use correlation 0.
+        // Calls that launch nothing have correlation id 0.
         let calls = number_items(items, events, EventCategory::Runtime, |event| {
             event.correlation
         });
@@ -235,7 +234,7 @@ impl LaunchKeys {
         if self.beyond.binary_search(&event.correlation).is_ok() {
             return LaunchKey::Beyond;
         }
-        // In traces written until 2024 the external id only repeats the correlation.
+        // In traces until 2024, the external id only repeats the correlation id.
         let told = event.external_id != 0 && event.external_id != event.correlation;
         if !told {
             return LaunchKey::Before;
@@ -252,8 +251,8 @@ impl LaunchKeys {
     }
 }
 
-/// Returns the last host interval with `number` that starts by `time`, or else the first interval with `number`.
-/// There may be several, because numbers wrap around.
+/// Returns the last host interval with `number` that starts by `time`; if there is none, the first interval with
+/// `number`. Several intervals may have the same number, because numbers wrap around.
 fn latest_with_number(
     list: &[(u64, u32)],
     number: u64,
@@ -269,7 +268,7 @@ fn latest_with_number(
     Some(found.1)
 }
 
-/// Returns the host intervals of a category with their `number`, sorted by number and start; intervals
+/// Returns the host intervals of a category with their `number`, sorted by number and start. Intervals
 /// without a number are left out.
 fn number_items(
     items: &[HostInterval],

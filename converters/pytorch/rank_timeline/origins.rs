@@ -9,25 +9,24 @@ use std::cmp::Reverse;
 pub struct IntervalStacks {
     /// All calls during which an interval starts.
     pub calls: CallStacks,
-    /// Innermost call around each interval, or [`NONE`] (empty if there are no calls).
+    /// For each interval, the innermost call around it, or [`NONE`]. Empty if there are no calls.
     innermost: Vec<u32>,
 }
 
 impl IntervalStacks {
-    /// Returns the number of the innermost call around an interval, counted from 1, or 0 if there is
-    /// none.
+    /// Returns the number of the innermost call around an interval, counted from 1; 0 if there is none.
     pub fn number(&self, item: u32) -> u32 {
         let innermost = self.innermost.get(item as usize).copied();
         innermost.map_or(0, |call| call.wrapping_add(1))
     }
 }
 
-/// Number and time window of each profiled step of a rank, sorted by start.
+/// Profiled steps of a rank, sorted by start: each has a number and a time window.
 #[derive(Clone, Debug, Default)]
 pub struct StepWindows(Vec<(u64, TimeWindow)>);
 
 impl StepWindows {
-    /// Returns the number of the step in which an interval starts.
+    /// Returns the number of the step in which an interval starts; `None` if it starts in no step.
     pub fn of(&self, item: &HostInterval) -> Option<u64> {
         let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
         let (number, of) = self.0.get(begun.checked_sub(1)?)?;
@@ -60,8 +59,8 @@ impl RankTimeline {
         StepWindows(steps)
     }
 
-    /// Finds the Python calls around each interval: the calls on the interval's thread inside which the interval
-    /// starts. Ranges with names of modules count as calls.
+    /// Finds the Python calls around each interval: the calls on its thread during which it starts. Ranges with
+    /// names of modules count as calls.
     pub(super) fn find_stacks(&mut self) {
         let texts = &self.kineto.texts;
         let modules = (0..texts.len() as u32).map(|name| CallStacks::is_module(texts.get(name)));
@@ -96,7 +95,7 @@ impl RankTimeline {
         let mut innermost = vec![NONE; self.items.len()];
         for thread in &self.threads {
             let calls = &mut of_track[thread.track as usize];
-            // At equal starts the longer call encloses the shorter call.
+            // If two calls start at the same time, the longer encloses the shorter.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
             found.place_calls(
@@ -110,7 +109,7 @@ impl RankTimeline {
     }
 }
 
-/// Calls on any thread inside which an interval starts.
+/// Calls on any thread during which an interval starts.
 #[derive(Default)]
 struct FoundStacks {
     /// Name and caller of each call.
@@ -118,9 +117,9 @@ struct FoundStacks {
 }
 
 impl FoundStacks {
-    /// Finds the innermost of `calls` in which each of `items` starts. Both `calls` and `items` are of one thread
-    /// and are sorted by start. A call that only opens a range ends before the range does, so only calls that end
-    /// after a range are around it.
+    /// For each of `items`, finds the innermost of `calls` during which it starts. `items` and `calls` belong to
+    /// one thread and are sorted by start. A call that only opens a range ends before the range does, so a call
+    /// is around a range only if it ends after the range.
     fn place_calls(
         &mut self,
         calls: &[StackInterval],
@@ -152,13 +151,13 @@ impl FoundStacks {
         }
     }
 
-    /// Keeps only calls around intervals, and renumbers the calls and their names.
+    /// Keeps only calls around intervals, and gives new indices to these calls and their names.
     fn keep_used(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
         let mut is_used = vec![false; self.calls.len()];
         for &call in innermost.iter().filter(|&&call| call != NONE) {
             is_used[call as usize] = true;
         }
-        // Callers precede their callees, so the reverse order marks callers after callees.
+        // Callers precede their callees, so the reverse order handles callees before their callers.
         for (call, &(_, caller)) in self.calls.iter().enumerate().rev() {
             if is_used[call] && caller != NONE {
                 is_used[caller as usize] = true;

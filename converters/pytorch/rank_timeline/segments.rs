@@ -1,11 +1,11 @@
-//! Partitions a thread's time into segments by the innermost open host interval.
+//! Divides a thread's time into segments, each with its innermost open host interval.
 
 use super::{HostInterval, NONE, RankTimeline};
 
-/// A segment of a thread's time, with the innermost host interval that is open during the segment.
+/// A segment of a thread's time, in which the innermost open host interval does not change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadSegment {
-    /// Innermost open host interval, or [`NONE`] between intervals.
+    /// Innermost open host interval; [`NONE`] between intervals.
     pub owner: u32,
     /// Start, ns.
     pub from: i64,
@@ -14,8 +14,8 @@ pub struct ThreadSegment {
 }
 
 impl RankTimeline {
-    /// Partitions the time of a thread at every start and end of a host interval, without gaps from the first
-    /// start to the last end.
+    /// Divides a thread's time at every start and end of a host interval. The segments have no gaps from the
+    /// first start to the last end.
     pub fn segments(&self, thread: u32) -> Vec<ThreadSegment> {
         let mut segments = Vec::new();
         self.for_each_segment(thread, |segment| segments.push(segment));
@@ -30,7 +30,8 @@ impl RankTimeline {
     }
 }
 
-/// Passes the segments of one thread to `take`. The thread's `items` are sorted and numbered from `first`.
+/// Passes the segments of one thread to `take`. `items` are the thread's sorted intervals; the first has
+/// the index `first`.
 fn for_each_segment(items: &[HostInterval], first: u32, mut take: impl FnMut(ThreadSegment)) {
     let mut open: Vec<u32> = Vec::new();
     let Some(mut now) = items.first().map(|item| item.start) else {
@@ -96,8 +97,8 @@ mod tests {
 
     #[test]
     fn every_instant_of_a_thread_belongs_to_one_item() {
-        // Host interval 0..10 contains 2..4 and 5..9, and 5..9 contains 6..6; then a gap and
-        // 12..13.
+        // The host interval 0..10 contains 2..4 and 5..9, and 5..9 contains 6..6. A gap follows, and
+        // then 12..13.
         let items = [
             item(0, 10),
             item(2, 4),
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn intervals_that_overlap_without_nesting_lose_no_time() {
-        // Host intervals 0..5 and 3..8 overlap: the later interval owns the overlap, which is
+        // The host intervals 0..5 and 3..8 overlap. The overlap belongs to the later interval, and is
         // counted once.
         let items = [item(0, 5), item(3, 8)];
         let found = segments(&items);

@@ -3,7 +3,7 @@
 use super::ElementReader;
 use std::fmt::Debug;
 
-/// Returns a generator of pseudorandom numbers below its argument; the sequence depends only on the seed.
+/// Returns a generator of pseudorandom numbers below its argument. The seed determines the sequence.
 pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
@@ -15,8 +15,8 @@ pub(in crate::pytorch) fn pseudo_random(seed: u64) -> impl FnMut(usize) -> usize
 }
 
 /// Compares the scan of a reader's elements with its oracle, the general parser, on `texts` in which some positions
-/// are replaced by one of `parts`. The scan must give the same values as the parser, and must read nearly all legal
-/// texts. Layouts learned from one text are used for the following texts.
+/// are replaced by one of `parts`. The scan must give the parser's values, and must be able to read nearly all
+/// valid texts. Layouts that are learned from one text are used for the following texts.
 pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
 where
     for<'de> F::Element<'de>: Debug + PartialEq,
@@ -36,8 +36,8 @@ where
     assert!(scanned * 20 > parsed * 19, "{scanned} of {parsed}");
 }
 
-/// Calls `check` 100,000 times with the `texts` in turn; in each text, up to two positions are replaced by one of
-/// `parts`.
+/// Calls `check` 100,000 times, with each of `texts` in turn. In each text, up to two positions are replaced by
+/// one of `parts`.
 fn for_each_damaged(texts: &[&str], parts: &[&str], mut check: impl FnMut(&str)) {
     let mut below = pseudo_random(5);
     for round in 0..100_000 {
