@@ -1,18 +1,20 @@
-//! Identifies communication kernels by name. Used for kernels that no record or argument describes.
+//! Identifies communication kernels by name, if no record or argument describes them.
 
 use chakram_trace::format::CollectiveKind;
 
-/// User-defined parts of kernel names, each with its collective, in addition to the kernels of known libraries.
+/// Parts of kernel names that the user added, each with its collective. They supplement the names of known
+/// libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Kernels of known libraries; the format is documented in the file.
+/// Kernels of known libraries. The file documents its format.
 const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {
-    /// Adds the kernels whose names contain `PART`, from a text `PART=KIND` with a kind such as `all-reduce`.
+    /// Adds the kernels whose names contain `PART`. The text has the form `PART=KIND`, with a kind such as
+    /// `all-reduce`.
     ///
     /// # Errors
     ///
@@ -52,20 +54,20 @@ pub(crate) struct CommKernelTable<'a> {
     known: Vec<KnownKernel>,
 }
 
-/// Conclusion from a kernel's name about communication.
+/// What a kernel's name reveals about communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelNameHint {
-    /// Not a known communication kernel.
+    /// The kernel is not a known communication kernel.
     Nothing,
-    /// The kernel communicates; the value is the kind of collective, or `None` if the name does not
-    /// show the kind.
+    /// The kernel communicates. The value is the kind of collective, or `None` if the name does not
+    /// reveal it.
     Communicates(Option<CollectiveKind>),
 }
 
 /// A row in the table of known libraries.
 struct KnownKernel {
     pattern: &'static str,
-    /// Kind of collective, or `None` if the name does not show it.
+    /// Kind of collective; `None` if the name does not reveal it.
     kind: Option<CollectiveKind>,
     /// A real name, as a profiler writes it.
     #[cfg(test)]
@@ -111,7 +113,8 @@ fn kind_named(name: &str) -> Option<CollectiveKind> {
     Some(*kind)
 }
 
-/// Returns a name in lower case without its argument types, which may belong to another library.
+/// Converts a name to lower case, and removes its argument types, because they may be types of another
+/// library.
 fn normalize_name(name: &str) -> String {
     let name = name
         .to_ascii_lowercase()
@@ -122,7 +125,7 @@ fn normalize_name(name: &str) -> String {
     }
 }
 
-/// Returns whether `name` contains the parts of `pattern` in order, and no letter is directly before the first part.
+/// Returns whether `name` contains the parts of `pattern` in order, without a letter directly before the first part.
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

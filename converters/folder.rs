@@ -17,11 +17,11 @@ pub(crate) fn list_folder(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(paths)
 }
 
-/// Returns the files among `paths`, and the files that `own` finds in the folders among them.
+/// Returns the files in `paths`, and for each folder in `paths` the files that `own` finds there.
 ///
 /// # Errors
 ///
-/// Fails if `own` finds no files in a folder (the message states `expected` and `hint`), and with the errors of `own`.
+/// Fails if `own` fails, or finds no files in a folder; the message contains `expected` and `hint`.
 pub(crate) fn files_of(
     paths: &[PathBuf],
     (expected, hint): (&str, &str),

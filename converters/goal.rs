@@ -1,5 +1,5 @@
-//! GOAL schedules, the text format of LogGOPSim and its tracers: each rank has calculations, sends and receives, and
-//! each operation names the operations that it requires.
+//! GOAL schedules, the text format of LogGOPSim and its tracers. Each rank has calculations, sends and receives;
+//! each operation lists the operations that it requires.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -19,14 +19,14 @@ pub struct GoalSchedule {
 /// Program of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoalProgram {
-    /// Operations in text order, which is also the order in which messages with equal tags match.
+    /// Operations in the order of the text. Messages with equal tags match in this order.
     pub operations: Vec<GoalOperation>,
 }
 
 /// Operation of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoalOperation {
-    /// Label of the operation (empty if it has none).
+    /// Label of the operation; empty if it has none.
     pub label: String,
     /// Kind of the operation.
     pub kind: GoalOperationKind,
@@ -36,14 +36,14 @@ pub struct GoalOperation {
     pub after_end: Vec<u32>,
     /// Indices of operations that must begin before this one begins, in ascending order.
     pub after_begin: Vec<u32>,
-    /// Line of the text, from 1, or 0 if the operation does not come from a text.
+    /// Line in the text, from 1; 0 if the operation does not come from a text.
     pub line: usize,
 }
 
 /// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalOperationKind {
-    /// Occupies the processor.
+    /// Occupies the processor for a given time.
     Calculation {
         /// Time, ns.
         ns: u64,
@@ -66,12 +66,12 @@ impl GoalSchedule {
     pub fn begins(head: &[u8]) -> bool {
         let head = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         let text = String::from_utf8_lossy(&head[..head.len().min(1 << 16)]);
-        // Comments may come first; the parser treats their line ends as words.
+        // Comments may come first. The parser returns their line ends as words.
         let mut words = parse::GoalWords::new(&text).filter(|(_, word)| *word != "\n");
         matches!(words.next(), Some((_, "num_ranks")))
     }
 
-    /// Reads a file: plain, gzip or zstd.
+    /// Reads a file, which may be compressed with gzip or zstd.
     ///
     /// # Errors
     ///

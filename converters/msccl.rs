@@ -1,11 +1,10 @@
-//! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of every GPU; the
+//! Converts MSCCL algorithms to traces. The input is XML with the steps of every thread block of every GPU. The
 //! output is one trace per GPU, whose steps the members of a collective execute (`--custom`).
 //!
-//! The steps of a thread block run in order; a step may also wait for a step of another thread block of its GPU. A
-//! step whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies
-//! and reductions between a receive and a send cost no time of their own, as in the built-in algorithms. A connection
-//! is a sender, a receiver and a channel: exactly one thread block sends into the connection and one receives from
-//! it, in order.
+//! A thread block's steps run in order; a step may also wait for a step of another thread block of its GPU. A step
+//! whose kind begins with `r` (except `re`) receives first; a step whose kind ends with `s` sends last. Copies and
+//! reductions between a receive and a send take no additional time, as in the built-in algorithms. A connection is a
+//! sender, a receiver and a channel. Exactly one thread block sends into it, and one receives from it, in order.
 
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
@@ -22,12 +21,12 @@ pub use emit::MscclScripts;
 pub struct MscclAlgorithm {
     /// Name of the algorithm.
     pub name: String,
-    /// Collective that the algorithm carries out.
+    /// Collective that the algorithm implements.
     pub kind: CollectiveKind,
     /// Number of chunks in the whole buffer.
     pub chunks: u64,
-    /// Range of whole-buffer sizes that the algorithm is designed for, bytes, or `None` if the file does
-    /// not state it.
+    /// Range of whole-buffer sizes for which the algorithm is designed, bytes; `None` if the file states
+    /// none.
     pub range: Option<(u64, u64)>,
     /// GPUs, indexed by number.
     pub gpus: Vec<MscclGpu>,
@@ -36,16 +35,16 @@ pub struct MscclAlgorithm {
 /// The thread blocks of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MscclGpu {
-    /// Thread blocks, indexed by number.
+    /// Thread blocks, indexed by their id in the file.
     pub blocks: Vec<ThreadBlock>,
 }
 
 /// A thread block: its connections and its steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadBlock {
-    /// GPU that the thread block sends to.
+    /// GPU to which the thread block sends.
     pub send: Option<u32>,
-    /// GPU that the thread block receives from.
+    /// GPU from which the thread block receives.
     pub receive: Option<u32>,
     /// Channel of both connections.
     pub channel: u32,
@@ -59,11 +58,11 @@ pub struct ThreadBlock {
 pub struct MscclStep {
     /// Operation of the step: a combination of receive, reduce, copy and send.
     pub kind: StepKind,
-    /// First chunk that the step reads or forwards.
+    /// First chunk that the step reads or forwards, by index in the buffer.
     pub source: u64,
-    /// Number of chunks, from `source`.
+    /// Number of consecutive chunks.
     pub count: u64,
-    /// Thread block and step on the same GPU that the step waits for.
+    /// Thread block and step, on the same GPU, for which the step waits.
     pub after: Option<(u32, u32)>,
     line: (usize, usize),
 }
@@ -87,7 +86,7 @@ pub enum StepKind {
     Copy,
     /// `re`: reduces within the GPU.
     Reduce,
-    /// `nop`: only waits.
+    /// `nop`: only waits for another step.
     Nothing,
 }
 
@@ -139,14 +138,14 @@ fn text_after_unquoted<'t>(text: &'t [u8], end: &[u8]) -> Option<&'t [u8]> {
 }
 
 impl MscclAlgorithm {
-    /// Returns whether a file that begins with `head` is XML with an algorithm as its root.
+    /// Returns whether a file that begins with `head` is XML with an algorithm as its root element.
     pub fn begins(head: &[u8]) -> bool {
         let mut rest = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head);
         loop {
             rest = rest.trim_ascii_start();
             // Declarations and comments come before the root.
             let end = match rest {
-                // The XML parser treats exactly this form as a declaration. Any other `<?` begins a processing
+                // The XML parser treats only this form as a declaration. Any other `<?` begins a processing
                 // instruction, in which quotes have no meaning.
                 [b'<', b'?', b'x', b'm', b'l', b' ', inside @ ..] => {
                     text_after_unquoted(inside, b"?>")
@@ -164,7 +163,7 @@ impl MscclAlgorithm {
         root.first().is_some_and(u8::is_ascii_whitespace)
     }
 
-    /// Reads a file: plain, gzip or zstd.
+    /// Reads a file, which may be compressed with gzip or zstd.
     ///
     /// # Errors
     ///

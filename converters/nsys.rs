@@ -1,8 +1,9 @@
-//! Converts reports of Nsight Systems, exported to SQLite, to one trace per process that uses devices.
+//! Converts reports of Nsight Systems that were exported to SQLite. Each process that uses devices becomes one
+//! trace.
 //!
-//! An export has one table per kind of event; the reader reads one row at a time. Each process in an export becomes
-//! a set of host and device events in the same form as a Kineto trace. From there, PyTorch's conversion does the
-//! rest: launches by correlation, streams, matching of communication across ranks, clocks, waits and unknown values.
+//! An export has one table per kind of event, which is read one row at a time. Each process becomes a set of host
+//! and device events in the form of a Kineto trace. PyTorch's conversion does the rest: launches by correlation,
+//! streams, matching of communication across ranks, clocks, waits and unknown values.
 //!
 //! - `sqlite`: pages, rows and values of a file;
 //! - `report`: events of processes;
@@ -33,7 +34,7 @@ pub fn begins(head: &[u8]) -> bool {
     head.starts_with(sqlite::MAGIC)
 }
 
-/// Returns whether the file at `path` is an SQLite database of any origin.
+/// Returns whether the file at `path` is an SQLite database, whatever program wrote it.
 pub fn is_database(path: &Path) -> bool {
     let mut head = Vec::new();
     let stream = DecompressedStream::open(path);
@@ -46,34 +47,34 @@ pub fn is_export(path: &Path) -> bool {
     report::is_export(path)
 }
 
-/// Order by which the reader numbered ranks.
+/// Criterion by which ranks were numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// By rank in NCCL's largest communicator.
+    /// Rank in NCCL's largest communicator.
     Nccl,
-    /// By file, then by device, then by process.
+    /// File, then device, then process.
     Devices,
 }
 
-/// Summary of a conversion, with facts that only exports of Nsight Systems have.
+/// Summary of a conversion, with facts that only exports of Nsight Systems contain.
 #[derive(Clone, Debug, Serialize)]
 pub struct NsysSummary {
-    /// Summary that all conversions share.
+    /// Summary in the form that all conversions share.
     #[serde(flatten)]
     pub conversion: ConversionSummary,
-    /// Order of the ranks.
+    /// Criterion by which the ranks were numbered.
     pub order: RankOrder,
     /// The process of each rank: file, process id and devices.
     pub processes: Vec<(PathBuf, u64, Vec<i32>)>,
-    /// Number of kernels whose communication NCCL's ranges describe.
+    /// Number of kernels whose communication is described by NCCL's ranges.
     pub stated: u64,
 }
 
 /// A conversion's summary and the traces that it wrote, by rank.
 pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 
-/// Returns the exports among `paths`: files as given, and the files in folders by name.
+/// Returns the exports in `paths`: files in the given order, and the files of folders by name.
 ///
 /// # Errors
 ///
@@ -124,8 +125,8 @@ pub fn convert(
     Ok((summary, written))
 }
 
-/// Sorts processes into rank order and numbers them: by NCCL's largest communicator if that communicator contains all
-/// processes (its name is returned too), else by file, device and process.
+/// Sorts processes by rank, and numbers them. If NCCL's largest communicator contains all processes, it determines
+/// the ranks, and its name is returned too. Otherwise the order is by file, device and process.
 fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<String>) {
     let all = processes.iter().flat_map(|process| &process.members);
     let largest = all.max_by_key(|(name, _, ranks)| (*ranks, std::cmp::Reverse(name.clone())));
@@ -166,10 +167,11 @@ fn order_by_rank(processes: &mut Vec<ProcessCapture>) -> (RankOrder, Option<Stri
     (RankOrder::Devices, None)
 }
 
-/// Adds to kernels the call arguments from NCCL's ranges, and the members of communicators; returns the number of
-/// kernels that got arguments. The members of the communicator `all` use their ranks in `all`.
+/// Adds call arguments from NCCL's ranges to kernels, and adds the members of communicators. Returns the number
+/// of kernels that got arguments. If `all` names a communicator of all processes, its ranks are the ranks of the
+/// job.
 fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
-    // Members of each communicator: the rank in the communicator, and the job rank.
+    // For each communicator, its size, and the job rank of each rank in it.
     let mut communicators: BTreeMap<String, (u32, BTreeMap<u32, u32>)> = BTreeMap::new();
     for process in &*processes {
         let own = process.trace.rank.unwrap_or(0);
@@ -221,8 +223,8 @@ fn state_calls(processes: &mut [ProcessCapture], all: Option<&str>) -> u64 {
             };
             let mut arguments = call.arguments(peer);
             if members.is_none() {
-                // If a communicator's members are unknown, its size may still be known. If the job has only one
-                // communicator, the size is not needed.
+                // If a communicator's members are unknown, its size may still be known. The size is not needed
+                // if the job has only one communicator.
                 let size = name
                     .and_then(|name| communicators.get(name))
                     .map(|(ranks, _)| *ranks);

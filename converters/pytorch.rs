@@ -1,12 +1,12 @@
 //! Converts captures of PyTorch: the host trace of `ExecutionTraceObserver`, the device trace of Kineto, or both.
 //!
-//! Host and device traces are JSON and may be gigabytes long, so they are read through a window ([`stream`](self)),
-//! one element at a time, from plain, gzip or zstd files. The in-memory form is compact: texts are interned, and
-//! only arguments that a conversion needs are kept. Readers check which keys are present and ignore the stated
-//! version, because versions do not determine the keys.
+//! Host and device traces are JSON and may be gigabytes long. They are therefore read through a window
+//! ([`stream`](self)), one element at a time, from plain, gzip or zstd files. Their form in memory is compact: texts
+//! are interned, and only arguments that the conversion needs are kept. Readers check which keys are present and
+//! ignore the stated version, because versions do not determine the keys.
 //!
-//! Damage is an error with its byte offset. Damage that profilers and scripts are known to write is repaired if it has
-//! only one possible meaning ([`JsonRepairKind`]). Each repair of JSON is reported.
+//! Damage is reported as an error with its byte offset. Damage that profilers and scripts are known to cause is
+//! repaired if it has only one possible meaning ([`JsonRepairKind`]), and each repair is reported.
 
 mod activities;
 mod alike_kernels;
@@ -64,24 +64,24 @@ use std::collections::BTreeMap;
 pub struct ProcessGroup {
     /// Name by which operators refer to the group, often a number.
     pub name: String,
-    /// Purpose stated by the program.
+    /// Purpose of the group, as the program states it.
     pub desc: String,
-    /// Members; an empty list means all ranks.
+    /// Members, as ranks of the job. An empty list means all ranks.
     pub ranks: Vec<u32>,
     /// Number of members, if the file states it.
     pub size: Option<u32>,
-    /// Backend that carries its messages, such as `cpu:gloo,cuda:nccl`.
+    /// Backend that transfers the group's messages, such as `cpu:gloo,cuda:nccl`.
     pub backend: String,
 }
 
 /// Kind of repaired damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JsonRepairKind {
-    /// A name that was not escaped was escaped.
+    /// A name without the necessary escapes was escaped.
     Name,
-    /// A list of process groups was truncated; the groups before the cut were kept.
+    /// A list of process groups was truncated; the groups before this point were kept.
     Groups,
-    /// A number that JSON does not allow, such as `NaN`, became a missing value.
+    /// A number that JSON forbids, such as `NaN`, became a missing value.
     Number,
     /// A comma after the last element was removed.
     Comma,
@@ -94,7 +94,8 @@ pub struct JsonRepair {
     pub offset: u64,
     /// Damage that was repaired.
     pub what: JsonRepairKind,
-    /// New text: the name, the end of the list, or, for a number or comma, the original text.
+    /// Text after the repair: the name, or the end of the list. For a number or comma, the original
+    /// text.
     pub text: String,
 }
 
@@ -124,8 +125,8 @@ impl JsonRepairs {
     }
 }
 
-/// Returns whether the operator `name` communicates: a collective or message of c10d, its backend implementation,
-/// or its `record_param_comms` record.
+/// Returns whether the operator `name` communicates: it is a collective or message of c10d, the implementation in
+/// a backend, or a `record_param_comms` record.
 pub fn communicates(name: &str) -> bool {
     const BEGINNINGS: [&str; 8] = [
         "c10d::",
@@ -140,14 +141,15 @@ pub fn communicates(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
-/// Number of events or operators to process between two checks for an interruption: some milliseconds of work.
+/// Number of events or operators between two checks for an interruption; processing them takes some
+/// milliseconds.
 const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
 
-/// Name prefixes of intervals in flight: the first for communication that was requested but has no recorded interval,
-/// the others for intervals that host backends write.
+/// Prefixes of the names of intervals in flight. Host backends write intervals with all prefixes but the first, which
+/// marks communication that was requested but has no recorded interval.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];
 
-/// Returns whether an interval with this name is communication in flight that the host carries out.
+/// Returns whether an interval with this name is communication in flight that the host executes.
 fn is_in_flight(name: &str) -> bool {
     IN_FLIGHT.iter().any(|prefix| name.starts_with(prefix))
 }

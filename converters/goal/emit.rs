@@ -1,9 +1,9 @@
 //! Writes the traces of a schedule, one per rank.
 //!
-//! A calculation becomes host work of the same duration on the lane of its processor, which runs one calculation at a
-//! time, in the order in which calculations become ready. Messages occupy no processor. If operation B requires the
-//! end of A, B depends on A. If B requires only the beginning of A, B depends on the predecessors of A, because B may
-//! begin when A begins.
+//! A calculation becomes host work of the same duration on its processor's lane. A lane runs one calculation at a
+//! time, in the order in which they become ready. Messages occupy no processor. If operation B requires the end of A,
+//! B depends on A. If B requires only the beginning of A, B depends on A's predecessors, because B may begin when A
+//! begins.
 
 use super::{GoalOperationKind, GoalProgram, GoalSchedule, error_at_line};
 use chakram_base::units::Span;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 
 impl GoalSchedule {
-    /// Writes the trace of a rank; returns `out` and the number of nodes written.
+    /// Writes the trace of a rank. Returns `out` and the number of nodes written.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl GoalSchedule {
 }
 
 impl GoalProgram {
-    /// Returns, per operation, the operations that must end before the operation.
+    /// For each operation, returns the operations that must end before it.
     fn dependencies_of(&self, rank: u32) -> Result<Vec<BTreeSet<u32>>, TraceError> {
         let count = self.operations.len();
         let mut waits = vec![0_u32; count];

@@ -14,8 +14,8 @@ use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, error_a
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 
-/// Splits a text into words with line numbers from 1. The end of a line becomes the word `\n`; `:`, `{` and `}` are
-/// words of their own.
+/// Splits a text into words with line numbers, which are counted from 1. A line end becomes the word `\n`; each
+/// `:`, `{` and `}` is a separate word.
 pub(super) struct GoalWords<'t> {
     rest: &'t str,
     line: usize,
@@ -73,11 +73,11 @@ impl<'t> Iterator for GoalWords<'t> {
 /// A parser with one word of lookahead.
 struct GoalParser<'t> {
     words: std::iter::Peekable<GoalWords<'t>>,
-    /// Line of the word read last, from 1.
+    /// Line of the last word that was read, counted from 1.
     line: usize,
 }
 
-/// A dependency whose labels are not resolved yet.
+/// A dependency between labels that are not resolved yet.
 struct LabelledDependency<'t> {
     line: usize,
     later: &'t str,
@@ -91,8 +91,8 @@ impl GoalSchedule {
     ///
     /// # Errors
     ///
-    /// Fails at a line that is not an operation or dependency; at unknown or duplicate labels; at missing, duplicate or
-    /// too large ranks; and at receives from any rank or with any tag.
+    /// Fails at a line that is neither an operation nor a dependency; at unknown or duplicate labels; at missing,
+    /// duplicate or too large ranks; and at receives from any rank or with any tag.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut parser = GoalParser {
             words: GoalWords::new(text).peekable(),
@@ -267,7 +267,7 @@ impl<'t> GoalParser<'t> {
         Ok(program)
     }
 
-    /// Consumes the keyword of a dependency if the next word is one; returns whether the earlier operation only needs
+    /// Consumes the next word if it is the keyword of a dependency. Returns whether the earlier operation only needs
     /// to begin.
     fn read_relation(&mut self) -> Option<bool> {
         if self.next_is("requires") {
@@ -304,7 +304,7 @@ impl<'t> GoalParser<'t> {
         }
     }
 
-    /// Reads an operation and the processor that it occupies, to the end of the line.
+    /// Reads the rest of a line: an operation and the processor that it occupies.
     fn read_operation(
         &mut self,
         rank: u32,

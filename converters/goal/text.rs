@@ -1,8 +1,8 @@
 //! Converts traces to GOAL schedules, and writes schedules as text.
 //!
-//! Nodes that occupy a lane become calculations of their recorded duration plus delay; a communication node with a
-//! delay is preceded by a calculation of that length. Times are rounded to nanoseconds. GOAL has neither collectives
-//! nor kernel work, so traces with collectives or without times are rejected.
+//! Nodes that occupy a lane become calculations that last their recorded duration plus their delay. If a
+//! communication node has a delay, a calculation of this length precedes it. Times are rounded to nanoseconds. GOAL
+//! has neither collectives nor kernel work, so traces with collectives or without times are rejected.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
@@ -13,8 +13,8 @@ use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalProgram {
-    /// Converts the trace `graph` of a rank to its program; `peers` are the job ranks of the peers that the trace
-    /// names.
+    /// Converts the trace `graph` of a rank to its program. For each peer that the trace names, `peers` contains
+    /// its rank in the job.
     ///
     /// # Errors
     ///
@@ -69,8 +69,8 @@ impl GoalProgram {
     }
 }
 
-/// Returns the nodes in topological order, and in trace order where dependencies allow, so that messages keep their
-/// order.
+/// Returns the nodes in topological order. Where dependencies allow, nodes keep their order in the trace, so that
+/// messages match in the same order.
 fn in_order(graph: &Graph, before: &[Vec<u32>]) -> Vec<NodeIndex> {
     let mut waits: Vec<u32> = before.iter().map(|before| before.len() as u32).collect();
     let mut ready: std::collections::BTreeSet<u32> = graph

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Connection between GPUs: sender, receiver and channel.
 pub(super) type Connection = (u32, u32, u32);
 
-/// Thread block of one end of a connection, and its sending or receiving steps in order.
+/// One end of a connection: its thread block, and the steps that send or receive on it, in order.
 #[derive(Clone, Debug, Default)]
 struct ConnectionEnd {
     block: Option<u32>,
@@ -16,8 +16,8 @@ struct ConnectionEnd {
 
 impl MscclAlgorithm {
     /// Checks that each connection has one thread block at each end, and that both ends agree on the number and sizes
-    /// of its messages. Returns the first chunk of each message of each connection, in order, as the sender numbers
-    /// the chunks.
+    /// of its messages. For each connection, returns the first chunk of each message in order, by the sender's chunk
+    /// index.
     pub(super) fn match_connections(&self) -> Result<BTreeMap<Connection, Vec<u64>>, TraceError> {
         let mut all: BTreeMap<Connection, [ConnectionEnd; 2]> = BTreeMap::new();
         for (own, gpu) in (0..).zip(&self.gpus) {

@@ -13,7 +13,7 @@ use std::io::Write;
 #[derive(Debug)]
 pub struct MscclScripts<'a> {
     algorithm: &'a MscclAlgorithm,
-    /// First chunk of each message, by connection.
+    /// For each connection, the first chunk of each message.
     messages: BTreeMap<Connection, Vec<u64>>,
     /// Bytes of the whole buffer.
     buffer: u64,
@@ -33,15 +33,15 @@ impl<'a> MscclScripts<'a> {
         })
     }
 
-    /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes, as
-    /// equal as possible.
+    /// Returns the bytes of `count` chunks from `first` on. The buffer is divided into chunks of whole bytes,
+    /// which are as equal as possible.
     fn chunk_bytes(&self, first: u64, count: u64) -> u64 {
         let chunks = u128::from(self.algorithm.chunks);
         let end = |chunk: u64| u128::from(chunk) * u128::from(self.buffer) / chunks;
         (end(first + count) - end(first)) as u64
     }
 
-    /// Writes the trace of a GPU; returns the number of its nodes.
+    /// Writes the trace of a GPU. Returns the number of its nodes.
     ///
     /// # Errors
     ///
@@ -50,7 +50,8 @@ impl<'a> MscclScripts<'a> {
         let io = |source: std::io::Error| TraceError::io("", "write", source);
         let mut writer = TraceWriter::new(out).map_err(io)?;
         let blocks = &self.algorithm.gpus[gpu as usize].blocks;
-        // Other steps wait for a step's last node, so the ids of last nodes are computed in advance.
+        // A step waits for the last node of another step, so compute the ids of all last nodes in
+        // advance.
         let mut next = 1;
         let mut last: Vec<Vec<u64>> = Vec::with_capacity(blocks.len());
         for block in blocks {
@@ -85,7 +86,7 @@ impl<'a> MscclScripts<'a> {
                         self.message_op(true, (peer, gpu, block.channel), received, step.count);
                     put(op, &data)?;
                     received += 1;
-                    // Data must be received before it is forwarded.
+                    // A step must receive data before it forwards the data.
                     data = vec![end - 1];
                 }
                 if let (true, Some(peer)) = (step.kind.has_send(), block.send) {
@@ -93,8 +94,7 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
-                // A local step costs no time, so a local step must not become a kernel without a
-                // known time.
+                // A local step takes no time, so it must not become a kernel without a known time.
                 if !step.kind.has_receive() && !step.kind.has_send() {
                     put(Op::NoOp, &data)?;
                 }
@@ -104,7 +104,7 @@ impl<'a> MscclScripts<'a> {
         Ok((writer.into_inner(), id - 1))
     }
 
-    /// Returns the send or the receive of the message `index` of a connection.
+    /// Builds the send or receive of a connection's message `index`.
     fn message_op(
         &self,
         receive: bool,
@@ -117,7 +117,8 @@ impl<'a> MscclScripts<'a> {
         Op::Message {
             receive,
             peer: if receive { from } else { to },
-            // Messages of a connection arrive in order; the index distinguishes messages of one channel.
+            // Messages of a connection arrive in order, so the index distinguishes messages of the same
+            // channel.
             tag: (channel << 16 | index as u32) as i32,
             bytes: self.chunk_bytes(first, count),
             own: None,

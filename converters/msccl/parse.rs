@@ -1,11 +1,12 @@
-//! Parses MSCCL's XML, in which `algo` contains `gpu`, which contains `tb`, which contains `step`.
+//! Parses MSCCL's XML, in which `algo` elements contain `gpu` elements, which contain `tb`, which
+//! contain `step`.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, error_at};
 use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
 use roxmltree::{Document, Node};
 
-/// Maximum number of chunks, GPUs, channels, thread blocks per GPU and steps per thread block, far above
-/// MSCCL's own limits.
+/// Maximum number of chunks, of GPUs, of channels, of thread blocks per GPU, and of steps per thread
+/// block; far above MSCCL's own limits.
 const MOST: u64 = 1 << 15;
 
 /// Collectives by the value of the attribute `coll`.
@@ -44,7 +45,7 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// Parses the attribute `key` as a number from 0 to `most`. Returns `None` for -1.
+    /// Parses the attribute `key` as a number from 0 to `most`; −1 becomes `None`.
     fn optional_number(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
         let text = self.text_attribute(key)?;
         if text == "-1" {
@@ -71,7 +72,7 @@ impl<'d> Element<'d> {
         })
     }
 
-    /// Returns the child elements, which must all be named `name`, sorted by their attribute `key`, whose values must
+    /// Returns the child elements, sorted by their attribute `key`. All must be named `name`, and the attributes must
     /// be 0, 1, 2, ….
     fn numbered_children(&self, name: &str, key: &str) -> Result<Vec<Self>, TraceError> {
         let mut inner = Vec::new();
@@ -104,10 +105,10 @@ impl MscclAlgorithm {
     ///
     /// # Errors
     ///
-    /// Fails with the line of a format violation, of a peer or step that does not exist, or of a message whose send
-    /// and receive do not match.
+    /// Fails if the format is violated, if a peer or step does not exist, or if a message's send and receive do not
+    /// match. The error contains the line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        // The XML parser itself skips only one byte order mark.
+        // No byte order mark is removed here, because the XML parser itself skips one.
         let document = Document::parse(text).map_err(|error| {
             let place = TraceLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
@@ -163,7 +164,7 @@ impl MscclAlgorithm {
                     algo.number_attribute("minBytes", most)?,
                     algo.number_attribute("maxBytes", most)?,
                 );
-                // Tools write zeros if the size is unbounded.
+                // Tools write zeros if the size has no bounds.
                 Some((least, most)).filter(|(_, most)| *most > 0)
             }
             _ => None,
@@ -181,7 +182,7 @@ impl MscclAlgorithm {
         Ok(this)
     }
 
-    /// Rejects steps that wait for a missing step.
+    /// Rejects steps that wait for a step that does not exist.
     fn check_waits(&self) -> Result<(), TraceError> {
         for gpu in &self.gpus {
             for step in gpu.blocks.iter().flat_map(|block| &block.steps) {
@@ -297,8 +298,8 @@ fn step_of(step: &Element<'_>) -> Result<MscclStep, TraceError> {
 mod tests {
     use super::*;
 
-    /// Builds two GPUs with one thread block each, connected in both directions: GPU 0 runs `first`, GPU 1
-    /// `second`.
+    /// Builds two GPUs with one thread block each, which are connected in both directions. GPU 0 runs
+    /// `first`, and GPU 1 runs `second`.
     fn two(first: &str, second: &str) -> String {
         let gpu = |id: u32, steps: &str| {
             let peer = 1 - id;

@@ -1,15 +1,15 @@
-//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems, and assigns them to the kernels that carry
-//! them out.
+//! Reads NCCL calls from the ranges that NCCL writes to Nsight Systems, and assigns them to the kernels that execute
+//! them.
 //!
-//! A range has a name such as `ncclAllReduce` and a payload: bytes of the message, root or peer, and from NCCL 2.24
-//! on the communicator. NCCL builds that write all of these fields into the name (`ncclAllReduce(): commHash 0x1, …,
-//! data_size 4096, …`) are supported too. Within a group, NCCL launches kernels when the group ends, so a call
-//! belongs to the next launch of its kind on its thread.
+//! A range has a name such as `ncclAllReduce` and a payload: bytes of the message, root or peer, and since NCCL 2.24
+//! the communicator. Some NCCL builds write all of these fields into the name (`ncclAllReduce(): commHash 0x1, …,
+//! data_size 4096, …`); such names are supported too. NCCL launches the kernels of a group of calls when the group
+//! ends. A call therefore belongs to the next launch of its kind on its thread.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// NCCL's function names, with the names of the operations in PyTorch's records.
+/// NCCL's function names, each with the name of the operation in PyTorch's records.
 const KINDS: [(&str, &str); 9] = [
     ("ncclAllReduce", "allreduce"),
     ("ncclAllGather", "allgather"),
@@ -27,11 +27,11 @@ const KINDS: [(&str, &str); 9] = [
 pub(super) enum NcclRange {
     /// A collective or message.
     Call(NcclCall),
-    /// A process became a member of a communicator.
+    /// A process joined a communicator.
     Member {
         /// Name of the communicator.
         communicator: String,
-        /// Rank of the process in the communicator.
+        /// Rank of the process within the communicator.
         rank: u32,
         /// Number of members of the communicator.
         ranks: u32,
@@ -43,17 +43,16 @@ pub(super) enum NcclRange {
 pub(super) struct NcclCall {
     /// Name of the call's operation in PyTorch's records.
     pub kind: &'static str,
-    /// Bytes of the call's message, or, for a collective, the bytes of one rank, or `None` if not
-    /// stated.
+    /// Bytes of the message; for a collective, bytes of one rank. `None` if not stated.
     pub bytes: Option<u64>,
-    /// Root of a collective, or peer of a message, as a rank within the communicator.
+    /// Root of a collective, or peer of a message, by its rank within the communicator.
     pub root: Option<u32>,
-    /// Name of the communicator, or `None` if unstated.
+    /// Name of the communicator; `None` if not stated.
     pub communicator: Option<String>,
 }
 
 impl NcclRange {
-    /// Parses a range with the name `name` and the payload `json`. Returns `None` if the range is not a
+    /// Parses a range with the name `name` and the payload `json`. Returns `None` if it is not a
     /// communication range of NCCL.
     pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
         if !name.starts_with("nccl") && !name.starts_with("commHash") {
@@ -80,7 +79,7 @@ impl NcclRange {
     }
 }
 
-/// Fields that the text of a range states.
+/// Fields in the text of a range.
 #[derive(Default)]
 struct RangeFacts {
     bytes: Option<u64>,
@@ -101,7 +100,7 @@ impl RangeFacts {
             };
             facts.take_fact(&key.to_lowercase(), &text);
         }
-        // The fields are `key value, key value`, either after a colon or as the whole name.
+        // The fields are `key value, key value`. They follow a colon, or are the whole name.
         let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
         let words: Vec<&str> = tail
             .split([' ', ','])
@@ -142,20 +141,20 @@ impl RangeFacts {
 pub(super) enum ThreadMoment {
     /// Start of a call.
     Call(NcclCall),
-    /// Launch of a kernel: the event of the kernel, and the operation (by its name in records) with which the
-    /// kernel's name begins, or `None`.
+    /// Launch of a kernel. The values are the kernel's event, and the operation (as named in records) with
+    /// which the kernel's name begins, or `None`.
     Launch(u32, Option<&'static str>),
 }
 
-/// Returns the call of each kernel whose call and size can be determined, by the index of the kernel's event.
-/// `threads` has the events of each thread, sorted by time. Several calls of a group that one kernel carries out
-/// become one call with their total bytes.
+/// Returns the calls of the kernels, by the index of the kernel's event. Leaves out kernels whose call or size
+/// cannot be determined. `threads` contains the events of each thread, sorted by time. If one kernel executes
+/// several calls of a group, they become one call with their total bytes.
 pub(super) fn calls_of_kernels(
     threads: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
 ) -> BTreeMap<u32, NcclCall> {
     let mut found = BTreeMap::new();
     for mut moments in threads.into_values() {
-        // At equal times a launch follows its call.
+        // If a call and a launch have the same time, the launch comes after the call.
         moments.sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadMoment::Launch(..))));
         let mut pending: Vec<NcclCall> = Vec::new();
         let mut launches: Vec<(u32, Option<&'static str>)> = Vec::new();
@@ -177,8 +176,8 @@ pub(super) fn calls_of_kernels(
     found
 }
 
-/// Assigns the calls of one group to the launches after them, kind by kind: one to one if the numbers match, or all
-/// calls to a single kernel.
+/// Assigns a group's calls to the launches that follow, separately for each kind. If there is one kernel, it gets
+/// all calls; otherwise the numbers of calls and kernels must be equal.
 fn assign_calls(
     calls: &[NcclCall],
     launches: &[(u32, Option<&'static str>)],
@@ -191,14 +190,14 @@ fn assign_calls(
             continue;
         }
         let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
-        // Kernels for messages and for all-to-all share one name, which does not show the kind.
+        // Kernels for messages and for all-to-all have the same name, which does not reveal the kind.
         let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
             Some(named) => named == kind,
             None => is_message(kind) || kind == "alltoall",
         };
         let mut kernels = launches.iter().filter(of_kind).map(|(event, _)| *event);
         let kernels: Vec<u32> = kernels.by_ref().collect();
-        // A kernel that both sends and receives cannot be assigned to a call of either kind.
+        // A kernel that both sends and receives is neither a send nor a receive.
         let is_mixed = is_message(kind)
             && calls
                 .iter()
@@ -230,15 +229,15 @@ fn assign_calls(
 }
 
 impl NcclCall {
-    /// Returns the call in the form of PyTorch's records, for a group in which the root or peer has the job rank
-    /// `peer`.
+    /// Returns the call in the form of PyTorch's records. `peer` is the root or peer as it is numbered in the
+    /// job.
     pub fn arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
         let mut arguments = vec![
             ("Collective name".to_owned(), self.kind.to_owned()),
             ("dtype".to_owned(), "Byte".to_owned()),
         ];
         let bytes = self.bytes.unwrap_or(0).to_string();
-        // NCCL states a rank's input for an all-gather and a rank's output for a reduce-scatter.
+        // NCCL states a rank's input for an all-gather, and a rank's output for a reduce-scatter.
         if self.kind != "reduce_scatter" && self.kind != "recv" {
             arguments.push(("In msg nelems".to_owned(), bytes.clone()));
         }
@@ -320,8 +319,8 @@ mod tests {
         assert_eq!(NcclRange::read("forward", Some(payload)), None);
     }
 
-    /// The group has two calls and one kernel, which moves 100 + 28 bytes. With two calls and two kernels, each
-    /// kernel has one call. Two calls cannot be assigned to three kernels.
+    /// Two calls and one kernel: the kernel moves 100 + 28 bytes. Two calls and two kernels: each kernel gets
+    /// one call. Two calls and three kernels: the calls cannot be assigned.
     #[test]
     fn kernels_have_the_calls_before_their_launches() {
         let of = |moments: &[ThreadMoment]| {
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!(two, BTreeMap::from(each));
         let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
         assert!(three.is_empty());
-        // A kernel that carries out a send and a receive has no call.
+        // A kernel that executes a send and a receive gets no call.
         let both = ["send", "recv"].map(|kind| ThreadMoment::Call(call(kind, 9)));
         let both = of(&[&both[..], &[ThreadMoment::Launch(7, None)]].concat());
         assert!(both.is_empty());

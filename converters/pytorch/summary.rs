@@ -1,4 +1,4 @@
-//! Summary of a conversion: counts of the input that was read, joined, kept or skipped, and of the facts that were
+//! Summary of a conversion: how much of the input was read, joined, kept or skipped, and which facts were
 //! inferred.
 
 use super::activities::{Activities, DependencyStats};
@@ -21,23 +21,25 @@ use std::path::{Path, PathBuf};
 pub struct ConversionSummary {
     /// Number of ranks in the job; may exceed the number of captures.
     pub world: u32,
-    /// Whether nothing ran on a device; then host operators are the compute.
+    /// Whether nothing ran on a device. If so, host operators count as compute.
     pub host_computes: bool,
-    /// Groups, with the collectives found in each.
+    /// Groups, each with the number of its collectives.
     pub groups: Vec<GroupSummary>,
-    /// Collectives by kind.
+    /// Number of collectives of each kind.
     pub collectives: BTreeMap<&'static str, u64>,
     /// Number of collectives whose members state different sizes; the largest size determines the cost.
     pub uneven: u64,
-    /// Number of collectives with members that have no capture. Waiting for such a member counts as transfer.
+    /// Number of collectives in which some members have no capture. Waiting for these members counts as
+    /// transfer.
     pub partial: u64,
     /// Number of messages whose send and receive were both found.
     pub messages: u64,
-    /// Unmatched calls, by reason.
+    /// Number of unmatched calls, by reason.
     pub alone: BTreeMap<&'static str, u64>,
     /// Counts of implausible times.
     pub odd: TimeAnomalies,
-    /// Files in the given folders that are other kinds of captures, each with the reason.
+    /// Files in the given folders that were not used, because they are other kinds of captures; each
+    /// with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
     /// Number of captured steps, and the median of the step times measured without a profiler, ns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,23 +51,24 @@ pub struct ConversionSummary {
 /// Summary of a group.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct GroupSummary {
-    /// Name of the group.
+    /// Name, unique in the job.
     pub name: String,
-    /// Purpose stated by the program.
+    /// Purpose of the group, as the program states it.
     pub desc: String,
-    /// Members.
+    /// Members, as ranks of the job.
     pub ranks: Vec<u32>,
     /// Number of collectives.
     pub collectives: u64,
     /// Number of calls whose capture names this group.
     pub named: u64,
-    /// Number of calls assigned to this group because no other group exists.
+    /// Number of calls assigned to this group because it is the only group.
     pub only: u64,
-    /// Number of calls assigned by their worker thread.
+    /// Number of calls whose worker thread or stream identifies this group.
     pub by_worker: u64,
-    /// Number of calls assigned by their sizes, or because the rank's other calls name only this group.
+    /// Number of calls whose sizes fit only this group, or whose rank's other calls name only this
+    /// group.
     pub by_size: u64,
-    /// Number of messages assigned because their sends and receives match within this group.
+    /// Number of messages assigned to this group because their sends and receives match within it.
     pub messages: u64,
 }
 
@@ -74,10 +77,10 @@ pub struct GroupSummary {
 pub struct RankConversion {
     /// Rank number in the job.
     pub rank: u32,
-    /// Captured rank that this rank was copied from, if it has no capture of its own.
+    /// Captured rank from which this rank was inferred; `None` if this rank has a capture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inferred_from: Option<u32>,
-    /// Trace file.
+    /// Path of the trace.
     pub path: PathBuf,
     /// Bytes of JSON read.
     pub bytes: u64,
@@ -90,10 +93,10 @@ pub struct RankConversion {
     pub method: LinkMethod,
     /// Links of each host thread, if the files were joined by order.
     pub threads: Vec<ThreadLinks>,
-    /// Share of nodes that are linked, times the share of compared shapes that agree. Meaningful only if the files
-    /// were joined by order.
+    /// Share of nodes that are linked, times the share of compared shapes that are equal. It is meaningful only if
+    /// the files were joined by order.
     pub confidence: f64,
-    /// Device time first in the capture, then in the trace, ns.
+    /// Device time in the capture, and in the trace, ns.
     pub device_ns: (u64, u64),
     /// Number of communication calls whose size the capture does not state.
     pub unsized_calls: u64,
@@ -103,9 +106,9 @@ pub struct RankConversion {
     pub events: u64,
     /// Number of host nodes with an event.
     pub linked: u64,
-    /// Skipped host nodes, by reason.
+    /// Number of skipped host nodes, by reason.
     pub host_left_out: Vec<(String, u64)>,
-    /// Skipped Kineto events, by reason.
+    /// Number of skipped Kineto events, by reason.
     pub events_left_out: Vec<(String, u64)>,
     /// Repairs of the files' texts, by kind.
     pub repairs: Vec<String>,
@@ -117,16 +120,15 @@ pub struct RankConversion {
     pub runtime: u64,
     /// Number of kernels and copies.
     pub device: u64,
-    /// Number of kernels and copies launched before the capture began, so that no dependency explains their start.
+    /// Number of kernels and copies launched before the capture began. No dependency explains when they start.
     pub unlaunched: u64,
     /// Number of launches whose kernels the profiler did not record.
     pub dropped: u64,
-    /// Kernels and copies cut off at the start of the next one on their stream.
+    /// Kernels and copies that were cut off at the start of the next one on their stream.
     pub overlaps: StreamOverlaps,
-    /// Number of kernels and copies linked to their operator but not to a launch.
+    /// Number of kernels and copies with a known operator but no known launch.
     pub by_operator: u64,
-    /// Number of communication kernels whose operation is unknown; such kernels keep their recorded
-    /// time.
+    /// Number of communication kernels whose operation is unknown; they keep their recorded time.
     pub unknown_comm: u64,
     /// Time of communication kernels whose operation is unknown, ns.
     pub unknown_comm_ns: u64,
@@ -139,26 +141,26 @@ pub struct RankConversion {
     pub calls: (u64, u64, u64),
     /// Names of communication operators without a recorded execution.
     pub never_ran: Vec<String>,
-    /// Numbers of threads and of streams.
+    /// Number of threads, and of streams.
     pub lanes: (u64, u64),
-    /// Inferred dependencies, by rule.
+    /// Number of inferred dependencies, by rule.
     pub found: DependencyStats,
-    /// Correction of the rank's clock, with the evidence for the correction.
+    /// Correction of the rank's clock, with its evidence.
     pub offset: ClockOffset,
     /// Numbers of emitted nodes and dependencies.
     pub written: EmittedCounts,
     /// Time from the start of the job to the end of the rank's last event, ns.
     pub captured_ns: i64,
-    /// Time from the start of the rank's first event to the end of the rank's last event, ns.
+    /// Time from the start of the rank's first event to the end of its last event, ns.
     pub own_ns: i64,
-    /// Communication time that was transfer, ns.
+    /// Communication time that counts as transfer, ns.
     pub transfer_ns: u64,
-    /// Communication time that was waiting, ns.
+    /// Communication time that counts as waiting, ns.
     pub wait_ns: u64,
 }
 
 impl ConversionSummary {
-    /// Creates the summary from the facts known before the ranks are written.
+    /// Creates the summary from the facts that are known before the ranks are written.
     pub fn new(
         groups: &[JobGroup],
         inferred: &GroupInference,
@@ -353,7 +355,7 @@ fn describe_repairs<'r>(
             0 => String::new(),
             more => format!(", and {more} more"),
         };
-        // The list of repairs is truncated, so the list may contain no repair of this kind.
+        // The list of repairs is limited, so it may contain no repair of this kind.
         match first {
             Some(first) => {
                 let text = chakram_trace::format::escape(&first.text);
@@ -364,7 +366,8 @@ fn describe_repairs<'r>(
     })
 }
 
-/// Returns the device time in the capture, ns: the sum over streams, whose work does not overlap.
+/// Returns the device time in the capture, ns: the sum over streams, because work on one stream does not
+/// overlap.
 fn device_ns(rank: &RankTimeline) -> u64 {
     let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {

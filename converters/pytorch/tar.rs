@@ -1,28 +1,29 @@
-//! Reads files of a tar archive in order from a stream. The reader writes nothing to disk, and names are never used
-//! as paths on this machine.
+//! Reads the files of a tar archive from a stream, in order. It writes nothing to disk, and never uses names as
+//! paths on this machine.
 
 use std::io::{self, Error, ErrorKind, Read};
 use tar::{Archive, Entry};
 
-/// Size of a header; entries are padded to multiples of this size.
+/// Size of a header, in bytes. Entries are padded to multiples of it.
 const BLOCK: usize = 512;
 
-/// Maximum number of entries; archives of captures have a few per rank.
+/// Maximum number of entries. Archives of captures have a few entries per rank.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Returns whether `head`, the first bytes of a file, begins with an entry's header with a valid checksum.
+/// Returns whether `head`, the first bytes of a file, begins with the header of an entry and its checksum
+/// is valid.
 pub fn is_tar(head: &[u8]) -> bool {
     let mut archive = Archive::new(head.get(..BLOCK).unwrap_or_default());
     let first = archive.entries().map(|entries| entries.raw(true).next());
     matches!(first, Ok(Some(Ok(_))))
 }
 
-/// Calls `visit` with the name (including folders) and the contents of each file in the archive `source`. Contents
-/// that `visit` does not read are skipped.
+/// Calls `visit` with the name (including folders) and the contents of each file in the archive `source`. Skips
+/// contents that `visit` does not read.
 ///
 /// # Errors
 ///
-/// Fails if the archive is truncated or malformed, and with the errors of `visit`.
+/// Fails if the archive is truncated or malformed, or if `visit` fails.
 pub fn for_each_file<R: Read>(
     source: R,
     mut visit: impl FnMut(&str, &mut Entry<'_, R>) -> io::Result<()>,
@@ -35,7 +36,7 @@ pub fn for_each_file<R: Read>(
         }
         let mut entry = entry.map_err(|error| malformed(error.to_string()))?;
         let kind = entry.header().entry_type();
-        // Folders, links and devices have no contents to read, and a sparse file is not stored contiguously.
+        // Folders, links and devices have no contents to read. A sparse file is not stored contiguously.
         if kind.is_file() || kind.is_contiguous() {
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             visit(&name, &mut entry)?;
@@ -87,7 +88,9 @@ mod tests {
             format!("{long}\0").as_bytes(),
         );
         push(&mut tar, "folder/short", b'0', &[2; 512]);
-        // The record "13 path=a/b\n" has 12 bytes; with a length of 12 the record would be "12 path=a/b\n".
+        // The record "13 path=a/b
+        // " would be 12 bytes long, and "12 path=a/b
+        // " agrees with its length.
         push(&mut tar, "PaxHeader", b'x', b"12 path=a/b\n");
         push(&mut tar, "ab", b'0', b"3");
         assert!(is_tar(&tar));
@@ -98,7 +101,7 @@ mod tests {
         ];
         let expected = expected.map(|(name, contents)| (name.to_owned(), contents));
         assert_eq!(files(&tar).unwrap(), expected);
-        // Archives with and without zero blocks at the end are read.
+        // Archives are read both with and without zero blocks at the end.
         let mut ended = tar.clone();
         ended.resize(tar.len() + 2 * BLOCK, 0);
         assert_eq!(files(&ended).unwrap(), expected);

@@ -1,13 +1,13 @@
 //! Bytes moved by operators on lists of tensors, such as `aten::cat` and `aten::_foreach_add_`.
 //!
-//! For a list, Kineto states the shapes but no element type; the kernel's name states the type as a template
-//! argument. A kernel on tensor lists reads all its input lists and writes a list of the length of the
-//! longest one.
+//! For a list, Kineto states the shapes but no element type. The type is a template argument in the kernel's
+//! name. A kernel on tensor lists reads all its input lists, and writes a list with the length of the
+//! longest.
 
 use super::elements::elements_of;
 use serde_json::Value;
 
-/// Element types in kernel names, with their bytes.
+/// Names of element types in kernel names, with the bytes per element.
 const ELEMENTS: [(&str, u64); 14] = [
     ("OpaqueType<1u>", 1),
     ("OpaqueType<2u>", 2),
@@ -25,8 +25,8 @@ const ELEMENTS: [(&str, u64); 14] = [
     ("int", 4),
 ];
 
-/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's notation), or `None` if
-/// no input is a list of tensors, or the kernel's name states no element type.
+/// Returns the bytes that `kernel` moves for an operator with these input shapes (in Python's notation). Returns
+/// `None` if no input is a list of tensors, or the kernel's name contains no element type.
 pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     let arguments: Vec<Value> = serde_json::from_str(shapes).ok()?;
     let is_list = |argument: &&Value| {
@@ -41,7 +41,7 @@ pub(super) fn bytes_moved(shapes: &str, kernel: &str) -> Option<u64> {
     Some(all.saturating_add(longest).saturating_mul(size))
 }
 
-/// Returns the bytes of the first element type among the template arguments of a kernel.
+/// Returns the bytes per element of the first element type in a kernel's template arguments.
 fn element_bytes(kernel: &str) -> Option<u64> {
     let (_, arguments) = kernel.split_once('<')?;
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -49,7 +49,8 @@ fn element_bytes(kernel: &str) -> Option<u64> {
         let whole = |&(at, _): &(usize, &str)| {
             let before = arguments[..at].chars().next_back();
             let after = arguments[at + name.len()..].chars().next();
-            // `Float8` may continue, as in `Float8_e4m3fn`; `Int` must not match inside `UnsignedInt`.
+            // `Float8` may continue, as in `Float8_e4m3fn`, but `Int` must not match inside
+            // `UnsignedInt`.
             !before.is_some_and(word) && (name == "Float8" || !after.is_some_and(word))
         };
         let (at, _) = arguments.match_indices(name).find(whole)?;
@@ -70,7 +71,7 @@ mod tests {
         let add = "multi_tensor_apply_kernel<TensorListMetadata<2>, BinaryOpListAlphaFunctor<float, 2, 2, 0>>";
         // The operator reads two lists of 10 elements and writes one: 30 floats.
         assert_eq!(bytes_moved("[[[10]], [[6], [4]], []]", add), Some(120));
-        // A single tensor is not a list, and a name without a template shows no type.
+        // A single tensor is not a list. A name without a template reveals no type.
         assert_eq!(bytes_moved("[[10], []]", add), None);
         assert_eq!(bytes_moved("[[[10]]]", "triton_cat_0"), None);
         assert_eq!(bytes_moved("no list", add), None);

@@ -1,10 +1,10 @@
 //! Finds the tensors among the arguments of an operator.
 //!
 //! A tensor is `[id, storage, offset, elements, bytes per element, "device"]`; only the type of the last entry
-//! distinguishes a tensor from a list of numbers. Types mirror the nesting of the values:
-//! `GenericList[TensorArg(float), Int]` has one entry per element.
+//! distinguishes it from a list of numbers. Types are nested like the values: `GenericList[TensorArg(float),
+//! Int]` has one entry per element.
 
-/// Type of a value, simplified: it states only where tensors are.
+/// Simplified type of a value, which only distinguishes tensors from other values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArgType {
     /// A value without tensors.
@@ -15,7 +15,7 @@ pub(super) enum ArgType {
     List(Vec<ArgType>),
 }
 
-/// Maximum nesting of lists; deeper nesting is damage.
+/// Maximum nesting of lists. Deeper nesting means that the text is damaged.
 const DEEPEST: usize = 32;
 
 impl ArgType {
@@ -31,7 +31,7 @@ impl ArgType {
         // A list has a name before the bracket: `GenericList[…]`, `Tuple[…]`.
         let inner = text.split_once('[').filter(|_| !text.starts_with('['));
         match inner.and_then(|(_, inner)| inner.strip_suffix(']')) {
-            // The structure of a list without tensors is not needed.
+            // The structure of a list matters only if it contains tensors.
             Some(inner) if inner.contains("Tensor(") => {
                 Self::parse_types(split_at_commas(inner).into_iter(), deeper.checked_sub(1)?)
             }
@@ -75,16 +75,16 @@ fn split_at_commas(text: &str) -> Vec<&str> {
 pub(super) struct TensorArg {
     pub id: u64,
     pub storage: u64,
-    /// Size of the tensor, or `None` if the size does not fit in 64 bits.
+    /// Size of the tensor; `None` if it does not fit in 64 bits.
     pub bytes: Option<u64>,
     /// Whether the tensor is on a device other than the CPU.
     pub on_device: bool,
 }
 
-/// An error in arguments: the affected text, and what was found and expected.
+/// An error in the arguments: the affected text, and a description of the error.
 pub(super) type ArgError<'a> = (&'a str, &'static str);
 
-/// Appends the tensors of `values`, which must be legal JSON, to `into`.
+/// Appends the tensors in `values`, which must be valid JSON, to `into`.
 pub(super) fn append_tensors<'a>(
     values: &'a str,
     types: &ArgType,
@@ -172,7 +172,7 @@ impl<'a> ArgCursor<'a> {
             return None;
         }
         let device = &self.text.as_bytes()[self.at + 1..];
-        // A tensor without memory has an empty device name and is on no device.
+        // A tensor without memory has an empty device name, and is not on any device.
         let on_device = !device.starts_with(b"cpu") && !device.starts_with(b"\"");
         self.skip_value();
         let [id, storage, _, elements, size] = numbers;

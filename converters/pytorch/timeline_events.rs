@@ -1,13 +1,14 @@
-//! Events of a joined capture, reduced to the facts that are needed once intervals contain the times.
+//! Events of a joined capture, reduced to the facts that are needed after their times have been copied
+//! to intervals.
 
 use super::kineto::{EventCategory, KinetoEvent};
 
-/// An event without its times and without the ids that only joining needs.
+/// An event without its times, and without the ids that are needed only for joining.
 #[derive(Clone, Copy, Debug)]
 pub struct TimelineEvent {
-    /// Record function id, which joins the event to the host trace, or 0 if there is none.
+    /// Record function id, which is also in the host trace; 0 if there is none.
     pub rf_id: u64,
-    /// Correlation id, which a launch shares with its kernel, or 0 if there is none.
+    /// Correlation id, which a launch shares with its kernel; 0 if there is none.
     pub correlation: u64,
     /// Index of the event's name in the texts of the Kineto trace.
     pub name: u32,
@@ -18,9 +19,9 @@ pub struct TimelineEvent {
 }
 
 impl TimelineEvent {
-    /// Converts `events` to this smaller form and frees the memory that is no longer needed.
+    /// Converts `events` to this smaller form, and frees the memory that is no longer needed.
     pub fn all(events: Vec<KinetoEvent>) -> Vec<Self> {
-        // Collected in place, because two small events fit into the memory of one original event.
+        // This collects in place, because two small events fit into the memory of one original event.
         let mut kept: Vec<Self> = events.into_iter().map(Self::from_event).collect();
         kept.shrink_to_fit();
         kept

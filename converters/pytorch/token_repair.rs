@@ -1,37 +1,36 @@
-//! Repairs tokens that Python and scripts write between values but JSON does not allow.
+//! Repairs tokens that Python and scripts write between values but that JSON forbids.
 //!
 //! Scripts that rewrite captures with Python's `json` write `NaN`, `Infinity` and `-Infinity`; C++ streams write
 //! `nan`, `-nan`, `inf` and `-inf`. JSON has no form for these values, so they become `null`, a missing value.
-//! Scripts that end every element with a comma leave a comma after the last element of lists and objects, at any
-//! depth; the repair removes this comma. A comma without a preceding value is kept, because a value may be
-//! missing.
+//! Scripts that end every element with a comma leave a comma after the last element of lists and objects at any
+//! depth. This comma is removed. A comma without a value before it is kept, because a value may be missing.
 
 use super::JsonRepairKind;
 
-/// Tokens that are not JSON.
+/// Tokens that are not valid JSON.
 const TOKENS: [&str; 7] = ["-Infinity", "Infinity", "NaN", "-nan", "nan", "-inf", "inf"];
 
 /// A value with repaired tokens.
 pub(super) struct RepairedTokens {
-    /// The value, converted to legal JSON.
+    /// The value, converted to valid JSON.
     pub text: Vec<u8>,
-    /// Length of the original text.
+    /// Length of the original text, bytes.
     pub length: usize,
     /// Offset of the first repair in the original text.
     pub first_at: usize,
     /// Kind of the first repair.
     pub what: JsonRepairKind,
-    /// The first repaired token, or, for a comma, the token after the comma.
+    /// The first repaired token; for a comma, the token after it.
     pub token: &'static str,
 }
 
-/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or the end is
-/// missing.
+/// Repairs the object or list at the start of `text`. Returns `None` if nothing needs repair, or if its end
+/// is missing.
 pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     let mut mended = Vec::new();
     let mut first = None;
     let (mut at, mut depth) = (0, 0_usize);
-    // Last non-blank byte so far.
+    // The last non-blank byte so far.
     let mut before = b'[';
     loop {
         let byte = *text.get(at)?;
@@ -86,8 +85,8 @@ pub(super) fn repair_tokens(text: &[u8]) -> Option<RepairedTokens> {
     })
 }
 
-/// Returns the closing bracket of a list or object at the start of `text`, if there is one, or `None` at the
-/// end of the text.
+/// Returns the bracket if `text` begins with the closing bracket of a list or object. Returns `None` if the
+/// text ends first.
 fn closing_bracket(text: &[u8]) -> Option<Option<&'static str>> {
     let next = text.iter().find(|byte| !byte.is_ascii_whitespace())?;
     Some(match next {

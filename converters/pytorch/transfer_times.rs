@@ -1,29 +1,30 @@
 //! Splits the time of each call into waiting and transfer.
 //!
-//! A member of a collective first waits until the last member that it needs has started; the rest
-//! of the member's time is transfer. In a collective without a root, every member needs all others.
-//! With a root, the root needs all others, and the others need only the root. The two ends of a
-//! message need each other. With aligned clocks, and `last` the latest start of the needed members:
+//! A member of a collective first waits until the last member whose data it needs has started; the rest
+//! of its time is transfer. In a collective without a root, every member needs all others. In a
+//! collective with a root, the root needs all others, and the others need only the root. The send and
+//! the receive of a message need each other. On aligned clocks, with `last` the latest start of the
+//! needed members:
 //!
 //! ```text
 //! wait     = last − start
 //! transfer = end − last
 //! ```
 //!
-//! In rooted collectives and in messages, a member may end before the last needed member has
-//! started. A member that ends early did not wait and is called *eager*. In a collective without a
-//! root this is impossible, so the cause must be inaccurate clocks or late thread scheduling; then
-//! the transfer is zero and the whole time is waiting.
+//! In rooted collectives and in messages, a member may end before the last needed member has started.
+//! Such a member did not wait, and is called *eager*. In a collective without a root this is impossible,
+//! so the clocks must be inaccurate or a thread was scheduled late. The transfer is then zero, and the
+//! whole time is waiting.
 //!
-//! One kernel carries out all messages of a batch, and the kernel ends with the last message. A
-//! message of a batch has ended when the kernel of its sender or of its receiver has ended.
+//! One kernel executes all messages of a batch, and ends with the last of them. A message of a batch has
+//! ended when its sender's or its receiver's kernel has ended.
 //!
 //! If members have no capture, `absent_ranks` bounds the transfers.
 //!
-//! The interval of a host message ends when the program has waited for the message, which may be
-//! long after the message arrived. If the program did not block on the message, the transfer time
-//! is the median transfer of messages of the same size on which the program did block (if any),
-//! limited by the recorded times of the message itself.
+//! The recorded interval of a host message ends when the program has waited for the message, which may
+//! be long after its arrival. If the program did not block on a message, its transfer time is the median
+//! transfer of messages of the same size on which the program blocked (if there are any), limited by the
+//! message's own recorded times.
 
 mod absent_ranks;
 
@@ -42,44 +43,43 @@ use std::collections::BTreeMap;
 pub struct CallTime {
     /// Time of waiting for other ranks, ns.
     pub wait: u64,
-    /// Time from the latest start of the needed members to the end, ns.
+    /// Time from the latest start of the needed members to the end of the call, ns.
     pub transfer: u64,
-    /// Delay of an inferred rank: time from the start of the call on its model (the captured rank
-    /// that it copies) to its own start, ns.
+    /// Delay of an inferred rank, ns: its own start minus the start of the call on its model, the
+    /// captured rank that it copies.
     pub late: u64,
     /// Whether the call ended without waiting for its partners.
     pub eager: bool,
-    /// Whether the call was matched with other ranks. The whole time of an unmatched call is
-    /// transfer.
+    /// Whether the call was matched with calls of other ranks. If not, its whole time is transfer.
     pub met: bool,
 }
 
 /// Counts of implausible times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct TimeAnomalies {
-    /// Members of rootless collectives that ended before the last member started.
+    /// Number of members of rootless collectives that ended before the last member started.
     pub early: u64,
-    /// Largest time by which a member of `early` ended too soon, ns.
+    /// Largest time by which a member counted in `early` ended too soon, ns.
     #[serde(rename = "most_ns")]
     pub most: u64,
-    /// Messages whose transfer was estimated from others of the same size.
+    /// Number of messages whose transfer was estimated from other messages of the same size.
     pub estimated: u64,
-    /// Calls with absent partners, whose transfer was taken from calls of their size class or from NCCL's
-    /// formula.
+    /// Number of calls with absent partners; their transfer is taken from calls of the same size class,
+    /// or from NCCL's formula.
     pub bounded: u64,
-    /// Collectives that an inferred rank starts later than the captured rank that it copies.
+    /// Number of collectives that an inferred rank starts later than the captured rank that it copies.
     pub late: u64,
 }
 
-/// Calls of a job's ranks, with the captures that contain their times.
+/// A job's calls, with the captures that contain their times.
 pub struct JobCalls<'a> {
-    /// Calls of each rank.
+    /// Calls of each rank, by index.
     pub calls: &'a [CommCalls],
-    /// Capture that each rank uses.
+    /// For each rank, the capture that it uses.
     pub models: &'a [RankModel],
     /// Timeline of each capture.
     pub timelines: &'a [RankTimeline],
-    /// Activities of each capture. Activities record on which calls the program blocked.
+    /// Activities of each capture, which state on which calls the program blocked.
     pub captures: &'a [Activities],
     /// Clock offset of each capture.
     pub offsets: &'a [ClockOffset],
@@ -123,7 +123,8 @@ pub fn divide(
             if time.eager && !matched.kind.has_root() {
                 odd.early += 1;
                 odd.most = odd.most.max(clamp_length(needed.saturating_sub(end)));
-                // Early in a rootless collective: clocks or scheduling are wrong, not the collective.
+                // A member of a rootless collective cannot end early, so the clocks or the scheduling
+                // must be wrong.
                 *time = CallTime {
                     wait: clamp_length(end.saturating_sub(start)),
                     met: true,
@@ -165,8 +166,8 @@ pub fn divide(
         {
             let time = &mut times[at.0 as usize][at.1 as usize];
             if let Some(list) = known.get(&size(at))
-                // The median only lowers the estimate: the transfer cannot take longer than the
-                // recorded times allow.
+                // The median can only lower the estimate, because the transfer cannot take longer than
+                // the recorded times allow.
                 && list[list.len() / 2] < time.transfer
             {
                 time.transfer = list[list.len() / 2];
@@ -177,9 +178,9 @@ pub fn divide(
     (times, odd)
 }
 
-/// Bounds the ends of messages in batches by the ends of the kernels on both sides, because only the end of the whole
-/// kernel is known. Otherwise a message would seem to transfer while its kernel waits for the partner of another
-/// message. The last message of a kernel ends with the kernel.
+/// Bounds the ends of batched messages by the ends of the kernels on both sides, because only the end of the whole
+/// kernel is recorded. Otherwise a message would seem to be in transfer while its kernel waits for another message's
+/// partner. The last message of a kernel ends with the kernel.
 fn bound_batches(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,

@@ -1,52 +1,51 @@
 //! Layouts of elements: the text between their values, learned from earlier elements.
 //!
-//! A program prints its elements in a few formats. The text between two values of an element, such as `, "tid": `,
-//! has usually occurred in an earlier element, because programs print elements in a few formats. If the text matches
-//! byte for byte, the keys are known without parsing. If no layout fits an element, the scanner reads the element,
-//! and the element's layout is added.
+//! A program prints its elements in a few formats, so the text between two values of an element, such as `, "tid":
+//! `, has usually occurred in an earlier element. If it matches byte for byte, the keys are known without parsing.
+//! If no layout fits an element, the scanner reads the element key by key, and its layout is added.
 
 use super::scanner::JsonScanner;
 
 /// Index that means "no step".
 const NONE: u32 = u32::MAX;
-/// Number of a value that the reader does not use.
+/// Index of a value that the reader does not use.
 pub(in crate::pytorch) const SKIPPED: u8 = 0;
-/// Takes the place of a value's number in a step that ends the element.
+/// Stands for the index of a value in a step that ends the element.
 const END: u8 = u8::MAX;
-/// Maximum number of stored steps. The limit bounds memory if the keys of a text never repeat.
+/// Maximum number of stored steps. It bounds the memory if the keys of a text never repeat.
 const MOST: usize = 1 << 12;
-/// Maximum number of alternatives tried at one position.
+/// Maximum number of alternatives that are tried at one position.
 const WIDEST: u32 = 16;
 
-/// Layouts of the elements of a text, as a tree: layouts with a common beginning share their first steps.
+/// Layouts of a text's elements, as a tree: layouts that begin in the same way share their first steps.
 #[derive(Default)]
 pub(in crate::pytorch) struct ElementLayouts {
     steps: Vec<LayoutStep>,
-    /// Texts of the steps as eight-byte words; the last word of each is zero-padded.
+    /// Texts of the steps as eight-byte words. The last word of each text is zero-padded.
     words: Vec<u64>,
     /// Values of the element being learned.
     values: Vec<PlacedValue>,
 }
 
-/// A text between two values, and the number of the value after it.
+/// A text between two values, and the index of the value after it.
 struct LayoutStep {
     /// First eight bytes of the text, and a mask of the bits that are compared.
     first: u64,
     first_mask: u64,
     /// Range in [`ElementLayouts::words`] of the words after the first.
     words: std::ops::Range<u32>,
-    /// Mask of the last word's bits that are compared.
+    /// Mask of the bits of the last word that are compared.
     mask: u64,
     length: u32,
-    /// Number of the value that follows, or [`END`].
+    /// Index of the value that follows, or [`END`].
     value: u8,
-    /// Alternative step at this position, tried if this step does not match.
+    /// Another step at this position, which is tried if this step does not match.
     sibling: u32,
     /// First step after the value.
     next: u32,
 }
 
-/// A value of an element: the value's number and position.
+/// Index and position of an element's value.
 struct PlacedValue {
     value: u8,
     start: u32,
@@ -54,9 +53,9 @@ struct PlacedValue {
 }
 
 impl ElementLayouts {
-    /// Reads the element at the start of `text` by a layout. Puts the texts of the element's values into `values`,
-    /// indexed by number, and returns the element's length. Only legal values are accepted; values numbered below
-    /// `plain` must be strings without escapes.
+    /// Reads the element at the start of `text` by a layout. Stores the texts of its values in `values`, by index,
+    /// and returns its length. Only valid JSON values are accepted; values with an index below `plain` must be
+    /// strings without escapes.
     #[inline]
     pub fn read<'a>(
         &self,
@@ -65,7 +64,7 @@ impl ElementLayouts {
         values: &mut [Option<&'a str>],
     ) -> Option<usize> {
         let mut scan = JsonScanner::new(text);
-        // The tree's root is the first step.
+        // The first step is the tree's root.
         let mut next = 0;
         loop {
             let step = self.find_fitting(next, scan.rest())?;
@@ -82,7 +81,7 @@ impl ElementLayouts {
         }
     }
 
-    /// Returns the first step, among `first` and its siblings, that `text` begins with.
+    /// Returns the first of `first` and its siblings whose text `text` begins with.
     #[inline]
     fn find_fitting(&self, first: u32, text: &[u8]) -> Option<&LayoutStep> {
         let mut step = self.steps.get(first as usize)?;
@@ -94,7 +93,7 @@ impl ElementLayouts {
 
     #[inline]
     fn matches_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
-        // Near the end of the text less than a whole word may be left.
+        // Near the end, less than a whole word of text may be left.
         let Some((first, rest)) = text.split_first_chunk() else {
             return false;
         };
@@ -102,7 +101,7 @@ impl ElementLayouts {
             && (step.length <= 8 || self.ends_step(step, rest))
     }
 
-    /// Returns whether `text` begins with the second and later words of a step.
+    /// Returns whether `text` begins with a step's words from the second on.
     #[inline]
     fn ends_step(&self, step: &LayoutStep, text: &[u8]) -> bool {
         let words = &self.words[step.words.start as usize..step.words.end as usize];
@@ -121,7 +120,8 @@ impl ElementLayouts {
         self.values.clear();
     }
 
-    /// Records the value numbered `value` of the element; `text` must be a slice of the element's text `of`.
+    /// Records the value with the index `value` of an element. `text` must be a slice of `of`, the element's
+    /// text.
     pub fn note(&mut self, value: u8, text: &str, of: &str) {
         let start = (text.as_ptr() as usize).wrapping_sub(of.as_ptr() as usize);
         self.values.push(PlacedValue {
@@ -152,8 +152,8 @@ impl ElementLayouts {
         self.values = values;
     }
 
-    /// Returns the step with this text after `before`, and adds the step if necessary, or `None` if there are too
-    /// many steps.
+    /// Returns the step with this text after `before`; adds it if necessary. Returns `None` if there are too many
+    /// steps.
     fn add_step(&mut self, before: u32, text: &[u8], value: u8) -> Option<u32> {
         let first = match self.steps.get(before as usize) {
             Some(step) => step.next,
@@ -201,14 +201,14 @@ impl ElementLayouts {
     }
 }
 
-/// Returns up to eight bytes as a zero-padded word.
+/// Converts up to eight bytes to a zero-padded word.
 fn zero_padded_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
-/// Returns the mask of the first `bytes` bytes of a word, one to eight.
+/// Returns the mask of a word's first `bytes` bytes; `bytes` is 1 to 8.
 fn byte_mask(bytes: usize) -> u64 {
     u64::MAX >> (64 - 8 * bytes.clamp(1, 8))
 }
@@ -217,7 +217,7 @@ fn byte_mask(bytes: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// Learns a layout from `marked`, in which `<` and `>` enclose the values; values are numbered from 1.
+    /// Learns a layout from `marked`, in which `<` and `>` enclose the values; their indices begin with 1.
     fn learn(layouts: &mut ElementLayouts, marked: &str) {
         let mut text = String::new();
         let mut places = Vec::new();
@@ -249,7 +249,7 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <[1]>}"#,
         );
         learn(&mut layouts, r#"{"ph": <"s">, "id": <7>}"#);
-        // The result has the length of the element, and the first value without its quotes.
+        // The result contains the element's length, and the first value without its quotes.
         let text = r#"{"ph": "abc", "long key of many bytes": 3.5e7, "ts": {"a": "}"}}, {"ph": 1}"#;
         let expected = (
             text.len() - 11,
@@ -272,8 +272,8 @@ mod tests {
             r#"{"ph": <"X">, "long key of many bytes": <12>, "ts": <1>}"#,
         );
         for other in [
-            // The scanner must reject a different key (at each word of the comparison), extra blanks, an invalid
-            // value, and a value that ends early.
+            // The scanner must reject these texts: a different key (in each word of the comparison), extra
+            // blanks, an invalid value, and a value that ends early.
             r#"{"ph": "X", "long key of many bytez": 12, "ts": 1}       "#,
             r#"{"ph": "X", "long kei of many bytes": 12, "ts": 1}       "#,
             r#"{"ph": "X", "Long key of many bytes": 12, "ts": 1}       "#,

@@ -1,33 +1,32 @@
-//! Elements with their position in a text, and errors at these positions.
+//! Elements with their positions in a text, and errors at these positions.
 
 use super::JsonText;
 use crate::pytorch::number;
 use chakram_trace::format::{TraceError, TraceLocation, escape};
 
-/// Hint for a text that ends too early.
+/// Advice for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
                          process ends, and copy the whole file";
-/// Hint for a text that breaks the rules of JSON.
+/// Advice for a text that breaks the rules of JSON.
 pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: capture again, or repair it by hand at \
                        this byte of the decompressed text";
 
 /// An element and its offset in the text.
 #[derive(Clone, Copy)]
 pub(in crate::pytorch) struct LocatedElement<'a> {
-    /// Text from the element's first byte on.
+    /// Text from the element's first byte to the end of the window.
     pub text: &'a [u8],
     /// Offset in bytes from the start of the whole text.
     pub offset: u64,
 }
 
 impl<'a> LocatedElement<'a> {
-    /// Returns the text from the beginning of one value of the element to the end of another.
+    /// Returns the text from the beginning of one of the element's values to the end of another.
     pub fn between(&self, first: JsonText<'_>, last: JsonText<'_>) -> &'a str {
         let start = self.of(first.get()).wrapping_sub(self.offset) as usize;
         let end = self.of(last.get()).wrapping_sub(self.offset) as usize + last.get().len();
         let text = self.text.get(start..end).unwrap_or_default();
-        // The values before and after the cut were parsed from this text, so the boundaries are
-        // valid UTF-8.
+        // Both values were parsed from this text, so the boundaries are valid UTF-8.
         std::str::from_utf8(text).unwrap_or_default()
     }
 
@@ -45,7 +44,7 @@ impl<'a> LocatedElement<'a> {
     }
 }
 
-/// Parses the integer in `value`, if there is one; fails if the integer does not fit the type.
+/// Parses the integer in `value`, if it is present. Fails if the integer does not fit the type.
 pub(in crate::pytorch) fn parse_integer<T: TryFrom<i128>>(
     value: Option<JsonText<'_>>,
     what: &str,
@@ -73,7 +72,7 @@ pub(super) fn refused(offset: u64, found: String, hint: &str) -> TraceError {
     TraceError::refused_at(place, found, hint)
 }
 
-/// Builds the error for a value that the parser rejected: the value at the start of `text`, at the byte offset
+/// Builds the error for a value that the parser rejected. The value is at the start of `text`, whose offset is
 /// `offset`.
 #[cold]
 pub(super) fn explain_error(text: &[u8], offset: u64, error: &serde_json::Error) -> TraceError {

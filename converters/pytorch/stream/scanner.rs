@@ -1,12 +1,12 @@
-//! A fast scanner for JSON of the expected form.
+//! A fast scanner for JSON that has the expected form.
 //!
-//! The scanner accepts only legal values that it reads exactly as the general parser would. Any other value ends the
-//! scan. If the fast scan stops, the general parser reads the element again and reports the damage and its offset.
+//! The scanner accepts only valid values, and reads them exactly like the general parser. Any other value ends the
+//! scan. The general parser then reads the element again, and reports the damage with its offset.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// Text of a legal JSON value, without surrounding whitespace.
+/// Text of a valid JSON value, without surrounding whitespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::pytorch) struct JsonText<'a>(&'a str);
 
@@ -16,7 +16,7 @@ impl<'a> JsonText<'a> {
         Self(value.get())
     }
 
-    /// Wraps `text`, which the scanner has found legal.
+    /// Wraps `text`, which the scanner has found to be valid.
     pub fn legal(text: &'a str) -> Self {
         Self(text)
     }
@@ -36,7 +36,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for JsonText<'a> {
 /// Eight bytes with value 1.
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 
-/// Maximum nesting of skipped values; the general parser handles deeper values.
+/// Maximum nesting of skipped values. The general parser handles deeper values.
 const DEEPEST: u32 = 32;
 
 /// A position in a text. Methods return `None` to end the scan.
@@ -62,13 +62,13 @@ impl<'a> JsonScanner<'a> {
         &self.text.as_bytes()[self.at..]
     }
 
-    /// Skips `bytes` bytes. The window must have at least that many bytes left.
+    /// Skips `bytes` bytes, which must not exceed the remaining text.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// Reads an escape-free string that begins exactly here; returns its content.
+    /// Reads a string without escapes that begins exactly here, and returns its content.
     #[inline]
     pub fn plain_here(&mut self) -> Option<&'a str> {
         (*self.text.as_bytes().get(self.at)? == b'"').then_some(())?;
@@ -105,7 +105,7 @@ impl<'a> JsonScanner<'a> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    /// Skips blanks and reads a string without escapes.
+    /// Skips blanks, then reads a string without escapes.
     #[inline(always)]
     pub fn plain(&mut self) -> Option<&'a str> {
         self.take_byte(b'"')?;
@@ -116,7 +116,7 @@ impl<'a> JsonScanner<'a> {
         self.text.get(start..end)
     }
 
-    /// Consumes `null` if it comes next.
+    /// Consumes `null` if it comes next; returns whether it did.
     pub fn null(&mut self) -> Option<bool> {
         if self.peek()? != b'n' {
             return Some(false);
@@ -167,12 +167,13 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Skips a list, possibly nested, of integers and strings, the form of operator arguments. Returns `false`, and
-    /// consumes nothing, if the next value has another form.
+    /// Skips a list of integers and strings, the form of operator arguments. Lists may be nested. Returns `false`,
+    /// and consumes nothing, if the next value has another form.
     fn plain_list(&mut self) -> bool {
         let bytes = self.text.as_bytes();
         let (mut at, mut depth) = (self.at, 0);
-        // Whether a value must come next, and whether the innermost list may end instead because it is still empty.
+        // `expected`: whether a value must come next. `optional`: whether the innermost list may end instead,
+        // because it is still empty.
         let (mut expected, mut optional) = (true, false);
         while let Some(&byte) = bytes.get(at) {
             at += 1;
@@ -217,7 +218,7 @@ impl<'a> JsonScanner<'a> {
         false
     }
 
-    /// Reads an object; `entry` reads the value of each key.
+    /// Reads an object; calls `entry` with each key to read its value.
     #[inline]
     pub fn object(
         &mut self,
@@ -238,7 +239,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Reads a list; `element` reads each element.
+    /// Reads a list; calls `element` to read each element.
     #[inline]
     pub fn list(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take_byte(b'[')?;
@@ -254,7 +255,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Consumes a comma or the closing bracket `close`; returns whether the bracket was found.
+    /// Consumes a comma or the closing bracket `close`. Returns whether it was the bracket.
     #[inline]
     fn read_separator(&mut self, close: u8) -> Option<bool> {
         let byte = self.peek()?;
@@ -281,7 +282,7 @@ impl<'a> JsonScanner<'a> {
         let mut at = self.at + usize::from(bytes[self.at] == b'-');
         let integer = at;
         at = digits_end(bytes, at)?;
-        // JSON allows no leading zero.
+        // JSON forbids leading zeros.
         if at == integer || bytes[integer] == b'0' && at > integer + 1 {
             return None;
         }
@@ -301,7 +302,7 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// Keys of an object that were already read, as small numbers assigned by its reader.
+/// Set of an object's keys that were read. Its reader assigns a small number to each key.
 #[derive(Default)]
 pub(in crate::pytorch) struct SeenKeys(u32);
 
@@ -315,7 +316,7 @@ impl SeenKeys {
     }
 }
 
-/// Returns the offset after the string whose text begins at `at`.
+/// Returns the offset just after the string whose content begins at `at`.
 #[inline]
 fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
@@ -336,8 +337,8 @@ fn string_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Returns the offset of the first non-digit from `at` on, or `None` if the text ends first, because more digits
-/// may follow.
+/// Returns the offset of the first non-digit from `at` on. Returns `None` if the text ends first, because more
+/// digits may follow.
 #[inline]
 fn digits_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
@@ -358,17 +359,18 @@ pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// Sets the top bit of the first non-digit byte of `word`. Higher bytes of the result are undefined.
+/// Sets the top bit in the first byte of `word` that is not a digit. Higher bytes of the result are
+/// undefined.
 #[inline]
 fn no_digits(word: u64) -> u64 {
-    // Digits become 0 to 9. The addition sets the top bit of every other byte except the largest, in which it is
-    // set already.
+    // Digits become 0 to 9. The addition sets the top bit of every other byte, except those that have it set
+    // already.
     let word = word ^ (ONES * u64::from(b'0'));
     (word.wrapping_add(ONES * (0x80 - 10)) | word) & (ONES << 7)
 }
 
 /// Returns the offset of the first byte from `at` on that ends the plain part of a string: a quote, a backslash, or
-/// a control character (illegal in strings).
+/// a control character, which is invalid in strings.
 #[inline]
 fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     while let Some(word) = word_at(bytes, at) {
@@ -382,7 +384,7 @@ fn plain_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     Some(at + bytes.get(at..)?.iter().position(ends)?)
 }
 
-/// Sets the top bit of the first byte of `word` that is a quote, a backslash or a control character. Higher bytes of
+/// Sets the top bit in the first byte of `word` that is a quote, a backslash or a control character. Higher bytes of
 /// the result are undefined.
 #[inline]
 fn mark_string_end(word: u64) -> u64 {
@@ -404,7 +406,7 @@ mod tests {
         for special in 0..=255_u8 {
             for place in 0..20 {
                 let mut bytes = [b'a'; 24];
-                // Bytes of multi-byte characters, which are above all ASCII bytes.
+                // All bytes of multi-byte characters are larger than any ASCII byte.
                 bytes[place / 2] = 0xc3;
                 bytes[place] = special;
                 bytes[22] = b'"';
@@ -416,7 +418,7 @@ mod tests {
         assert_eq!(plain_end(b"no end at all", 0), None);
     }
 
-    /// The general parser defines what is legal.
+    /// The general parser defines which values are valid.
     #[test]
     fn legal_values_are_those_of_the_general_parser() {
         let parts = [
@@ -462,7 +464,7 @@ mod tests {
         let mut below = pseudo_random(7);
         let (mut legal, mut scanned) = (0, 0);
         for _ in 0..200_000 {
-            // A number at the end of the visible text may continue after it.
+            // A number at the end of the visible text may continue beyond it.
             let mut text = String::from("[");
             for _ in 0..=below(6) {
                 text.push_str(parts[below(parts.len())]);
@@ -475,7 +477,7 @@ mod tests {
             let expected = expected.map(|value| (value.get(), values.byte_offset()));
             legal += usize::from(expected.is_some());
             scanned += usize::from(found.is_some());
-            // The general parser reads keys with escapes.
+            // The scanner rejects keys with escapes; the general parser reads them.
             if found.is_some() {
                 assert_eq!(found, expected, "{text}");
             } else if expected.is_some() {

@@ -2,8 +2,8 @@
 
 use std::io::{Cursor, Read, Result};
 
-/// Returns `source` converted to UTF-8 if it is UTF-16, else unchanged. UTF-16 is detected by its byte order mark, or
-/// by a zero byte next to the first character, which does not occur in UTF-8 JSON.
+/// Converts `source` to UTF-8 if it is UTF-16; otherwise returns it unchanged. UTF-16 is detected by its byte order
+/// mark, or by a zero byte next to the first character, which does not occur in UTF-8 JSON.
 pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + 's>> {
     let mut mark = Vec::with_capacity(2);
     source.by_ref().take(2).read_to_end(&mut mark)?;
@@ -23,12 +23,12 @@ pub(super) fn as_utf8<'s>(mut source: impl Read + 's) -> Result<Box<dyn Read + '
     }))
 }
 
-/// A UTF-16 text that is decoded in chunks.
+/// A UTF-16 text, decoded in chunks.
 struct Utf16Text<R> {
     source: R,
     /// Whether the text is big-endian.
     big: bool,
-    /// Bytes read that do not form a whole character yet.
+    /// Bytes that were read but do not form a whole character yet.
     units: Vec<u8>,
     /// Decoded text; `given` counts the bytes already returned.
     text: Vec<u8>,
@@ -39,7 +39,7 @@ struct Utf16Text<R> {
 const PIECE: u64 = 1 << 16;
 
 impl<R: Read> Utf16Text<R> {
-    /// Decodes the next chunk; returns whether there was a chunk.
+    /// Decodes the next chunk; returns `false` at the end of the text.
     fn decode_chunk(&mut self) -> Result<bool> {
         let read = self
             .source
@@ -55,7 +55,7 @@ impl<R: Read> Utf16Text<R> {
             }
         };
         let mut words: Vec<u16> = self.units.chunks_exact(2).map(word).collect();
-        // The first half of a surrogate pair is kept until the second half is read.
+        // Keep the first half of a surrogate pair until the second half is read.
         if read > 0
             && words
                 .last()

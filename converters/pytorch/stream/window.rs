@@ -7,10 +7,10 @@ use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 
-/// Size of the window, bytes; chosen to fit the processor's inner caches.
+/// Size of the window in bytes, which fits the processor's inner caches.
 const WINDOW: usize = 1 << 18;
-/// Maximum length of an element of the array. The observer truncates lists after 4,096 values, which keeps its
-/// elements below 2 MiB.
+/// Maximum length of an element of the array. The observer truncates lists after 4,096 values, so its elements
+/// are shorter than 2 MiB.
 pub(super) const MAX_ELEMENT: usize = 16 << 20;
 /// Maximum length of a value outside the array.
 pub(super) const MAX_VALUE: usize = 64 << 20;
@@ -22,18 +22,18 @@ pub(super) struct TextWindow<'s> {
     window: Vec<u8>,
     at: usize,
     end: usize,
-    /// End of the text after `at` that is known to be valid UTF-8.
+    /// Index after the text, from `at` on, that is known to be valid UTF-8.
     valid: usize,
     /// Offset of the window's first byte in the text.
     base: u64,
     /// Whether the text ends within the window.
     ended: bool,
-    /// Text between the last two objects, up to the opening brace of the second.
+    /// Text between the last two objects, including the opening brace of the second.
     separator: Vec<u8>,
 }
 
 impl<'s> TextWindow<'s> {
-    /// Opens a window at the start of `source`; `path` is for error messages.
+    /// Opens a window at the start of `source`; error messages name `path`.
     pub fn new(source: DecompressedStream<'s>, path: &'s Path) -> Result<Self, TraceError> {
         let source = as_utf8(source).map_err(|e| TraceError::io(path, "read or decompress", e))?;
         let mut this = Self {
@@ -48,7 +48,7 @@ impl<'s> TextWindow<'s> {
             separator: Vec::new(),
         };
         this.more(MAX_VALUE)?;
-        // A byte order mark is skipped.
+        // Skip a byte order mark.
         if this.rest().starts_with(b"\xef\xbb\xbf") {
             this.at += 3;
         }
@@ -63,12 +63,11 @@ impl<'s> TextWindow<'s> {
     /// Returns the valid UTF-8 prefix of [`Self::rest`].
     pub fn valid(&self) -> &str {
         let text = &self.window[self.at..self.valid];
-        // SAFETY: `validate` checked that all of `at..valid` is UTF-8, and moves `valid` whenever `at` passes
-        // `valid`.
+        // SAFETY: `validate` checked that `at..valid` is UTF-8, and moves `valid` whenever `at` passes it.
         unsafe { std::str::from_utf8_unchecked(text) }
     }
 
-    /// Extends the range known to be valid UTF-8.
+    /// Extends the range that is known to be valid UTF-8.
     fn validate_utf8(&mut self) {
         let from = self.valid.max(self.at);
         let valid = match std::str::from_utf8(&self.window[from..self.end]) {
@@ -96,8 +95,8 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Moves the window so that it begins at the next byte, and fills it. If the window already begins at the next
-    /// byte, the window grows instead. Fails for a value of more than `longest` bytes.
+    /// Moves the window to the next byte, and fills it. If the window already begins there, enlarges it instead.
+    /// Fails if a value has more than `longest` bytes.
     pub fn more(&mut self, longest: usize) -> Result<(), TraceError> {
         let held = self.end - self.at;
         if held >= longest {
@@ -115,7 +114,8 @@ impl<'s> TextWindow<'s> {
                 Ok(0) => self.ended = true,
                 Ok(read) => self.end += read,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                // An error without an OS code comes from the decoder: the compressed data is truncated or corrupt.
+                // An error without an OS code comes from the decompressor: the compressed data is truncated or
+                // corrupt.
                 Err(e) if e.raw_os_error().is_none() => {
                     let found = format!("the file cannot be decompressed: {e}");
                     return Err(refused(self.base + self.end as u64, found, TRUNCATED));
@@ -144,12 +144,12 @@ impl<'s> TextWindow<'s> {
         }
     }
 
-    /// Consumes a comma and surrounding blanks if an object follows; returns whether an object follows.
+    /// If an object follows, consumes the comma and blanks before it. Returns whether an object follows.
     #[inline]
     pub fn next_object(&mut self) -> bool {
         let text = &self.window[self.at..self.valid];
         let separator = &self.separator;
-        // The separator is usually the same as between the previous objects.
+        // The separator is usually the same as before the previous object.
         if !separator.is_empty() && text.starts_with(separator) {
             self.at += separator.len() - 1;
             return true;
@@ -167,7 +167,7 @@ impl<'s> TextWindow<'s> {
         true
     }
 
-    /// Consumes the next non-blank byte if it is one of `expected`.
+    /// Consumes the next non-blank byte, which must be one of `expected`.
     pub fn take(&mut self, expected: &[u8], what: &str) -> Result<u8, TraceError> {
         match self.peek()? {
             Some(byte) if expected.contains(&byte) => {

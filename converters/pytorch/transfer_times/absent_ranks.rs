@@ -1,24 +1,23 @@
 //! Transfer times of collectives in which some members have no capture.
 //!
 //! The last member to start may be an absent member, so the time after the last known start is only an upper bound of
-//! the transfer. Collectives form *size classes*: the same kind, group size, and power of two of bytes. A collective
-//! with an absent rank is assigned the smallest transfer of its class and of the classes with more bytes (more bytes
-//! cannot be faster); the rest of the collective's time is waiting.
+//! the transfer. Collectives form *size classes* with the same kind, group size, and power of two of bytes. A
+//! collective with an absent member is assigned the smallest transfer among its class and the classes with more
+//! bytes, because more bytes cannot be faster. The rest of its time is waiting.
 //!
-//! If an absent rank is always the last to start, even the smallest time contains waiting. A smallest transfer
-//! time longer than 95 % of NCCL's undisturbed kernels ([`NcclTime`]) is assumed to contain waiting and is
-//! replaced by NCCL's typical time. NCCL's distribution is known for groups within one host over NVLink; for
-//! other groups the smallest time is used even if it may be too long.
+//! If an absent member is always the last to start, even the smallest time contains waiting. If the smallest time is
+//! longer than 95 % of NCCL's undisturbed kernels ([`NcclTime`]), it is therefore assumed to contain waiting, and is
+//! replaced by NCCL's typical time. NCCL's distribution is known for groups within one host over NVLink. For other
+//! groups, the smallest time is used, although it may be too long.
 //!
-//! Host threads that carry out a collective usually start late, so the smallest time is an outlier. Assume that each
-//! of `n` members is equally likely to be last, and that `k` of them are captured. If each of `n` members is equally
-//! likely to be last and `k` of the members are captured, the fraction `k / n` of a class's times are true
-//! transfers, and the true transfers are the lowest times. The estimate is the median of these lowest times, which
-//! is the quantile `k / 2n` of all times. With all members captured, the estimate is the median of the whole class;
-//! with few captured members, the estimate is the smallest time.
+//! Host threads that execute a collective usually start late, so the smallest time is an outlier. Assume that each of
+//! `n` members is equally likely to be last, and that `k` of them are captured. Then the fraction `k / n` of a
+//! class's times are true transfers, and these are the lowest times. The estimate is the median of these lowest
+//! times, which is the quantile `k / 2n` of all times. If all members are captured, this is the median of the whole
+//! class; if few are, it is the smallest time.
 //!
 //! If absent ranks are inferred, waiting that no captured rank explains is attributed to an inferred rank: the first
-//! inferred member of the group starts that much later than its model did.
+//! inferred member of the group starts later than its model by this time.
 
 use super::{CallTime, JobCalls};
 use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
@@ -29,7 +28,7 @@ use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns NCCL's expected times for a collective of `members`, or `None` if unknown.
+/// Returns NCCL's expected times for a collective among `members`; `None` if unknown.
 fn expected_time(
     job: &JobCalls<'_>,
     matched: &MatchedCollective,
@@ -52,8 +51,8 @@ fn expected_time(
     rate.expected(name, matched.kind, count as u32, whole)
 }
 
-/// Returns the name of a host's devices, if they are all the same and all `members` are ranks of one host. Ranks
-/// count as one host's if they are consecutive, one per device, because launchers number ranks in this way.
+/// Returns the name of a host's devices if they are all equal and all `members` are ranks of one host.
+/// Consecutive ranks, one per device, count as one host's, because launchers number ranks in this way.
 fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
     let first = devices.first()?;
     let host = |rank: &u32| *rank as usize / devices.len();
@@ -62,22 +61,23 @@ fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str>
     (alike && together).then_some(first)
 }
 
-/// Key of a size class: index of the kind of collective, group size, and power of two of the bytes.
+/// Key of a size class: the index of the kind of collective, the group size, and the power of two of the
+/// bytes.
 type SizeClass = (usize, usize, Option<u32>);
 
-/// Times of the collectives of a size class, one per collective: the smallest over the members.
+/// Times of a size class: for each collective, the smallest time of its members.
 #[derive(Default)]
 struct SizeClassTimes {
     transfers: Vec<u64>,
-    /// Number of captured members, summed over all collectives; the fraction of captured members is this number ÷
-    /// [`Self::members`].
+    /// Number of captured members, summed over all collectives. Divided by [`Self::members`], it is the fraction
+    /// of captured members.
     seen: usize,
     members: usize,
     on_device: bool,
 }
 
 impl SizeClassTimes {
-    /// Returns the transfer time of the class: on devices the smallest time; on hosts the median of the times without
+    /// Returns the transfer time of the class: on devices the smallest time, on hosts the median of the times without
     /// waiting.
     fn transfer_time(mut self) -> u64 {
         self.transfers.sort_unstable();
@@ -89,7 +89,7 @@ impl SizeClassTimes {
     }
 }
 
-/// Bounds the transfers of collectives with uncaptured members; returns the number of changed calls.
+/// Bounds the transfers of collectives with uncaptured members. Returns the number of changed calls.
 pub(super) fn bound_transfers(
     times: &mut [Vec<CallTime>],
     job: &JobCalls<'_>,
@@ -106,7 +106,7 @@ pub(super) fn bound_transfers(
         |&(rank, call): &CommRef| job.calls[rank as usize].list[call as usize].on_device();
     let mut classes: BTreeMap<SizeClass, SizeClassTimes> = BTreeMap::new();
     for matched in &matches.collectives {
-        // A transfer of zero can only come from inaccurate clocks.
+        // A transfer of zero can only result from inaccurate clocks, so ignore it.
         let own = matched
             .members
             .iter()
@@ -123,7 +123,7 @@ pub(super) fn bound_transfers(
     let mut smallest: BTreeMap<SizeClass, u64> = least
         .map(|(class, times)| (class, times.transfer_time()))
         .collect();
-    // Classes are visited from the largest size down, because a smaller collective cannot be slower than a larger
+    // Visit the classes in descending order of size, because a smaller collective cannot be slower than a larger
     // one.
     let mut larger: Option<(SizeClass, u64)> = None;
     for (class, least) in smallest.iter_mut().rev() {
@@ -157,7 +157,7 @@ pub(super) fn bound_transfers(
 }
 
 /// Returns the number of members of a collective whose starts were observed. An inferred rank counts if its model is
-/// captured, because the model's start is observed in the same collective or in a parallel one.
+/// captured, because the model's start was observed in this collective or in a parallel one.
 fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize {
     let captures = matched
         .members
@@ -167,7 +167,7 @@ fn observed_members(matched: &MatchedCollective, models: &[RankModel]) -> usize 
     captures.len()
 }
 
-/// Delays the first inferred member of a collective in which every captured member waits; returns the number of
+/// If every captured member of a collective waits, delays its first inferred member. Returns the number of
 /// changed calls.
 pub(super) fn delay_inferred(
     times: &mut [Vec<CallTime>],
@@ -177,7 +177,7 @@ pub(super) fn delay_inferred(
     let mut changed = 0;
     for matched in &matches.collectives {
         let inferred = |at: &&CommRef| models[at.0 as usize].inferred;
-        // In a rooted collective the others wait only for the root.
+        // In a rooted collective, the other members wait only for the root.
         let root = matched.root.map(|root| &matched.members[root as usize]);
         let first = root.filter(inferred);
         let Some(&first) = first.or_else(|| matched.members.iter().find(inferred)) else {
@@ -199,9 +199,9 @@ pub(super) fn delay_inferred(
 mod tests {
     use super::*;
 
-    /// Eight collectives, half of the members captured: four of the times are transfers, 1 to 4, and the third of
-    /// them is their median. With all members captured, the result is the median of all times; on a device, the
-    /// smallest time.
+    /// In eight collectives, half of the members are captured. Four of the times are therefore transfers (1 to
+    /// 4), and the median is the third. If all members are captured, the result is the median of all times; on a
+    /// device, it is the smallest time.
     #[test]
     fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
         for (seen, on_device, expected) in
