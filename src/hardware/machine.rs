@@ -1,8 +1,7 @@
-//! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
+//! The simulated system after validation: every [`Machine`] value is valid.
 //!
-//! A machine is described in a TOML file, or is a preset, or is built by an importer. A machine's
-//! NPUs belong to classes; a machine's network is a stack of dimensions; a machine may have memory
-//! beyond the NPUs' own.
+//! A machine is described in a TOML file, is a preset, or is built by an importer. A machine's NPUs belong to classes,
+//! and its network is a stack of dimensions. A machine may have memory beyond the NPUs' own.
 
 use crate::collective::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
@@ -59,12 +58,11 @@ pub struct NpuClass {
     pub peaks: PeakRates,
     /// Curves of measured kernels (empty if none were measured).
     pub curves: KernelCurves,
-    /// The memory of one NPU, or `None` if the machine does not describe its NPUs, which then have no peaks
-    /// either.
+    /// The memory of one NPU. `None` if the machine does not describe its NPUs; their peak rates are then unknown too.
     pub memory: Option<LocalMemory>,
-    /// Lanes of the NPU that can run at the same time, at least 1.
+    /// Number of the NPU's lanes that can run at the same time, at least 1.
     pub lanes: u32,
-    /// Lanes of the NPU's share of the host that can run at the same time, at least 1.
+    /// Number of lanes on the NPU's share of the host that can run at the same time, at least 1.
     pub host_lanes: u32,
     /// Factor on the duration of each kernel, under every compute model, at least 1.
     pub slowdown: f64,
@@ -89,16 +87,15 @@ impl NpuClass {
         self.memory.map(|memory| memory.bandwidth)
     }
 
-    /// Returns the class as one on which kernels were recorded, or `None` if its memory bandwidth is
-    /// unknown.
+    /// Returns the class as one on which kernels were recorded, or `None` if its memory bandwidth is unknown.
     pub fn as_recording(&self) -> Option<RecordingClass> {
         let memory = self.memory_bandwidth()?;
         Some(RecordingClass::new(&self.peaks, memory).made_by(maker_of(&self.name)))
     }
 }
 
-/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe; the GPU
-/// presets have the same number. Traces with more lanes cause a warning.
+/// Number of NPU lanes, and of host lanes, of an NPU that the machine does not describe. The GPU presets have as many.
+/// Traces with more lanes cause a warning.
 const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
@@ -130,14 +127,14 @@ impl Machine {
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible machine. No
-    /// text causes a panic.
+    /// Fails if `text` is not TOML, has an unknown key, lacks a required key, or describes an impossible machine. Never
+    /// panics.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
         Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
     }
 
-    /// Parses the edited file of `original`. Measured times that do not name the links or NPUs of
-    /// their measurement count as measured on the links or NPUs of the original.
+    /// Parses the edited file of `original`. Measured times may name the links or NPUs of their measurement. If they do
+    /// not, the links or NPUs of the original count as those of the measurement.
     ///
     /// # Errors
     ///
@@ -147,7 +144,7 @@ impl Machine {
         Ok(build::machine(&document, Some(original))?)
     }
 
-    /// Returns the preset `name`, or for `NAMExN` the preset `NAME` with `N` NPUs along its outermost dimension.
+    /// Returns the preset `name`. For `NAMExN`, returns the preset `NAME` with `N` NPUs along its outermost dimension.
     ///
     /// # Errors
     ///
@@ -156,9 +153,12 @@ impl Machine {
         Self::parse(&preset::preset(name)?, name)
     }
 
-    /// Loads the machine called `name`: a file if the name contains a `/` or ends in `.toml`; dimensions in the
-    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, optionally after a preset that
-    /// supplies the NPU, `h100:Ring(8):50 GB/s:500 ns`; otherwise a preset, as in [`Machine::preset`].
+    /// Loads the machine called `name`, which has one of these forms:
+    ///
+    /// - a file, if the name contains a `/` or ends in `.toml`;
+    /// - dimensions in the notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`,
+    ///   optionally after a preset that supplies the NPU, `h100:Ring(8):50 GB/s:500 ns`;
+    /// - otherwise a preset, as in [`Machine::preset`].
     ///
     /// # Errors
     ///
@@ -171,8 +171,8 @@ impl Machine {
     /// Creates a machine of one class, for importers of other formats.
     ///
     /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory has a capacity
-    /// of zero, and the remote memory fits the number of NPUs. The class may lack peaks; a model that needs one then
-    /// reports it.
+    /// of zero, and the remote memory fits the number of NPUs. The class may lack peak rates; a model that needs a
+    /// missing peak then reports it.
     pub fn uniform(
         name: String,
         topology: Topology,
@@ -182,8 +182,7 @@ impl Machine {
     ) -> Option<Self> {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
-        // The rules are the same as for files, whose violations `build` reports with better
-        // messages.
+        // The same rules apply to machine files, for which `build` reports violations with better messages.
         let some = |capacity: Option<Bytes>| capacity.is_none_or(|capacity| capacity.0 > 0);
         let fits = |r: &RemoteMemory| some(r.capacity) && r.fits(&topology);
         let own = class.memory.is_none_or(|memory| some(memory.capacity));
@@ -214,7 +213,8 @@ impl Machine {
         })
     }
 
-    /// Returns a machine of one NPU for callers that answer all of its jobs themselves; its rates are never used.
+    /// Returns a machine of one NPU for callers that compute the times of all jobs themselves, so its rates are never
+    /// used.
     pub fn of_answered_jobs(name: &str) -> Self {
         let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
         let topology = Topology::new(vec![TopologyDimension {
@@ -251,7 +251,7 @@ impl Machine {
         Self { pipeline, ..self }
     }
 
-    /// Returns the same machine with another moment at which sends complete.
+    /// Returns the same machine with `sends` as the moment at which sends complete.
     pub fn with_send_completion(mut self, sends: network::SendCompletion) -> Self {
         self.network.send_completion = sends;
         self
@@ -267,8 +267,8 @@ impl Machine {
         &self.description
     }
 
-    /// Returns the name of the machine on which the curves of kernels were measured, if that
-    /// machine's rates differ from this machine's.
+    /// Returns the name of the machine on which the kernel curves were measured. `None` if that machine has the same
+    /// rates as this machine.
     pub fn relative_of(&self) -> Option<&str> {
         self.relative_of.as_deref()
     }
@@ -328,12 +328,12 @@ impl Machine {
         self.scalable
     }
 
-    /// Returns the dimension of which large jobs use only a part, or `None`.
+    /// Returns the dimension along which large jobs use only some of the NPUs, or `None` if jobs use all.
     pub fn rank_domain(&self) -> Option<&RankDomain> {
         self.rank_domain.as_ref()
     }
 
-    /// Returns this machine with jobs that use every NPU, even if its file restricts the `ranks` of a dimension.
+    /// Returns this machine for jobs that use every NPU, even if its file restricts the `ranks` of a dimension.
     pub fn with_all_npus_used(self) -> Self {
         Self {
             rank_domain: None,
@@ -373,8 +373,8 @@ impl Machine {
         &self.classes
     }
 
-    /// Returns the memory capacity of one NPU of a class: its own memory and its share of memory at
-    /// ports. `None` if its own memory is unknown.
+    /// Returns the memory capacity of one NPU of a class: its own memory, plus its share of memory at ports. `None` if
+    /// the capacity of its own memory is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
         let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
@@ -394,14 +394,14 @@ impl Machine {
         })
     }
 
-    /// Returns the remote memory that can store data beyond the NPUs' own capacity. Memory at ports
-    /// is not included, because [`Self::npu_memory`] counts it.
+    /// Returns the remote memory that can store data beyond the NPUs' own capacity. [`Self::npu_memory`] already
+    /// includes memory at ports, so it is not returned here.
     pub fn shared_memory(&self) -> Option<SharedMemory> {
         self.remote.as_ref()?.shared(self.topology.npus())
     }
 
-    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::ports`], or `None` without ports, and
-    /// if no route leads to one.
+    /// Returns the memory port that `npu` uses, as an index into [`RemoteMemory::ports`]. `None` if there are no ports,
+    /// or no route leads to one.
     pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
         match &self.remote.as_ref()?.attachment {
             MemoryAttachment::Ports(ports) => ports.nearest(npu, &self.topology),
@@ -414,8 +414,8 @@ impl Machine {
         self.class_of.class(npu)
     }
 
-    /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), in ascending order. Each NPU
-    /// is in one range.
+    /// Returns ranges of consecutive NPUs of one class as (first NPU, last NPU, class), in ascending order. Each NPU is
+    /// in exactly one range.
     pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
         let runs = self.class_of.runs();
         runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
@@ -431,7 +431,7 @@ impl Machine {
         &self.failures
     }
 
-    /// Returns the same machine with its host and the curves of its classes changed by `change`.
+    /// Returns the same machine after `change` has modified its host and the curves of its classes.
     pub fn with_prices(
         &self,
         change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
@@ -443,17 +443,17 @@ impl Machine {
         machine
     }
 
-    /// Returns corrections of durations that follow from measured steps.
+    /// Returns the corrections of durations, which were derived from measured steps.
     pub fn corrections(&self) -> &[PriceCorrection] {
         &self.corrections
     }
 
-    /// Returns the host of each NPU, if the time to launch work is known.
+    /// Returns the host of each NPU, or `None` if launch times are unknown.
     pub fn host(&self) -> Option<&Host> {
         self.host.as_ref()
     }
 
-    /// Returns the remote memory that loads and stores use if they name no memory, or `None`.
+    /// Returns the remote memory for loads and stores that name no memory, or `None`.
     pub fn remote(&self) -> Option<&RemoteMemory> {
         self.remote.as_ref()
     }
@@ -463,8 +463,8 @@ impl Machine {
         &self.named_memories
     }
 
-    /// Returns the remote memories, starting with the unnamed memory; each with its first endpoint
-    /// if the memory is attached to the network.
+    /// Returns the remote memories, starting with the unnamed memory. Each has its first endpoint, which is meaningful
+    /// only if the memory is attached to the network.
     pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
         let named = self.named_memories.iter().map(|named| Some(&named.memory));
         let mut next = self.topology.npus();

@@ -1,18 +1,17 @@
-//! Cost of loads and stores, and contention among them.
+//! Times of loads and stores, and contention among them.
 //!
-//! [`LocalMemory`] is the memory of an NPU itself. NPUs reach remote memory, the memory outside
-//! them, in one of two ways. *Channels* serve one access at a time, first come, first served
-//! ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]).
-//! *Pools that are networks* consist of links that concurrent accesses share: the designs of Fig. 5
-//! in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
-//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all
-//! designs (`memory/fair_sharing.rs`).
+//! [`LocalMemory`] is an NPU's own memory. Remote memory is outside the NPUs, which reach it in one of two ways.
+//! *Channels* serve one access at a time, first come, first served ([`MemoryAttachment::PerNpu`],
+//! [`MemoryAttachment::Pool`], [`MemoryAttachment::PerNode`]). *Pools that are networks* consist of links that
+//! concurrent accesses share: the designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A
+//! design defines the links and an access's path over them (`memory/pool_layout.rs`); bandwidth sharing is the same for
+//! all designs (`memory/fair_sharing.rs`).
 //!
-//! Memory may also be attached to the network, as [endpoints](MemoryEndpoint) in addition to the
-//! NPUs. Accesses reach *ports* at NPUs ([`MemoryPorts`]), such as ports at the edges of dies, over
-//! the links of the network, which determines the time of the whole access. The last stage of
-//! channels and pools may also be the NPU's port into a dimension ([`NetworkAttachment`]). With a
-//! network model that has contention, loads and stores compete at this port with messages, chunk by
+//! Memory may also be attached to the network: [endpoints](MemoryEndpoint) exist in addition to the NPUs. Accesses
+//! reach *ports* at NPUs ([`MemoryPorts`]), for example at the edges of dies, over the links of the network, which
+//! determines the time of the whole access. For channels and pools, the last stage may be the NPU's port into a
+//! dimension ([`NetworkAttachment`]). With a network model that has contention, loads and stores compete at this port
+//! with messages, chunk by chunk (`memory/chunked_access.rs`). Otherwise the port is one more stage.
 //! chunk (`memory/chunked_access.rs`); otherwise the port is one more stage.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
@@ -54,26 +53,26 @@ pub struct RemoteMemoryAccess {
     pub bytes: u64,
     /// True for a store, false for a load.
     pub store: bool,
-    /// True if all NPUs issue the same access and the switches combine it: they gather loads, so that each NPU ends
+    /// True if all NPUs issue the same access and the switches combine it. They gather loads, so that each NPU ends
     /// with all NPUs' bytes, or reduce stores.
     pub in_switch: bool,
-    /// The caller's number for the access.
+    /// Number by which the caller identifies the access.
     pub token: u64,
 }
 
 /// The end of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessEnd {
-    /// The caller's number for the access.
+    /// Number by which the caller identifies the access.
     pub token: u64,
-    /// Arrival of the access's last byte, not before now.
+    /// Arrival time of the access's last byte, not before now.
     pub at: Time,
 }
 
 /// A level of identical switches.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SwitchLevel {
-    /// Number of NPUs, or of switches of the level below, that one switch connects, at least 1.
+    /// Number of NPUs, or of switches one level below, that one switch connects; at least 1.
     pub fan_in: u32,
     /// Bytes per second of a switch's link to the next level.
     #[serde(rename = "bandwidth_bytes_per_s")]
@@ -85,9 +84,9 @@ pub struct SwitchLevel {
 pub struct LocalMemory {
     /// Bytes per second, reads and writes together.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte, if it is known; loads and stores need it.
+    /// Time of the first byte, or `None` if unknown. Loads and stores need it.
     pub latency: Option<Span>,
-    /// Capacity, or `None` if unknown. A load or store of more bytes is an error.
+    /// Capacity, or `None` if unknown. Loads or stores of more bytes are an error.
     pub capacity: Option<Bytes>,
 }
 
@@ -98,7 +97,7 @@ pub enum MemoryAttachment {
     PerNpu,
     /// All NPUs share one channel, first come, first served.
     Pool,
-    /// Each group of that many consecutive NPUs shares one channel (the number is at least 1).
+    /// Each group of this many consecutive NPUs shares one channel (at least 1).
     PerNode(u32),
     /// Memories with their own switches, which connect to the switches of the nodes.
     Hierarchical(HierarchicalPool),
@@ -124,8 +123,8 @@ impl MemoryAttachment {
         "ports",
     ];
 
-    /// Returns the name in machine files. A further variant of pools exists only for importers, and
-    /// machine files cannot name it.
+    /// Returns the name in machine files. One further kind of pool exists only for importers, and has no name in
+    /// machine files.
     pub fn name(&self) -> &'static str {
         match self {
             Self::PerNpu => "per_npu",
@@ -168,12 +167,12 @@ impl MemoryAttachment {
         self.npus_per_channel(1).is_some()
     }
 
-    /// Returns true if each NPU reaches the memory through its own port, which can be a network port.
+    /// Returns true if each NPU reaches the memory through its own port, and this port may belong to the network.
     pub fn has_ports(&self) -> bool {
         !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
     }
 
-    /// Returns the port bandwidth of the design; `None` unless it is a pool that is a network.
+    /// Returns the bandwidth of an NPU's port in a pool that is a network, or `None` for other attachments.
     fn port(&self) -> Option<Bandwidth> {
         Some(match self.pool()? {
             PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
@@ -183,7 +182,7 @@ impl MemoryAttachment {
         })
     }
 
-    /// Returns the design if the attachment is a pool that is a network.
+    /// Returns the design of a pool that is a network, or `None` for other attachments.
     pub fn pool(&self) -> Option<PoolDesign<'_>> {
         Some(match self {
             Self::Hierarchical(design) => PoolDesign::Hierarchical(design),
@@ -200,7 +199,7 @@ impl MemoryAttachment {
     }
 }
 
-/// Pool that is a network, whose links concurrent accesses share.
+/// Design of a pool that is a network, whose links concurrent accesses share.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
 pub enum PoolDesign<'a> {
@@ -235,12 +234,12 @@ pub struct RemoteMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// Capacity, or `None` if unknown. A load or store of more bytes is an error.
+    /// Capacity, or `None` if unknown. Loads or stores of more bytes are an error.
     pub capacity: Option<Bytes>,
-    /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
+    /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as ASTRA-sim does.
     pub whole_ns: bool,
-    /// The network ports through which the memory's bytes pass, or `None`. The bandwidth of these
-    /// ports must equal the bandwidth of the NPUs' ports in the design.
+    /// The network ports through which the memory's bytes pass, or `None`. Their bandwidth must equal the bandwidth of
+    /// the NPUs' ports in the design.
     pub through: Option<NetworkAttachment>,
 }
 
@@ -254,9 +253,8 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
-    /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine
-    /// of `npus` NPUs; a memory with a channel per NPU has its capacity once per NPU. `None` for
-    /// ports and for unknown capacity.
+    /// Returns the memory's capacity, and the number of NPUs that share this capacity on a machine of `npus` NPUs. A
+    /// memory with a channel per NPU has its capacity once per NPU. `None` for ports and for unknown capacity.
     pub fn shared(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
         let capacity = self.capacity.filter(|_| !is_port)?;
@@ -278,8 +276,8 @@ impl RemoteMemory {
         }
     }
 
-    /// Returns the memory's endpoints of the network: one per port, or one beyond a dimension
-    /// (empty if the memory is not attached to the network).
+    /// Returns the memory's endpoints in the network: one per port, or one beyond a dimension's fabric (empty if the
+    /// memory is not attached to the network).
     pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
         let port = |npu| MemoryEndpoint {
             site: MemorySite::Npu(npu),
@@ -297,21 +295,22 @@ impl RemoteMemory {
     pub fn fits(&self, topology: &Topology) -> bool {
         let through = |through: &NetworkAttachment| {
             let port = self.attachment.port();
-            // The NPU ports of a pool are the network's ports, so both descriptions must agree.
+            // The network's ports serve as the pool's NPU ports, so both descriptions must agree.
             let same = port.is_none_or(|port| port == through.bandwidth());
             self.attachment.has_ports() && same && through.fits(topology)
         };
         self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
     }
 
-    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs, if
-    /// accesses share ports with messages, or `None` otherwise.
+    /// Returns the number of chunks of an access of `bytes` on a machine of `npus` NPUs. `None` if accesses do not
+    /// share ports with messages.
     pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
         let through = self.through.as_ref()?;
         let chunk_bytes = match &self.attachment {
             MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
             MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
-            // The attachment states the chunk of channels. Ring and mesh have no ports and never reach this arm.
+            // The attachment states the chunk of channels. Ring and mesh have no network ports, so they never reach
+            // this arm.
             _ => through.chunk().0 as f64,
         };
         Some(chunked_access::count(bytes as f64, chunk_bytes))

@@ -1,12 +1,12 @@
 //! Positions of NPUs and the paths between them, independent of load and time.
 //!
-//! A machine's network is a stack of dimensions, innermost first. An NPU's number counts the
-//! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
-//! `d`. A message crosses every dimension in which its ends differ, innermost first.
+//! A machine's network is a stack of dimensions, innermost first. In an NPU's number the innermost coordinate counts
+//! fastest: NPU `n` has coordinate `n / stride(d) % size(d)` in dimension `d`. A message crosses every dimension in
+//! which its ends differ, innermost first.
 //!
-//! A dimension's bandwidth B is the bandwidth of one NPU into the dimension over all its links
-//! together, in each direction. A message takes one route, so its rate is the rate of the slowest
-//! *link* on the route ([`TopologyDimension::link`]):
+//! A dimension's bandwidth B is the bandwidth of one NPU into the dimension over all its links together, in each
+//! direction. A message takes one route, so its rate is the rate of the route's slowest *link*
+//! ([`TopologyDimension::link`]):
 //!
 //! | shape | links of an NPU | rate of each |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | ring or mesh of more than 2 | one to each neighbour | B/2 |
 //! | ring or mesh of 2 | all to its one neighbour | B |
 //!
-//! The NPU at each end of a mesh has only one neighbour, and therefore only B/2.
+//! Each NPU at an end of a mesh has only one neighbour, and therefore only B/2.
 
 use chakram_base::ids::{MAX_NPUS, Npu};
 use chakram_base::units::{Bandwidth, BufferShare, InverseRate, Span};
@@ -45,8 +45,8 @@ pub enum DimensionShape {
     /// A line: a ring without the link from its last NPU to its first. Messages go directly towards
     /// the receiver.
     Mesh,
-    /// Each NPU is wired to every other NPU. The wires are not modelled separately: a message may
-    /// use the NPU's whole bandwidth.
+    /// Each NPU is wired to every other NPU. The wires are not modelled separately, so a message may use the NPU's
+    /// whole bandwidth.
     FullyConnected,
     /// All NPUs attach to one switch: a message between two NPUs crosses two links.
     Switch,
@@ -61,7 +61,7 @@ impl DimensionShape {
         (Self::Switch, "switch"),
     ];
 
-    /// Links crossed between coordinates `a` and `b` of a dimension with `size` NPUs.
+    /// Returns the number of links between coordinates `a` and `b` of a dimension with `size` NPUs.
     #[inline]
     pub fn hops(self, size: u32, a: u32, b: u32) -> u32 {
         let apart = a.abs_diff(b);
@@ -76,8 +76,7 @@ impl DimensionShape {
 }
 
 impl DimensionShape {
-    /// Returns true if each NPU is attached to a fabric by an exclusive port, or false if it is wired to its
-    /// neighbours.
+    /// Returns true if each NPU is attached to a fabric by its own port, and false if it is wired to its neighbours.
     #[inline]
     pub fn has_ports(self) -> bool {
         match self {
@@ -92,9 +91,8 @@ impl DimensionShape {
         self == Self::Mesh
     }
 
-    /// Returns true if a message between NPUs that are wired to their neighbours goes towards
-    /// higher coordinates. On a ring of `size` the message takes the shorter direction, and goes
-    /// upwards on a tie.
+    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates. On a
+    /// ring of `size` the message takes the shorter direction, or upwards if both are equally long.
     #[inline]
     pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
         match self {
@@ -144,7 +142,7 @@ impl TopologyDimension {
     }
 }
 
-/// Aggregate properties of the route between two NPUs.
+/// Latency and rates of the route between two NPUs, over all its links.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetworkPath {
     /// Sum of the latencies of all links crossed.
@@ -153,17 +151,16 @@ pub struct NetworkPath {
     pub bandwidth: Bandwidth,
     /// Forwarding mode of the devices between links.
     pub switching: SwitchingMode,
-    /// Sum of the inverse rates of the links at which a device waits for a segment, without one of the slowest links;
-    /// zero with ideal cut-through.
+    /// Sum of the inverse rates of the links at which a device waits for a segment, except one of the slowest links.
+    /// Zero with ideal cut-through.
     pub others: InverseRate,
 }
 
 impl NetworkPath {
-    /// Returns the time of the first byte: from the start of sending a message of `amount` until
-    /// the message begins to arrive. After that the message arrives at the rate of the slowest
-    /// link. The time is Σα + Σγ, with the latency α of every link and the serialization γ of one
-    /// segment on every link except the slowest, whose segment is the first part of the arriving
-    /// message.
+    /// Returns the time of the first byte: from the start of sending a message of `amount` until the message begins to
+    /// arrive. From then on, the message arrives at the rate of the slowest link. The time is Σα + Σγ, with the latency
+    /// α of every link and the serialization γ of one segment on every link except the slowest. The slowest link's
+    /// segment is the first part of the arriving message.
     #[inline]
     pub fn first_byte(&self, amount: BufferShare) -> Span {
         if self.others == InverseRate::ZERO {
@@ -190,9 +187,9 @@ pub struct Topology {
     switching: SwitchingMode,
     /// Explicit links, if the dimensions alone do not describe the network.
     graph: Option<Arc<LinkGraph>>,
-    /// Dies and cores, if the machine is a tiled accelerator with two dimensions.
+    /// Dies and cores of a tiled accelerator with two dimensions, or `None` for other machines.
     tiles: Option<Box<TileGrid>>,
-    /// Memories attached to the network. The endpoints of memories are numbered after the NPUs.
+    /// Memories attached to the network. Their endpoint numbers follow the NPUs' numbers.
     memories: Vec<MemoryEndpoint>,
 }
 
@@ -200,16 +197,15 @@ impl Topology {
     /// Maximum number of NPUs of a machine.
     pub const MAX_NPUS: u32 = MAX_NPUS;
 
-    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there
-    /// is no dimension, a dimension has no NPU, or there would be more than [`Self::MAX_NPUS`]
-    /// NPUs.
+    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension, if
+    /// a dimension has no NPU, or if there would be more than [`Self::MAX_NPUS`] NPUs.
     pub fn new(dimensions: Vec<TopologyDimension>) -> Option<Self> {
         let mut strides = Vec::with_capacity(dimensions.len());
         let mut npus = 1_u32;
         for dimension in &dimensions {
             strides.push(npus);
             npus = npus.checked_mul(dimension.size)?;
-            // The check is made at each dimension, so that strides fit u32 as well.
+            // Check after each dimension, so that strides fit u32 as well.
             if npus == 0 || npus > Self::MAX_NPUS {
                 return None;
             }
@@ -226,8 +222,8 @@ impl Topology {
         })
     }
 
-    /// Returns the topology with explicit links, which messages then use instead of the dimensions.
-    /// The graph must have the same number of NPUs.
+    /// Returns the topology with explicit links, which messages then use instead of the dimensions. The graph must have
+    /// as many NPUs as the topology.
     pub fn with_graph(self, graph: LinkGraph) -> Self {
         Self {
             graph: Some(Arc::new(graph)),
@@ -240,8 +236,8 @@ impl Topology {
         self.graph.as_ref()
     }
 
-    /// Returns all links one by one: the explicit links, or else links built from the dimensions.
-    /// `None` if there are more NPUs than [`link_graph::MOST_NPUS`].
+    /// Returns all links individually: the explicit links, or else links built from the dimensions. `None` if there are
+    /// more NPUs than [`link_graph::MOST_NPUS`].
     pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
         match &self.graph {
             Some(graph) => Some(Arc::clone(graph)),
@@ -249,9 +245,9 @@ impl Topology {
         }
     }
 
-    /// Creates a topology whose NPUs are the cores of `tiles`, wired as `shape` along x and y, with
-    /// links of rate `inside` and latency `latency` on each die. `None` if a size is zero or there
-    /// would be more than [`Self::MAX_NPUS`] NPUs.
+    /// Creates a topology whose NPUs are the cores of `tiles`, wired as `shape` along x and y. Links on each die have
+    /// rate `inside` and latency `latency`. `None` if a size is zero, or if there would be more than [`Self::MAX_NPUS`]
+    /// NPUs.
     pub fn tiled(
         tiles: TileGrid,
         shape: DimensionShape,
@@ -276,7 +272,7 @@ impl Topology {
         })
     }
 
-    /// Returns the dies and cores if this is a tiled accelerator.
+    /// Returns the dies and cores of a tiled accelerator, or `None` for other machines.
     #[inline]
     pub fn tiles(&self) -> Option<&TileGrid> {
         self.tiles.as_deref()
@@ -315,7 +311,7 @@ impl Topology {
         hops.sum()
     }
 
-    /// Returns rate and latency of the link between neighbours at coordinates `lower` and `lower + 1` along
+    /// Returns the rate and latency of the link between neighbours at coordinates `lower` and `lower + 1` along
     /// `dimension`. Without tiles all links of a dimension are equal, and `lower` is ignored.
     #[inline]
     pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
@@ -353,16 +349,16 @@ impl Topology {
         self.links[d]
     }
 
-    /// Returns the sides on which a message leaves `a`, along the first dimension that it crosses,
-    /// and enters `b`, along the last. Side 1 is downwards if NPUs are wired to their neighbours;
-    /// every other side is 0.
+    /// Returns two sides: the side on which a message leaves `a`, along the first dimension that it crosses, and the
+    /// side on which it enters `b`, along the last dimension. Side 1 is downwards if NPUs are wired to their
+    /// neighbours; every other side is 0.
     #[inline]
     pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
         self.end_ports(a, b).map(|(_, side)| side)
     }
 
-    /// Returns the ports, each as (dimension, side), through which a message leaves `a` (the first dimension that it
-    /// crosses) and enters `b` (the last).
+    /// Returns two ports, each as (dimension, side): the port through which a message leaves `a` (along the first
+    /// dimension that it crosses), and the port through which it enters `b` (along the last).
     #[inline]
     pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
         let mut ports: Option<[(usize, u32); 2]> = None;
@@ -375,7 +371,7 @@ impl Topology {
                 let (shape, size) = (dimension.shape, dimension.size);
                 let down = !shape.has_ports() && !shape.goes_up(size, from, to);
                 let own = (d, u32::from(down));
-                // The first dimension crossed has the port out, the last one the port in.
+                // The first dimension crossed has the output port, the last dimension the input port.
                 let out = ports.map_or(own, |[out, _]| out);
                 ports = Some([out, own]);
             }
@@ -389,15 +385,15 @@ impl Topology {
         npu.0 / self.strides[d] % self.dimensions[d].size
     }
 
-    /// Returns the NPU whose coordinates are those of `npu`, except `to` in dimension `d`.
+    /// Returns the NPU with the same coordinates as `npu`, except `to` in dimension `d`.
     #[inline]
     pub fn moved(&self, npu: Npu, d: usize, to: u32) -> Npu {
         let stride = self.strides[d];
         Npu(npu.0 - self.coordinate(npu, d) * stride + to * stride)
     }
 
-    /// Returns the path from `a` to `b` in dimension order: latencies add up, the slowest link sets the rate. `None` if
-    /// both are the same NPU.
+    /// Returns the path from `a` to `b` in dimension order. Latencies add up, and the slowest link determines the rate.
+    /// `None` if both are the same NPU.
     #[inline]
     pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
         if let Some(graph) = &self.graph {
@@ -527,8 +523,7 @@ mod tests {
         }
     }
 
-    /// Messages from and to NPU 0 go up and down in the inner dimensions, and through the switch,
-    /// which has no sides.
+    /// Messages from and to NPU 0 go up and down in the inner dimensions. The switch has no sides.
     #[test]
     fn messages_leave_and_enter_on_a_side() {
         let t = stack();
@@ -560,7 +555,7 @@ mod tests {
         }
     }
 
-    /// From NPU 0 to (2, 1, 3): links of 5, 5, 10, 6.67 and 6.67 ps/B; the third is the slowest.
+    /// From NPU 0 to (2, 1, 3), links take 5, 5, 10, 6.67 and 6.67 ps/B. The third is the slowest.
     #[test]
     fn devices_wait_for_a_segment_or_for_all() {
         let time = |switching, bytes| {
@@ -574,8 +569,7 @@ mod tests {
         // The latency is 4,600 ns; at 10 ps/B, 3,000 B take 30 ns.
         let ns = Span::from_ns;
         assert_eq!(time(SwitchingMode::IDEAL, 3000), (ns(4600), ns(4630)));
-        // 300 B pass the other links in 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, 3,000 B in 70,000
-        // ps.
+        // On the other links, 300 B take 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, and 3,000 B take 70,000 ps.
         let segment = chakram_base::units::Bytes(300);
         let by = SwitchingMode::CutThrough { segment };
         assert_eq!(time(by, 3000), (ns(4607), ns(4637)));
@@ -583,7 +577,7 @@ mod tests {
             time(SwitchingMode::StoreAndForward, 3000),
             (ns(4670), ns(4700))
         );
-        // A message shorter than a segment is one segment: 30 B take 700 ps, and 300 ps to serialize.
+        // A message shorter than a segment is one segment. Its 30 B take 700 ps, and 300 ps to serialize.
         assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
         // The route has a single link, so no device waits for a segment.
         let t = stack().with_switching(SwitchingMode::StoreAndForward);

@@ -48,8 +48,8 @@ const LATENCY: &str = "500 ns";
 const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
-/// Parses and checks the machine that `document` describes; `original` is the machine before an edit, if this is an
-/// edit.
+/// Parses and checks the machine that `document` describes. If the file is an edit of another machine, `original` is
+/// that machine.
 pub(super) fn machine(
     document: &ConfigDocument<'_>,
     original: Option<&Machine>,
@@ -98,8 +98,7 @@ pub(super) fn machine(
 
 pub(super) use stack_prices::stack_classes;
 
-/// Returns the byte ranges, in the text of `document`, of the value of `name` and of the outermost
-/// size.
+/// Returns two byte ranges in the text of `document`: the value of `name`, and the size of the outermost dimension.
 pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
     let root = document.root(ROOT).ok()?;
     let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;
@@ -154,12 +153,12 @@ fn capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
     size(table, key, CAPACITY)
 }
 
-/// Parses the capacity at `key`, if the table states it.
+/// Parses the capacity at `key`, or returns `None` if the table has no such key.
 fn optional_capacity(table: &ConfigTable<'_>, key: &str) -> Result<Option<Bytes>, ConfigError> {
     table.get(key).map(|_| capacity(table, key)).transpose()
 }
 
-/// Parses the size at `key`, which must not be zero; `example` illustrates it in errors.
+/// Parses the size at `key`, which must not be zero. Errors show `example` as a valid size.
 fn size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
     let size: Bytes = table.quantity(key, example)?;
     match size {

@@ -1,10 +1,9 @@
 //! Graphs of chips as machines: translates `torus:2x4`, or a topology file `chips.topology`, to a machine file.
 //!
-//! The name may continue with a colon and the rate of a link, and with another colon and its
-//! latency; the default latency is zero. If no rate is given, the rates by the number of links of a
-//! chip come from DEAP's Table III; `step` or `log` in place of the rate selects the rule between
-//! the table's rows. Without `step` or `log`, the table covers only the numbers of links that it
-//! lists. Chips are those of the preset `gemmini`, and devices store and forward, which is DEAP's
+//! The name may continue with a colon and the rate of a link, and with another colon and the link's latency; the
+//! default latency is zero. If no rate is given, the rates by the number of links of a chip come from DEAP's Table III.
+//! `step` or `log` in place of the rate selects the rule between the table's rows. Otherwise the table covers only the
+//! numbers of links that it lists. Chips are those of the preset `gemmini`, and devices store and forward, as in DEAP's
 //! Eq. 2.
 
 use super::error::MachineError;
@@ -16,7 +15,7 @@ use chakram_base::units::{Bandwidth, Span};
 /// Extension of topology files.
 pub(super) const EXTENSION: &str = ".topology";
 
-/// Prefixes of names of graphs.
+/// Prefixes of the names of graphs.
 const SHAPES: [&str; 3] = ["torus:", "mesh:", "ring:"];
 
 /// A short example for errors.
@@ -27,7 +26,7 @@ pub(super) fn is_graph(name: &str) -> bool {
     SHAPES.iter().any(|shape| name.starts_with(shape)) || graph_end(name).is_some()
 }
 
-/// Returns the index at which the topology file's name ends within the name of a machine.
+/// Returns the index in `name` at which the topology file's name ends, or `None`.
 fn graph_end(name: &str) -> Option<usize> {
     let ends = name
         .match_indices(EXTENSION)
@@ -43,7 +42,7 @@ fn graph_end(name: &str) -> Option<usize> {
 /// Fails if the graph is invalid, its file cannot be read, or the rates are invalid.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
-        // An arbitrarily long argument must not flood the message.
+        // Cut an arbitrarily long argument, so that it does not flood the message.
         name: name.chars().take(80).collect(),
         found: found.chars().take(80).collect(),
         expected: expected.to_owned(),
@@ -153,9 +152,9 @@ mod tests {
         }
     }
 
-    /// With three links per chip, DEAP's Table III has 64 GB/s. Two links: Table III has 180 GB/s at one and 64
-    /// GB/s at three links, interpolated on logarithmic scales to 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s;
-    /// the next larger number has 64.
+    /// For three links per chip, DEAP's Table III has 64 GB/s. For two links, the result is interpolated on logarithmic
+    /// scales between 180 GB/s at one link and 64 GB/s at three: 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s. The rate
+    /// of the next larger number is 64 GB/s.
     #[test]
     fn rates_are_those_of_the_table() {
         let rate = |name: &str| {

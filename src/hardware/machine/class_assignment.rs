@@ -1,12 +1,12 @@
-//! Classes of NPUs: machine files write them as ranges, and they are stored as runs, so the memory
-//! does not depend on the number of NPUs.
+//! NPU classes by NPU. Machine files write them as ranges, and they are stored as runs, so that the memory does not
+//! depend on the number of NPUs.
 
 use chakram_base::ids::Npu;
 
 /// The class of every NPU: runs of NPUs in ascending order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClassAssignment {
-    /// The first NPU after each run, and the run's class.
+    /// Runs as (first NPU after the run, class).
     runs: Vec<(u32, u32)>,
 }
 
@@ -35,13 +35,13 @@ impl ClassAssignment {
         }
     }
 
-    /// Sorts `ranges`, which must contain each of `npus` NPUs exactly once and no others.
+    /// Sorts `ranges`, which must contain each of the `npus` NPUs exactly once and no other NPUs.
     pub(super) fn new(mut ranges: Vec<NpuRange>, npus: u32) -> Result<Self, AssignmentFault> {
         ranges.sort_unstable_by_key(|range| (range.first, range.class));
         let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
         let mut next = 0;
         for range in ranges {
-            // Ranges are sorted by their start, so any gap or overlap shows at the next range's first NPU.
+            // Ranges are sorted by their start, so a gap or overlap is visible at the next range's first NPU.
             if range.first > next {
                 return Err(AssignmentFault::Never {
                     first: next,
@@ -84,7 +84,7 @@ impl ClassAssignment {
     }
 }
 
-/// Parses `"0-3,6"`. The error is the part that is not a range of NPUs below `npus`.
+/// Parses `"0-3,6"`. The error is the first part that is not a range of NPUs below `npus`.
 pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
     let number = |digits: &str| {
         let digits = digits.trim();

@@ -3,12 +3,12 @@
 use super::Host;
 use crate::compute::KernelCurves;
 
-/// Kernel curves and launch times of a stack on NPUs of one class.
+/// Kernel curves and launch times of a software stack on NPUs of one class.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ClassPrices {
     /// Name of the class in machine files.
     pub name: String,
-    /// Curves that replace the class's, for short runs without a power limit.
+    /// Curves that replace the class's curves. They apply to short runs without a power limit.
     pub kernels: KernelCurves,
     /// Host that replaces the machine's host.
     pub host: Option<Host>,

@@ -1,4 +1,4 @@
-//! Errors about machines. Every message names the place, the finding and the allowed values.
+//! Errors about machines. Each message says where the error is, what was found, and which values are allowed.
 
 use crate::topology::chip_graph::ChipGraphError;
 use chakram_base::config::{ConfigError, EditError, did_you_mean};
@@ -10,7 +10,7 @@ pub enum MachineError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A value at a path of the file cannot be replaced.
+    /// A value in the file, given by its path, cannot be replaced.
     #[error(transparent)]
     Edit(#[from] EditError),
     /// No preset has this name, and it is not the name of a file.
@@ -22,10 +22,10 @@ pub enum MachineError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The preset with the most similar name, if one is similar enough.
+        /// The preset with the most similar name, or `None` if no name is similar enough.
         closest: Option<&'static str>,
     },
-    /// `NAMExN` for a preset of a fixed size.
+    /// The name is `NAMExN`, but the preset `NAME` has a fixed size.
     #[error(
         "machine {name:?}: preset `{preset}` has a fixed size; write `{preset}`, or change a copy \
          from `chakram machine show {preset}`"
@@ -41,7 +41,7 @@ pub enum MachineError {
     Notation {
         /// The requested name.
         name: String,
-        /// The part found.
+        /// The invalid part of the name.
         found: String,
         /// The form expected.
         expected: String,

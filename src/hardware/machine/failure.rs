@@ -8,10 +8,11 @@ use std::str::FromStr;
 /// A part of a machine that can fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailedPart {
-    /// An NPU, with all that runs on it.
+    /// An NPU, and everything that runs on it.
     Npu(Npu),
-    /// The links in both directions between two vertices of the network, by their names: `0-1`, `0-nvlink switch at 0`.
-    /// [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between) resolves the names.
+    /// The links in both directions between two vertices of the network, written as their names: `0-1`, `0-nvlink
+    /// switch at 0`. [`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between) resolves the
+    /// names.
     Link(String),
 }
 
@@ -55,7 +56,7 @@ impl FromStr for MachineFailure {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || format!("expected {}", Self::EXPECTED);
-        // The last `@` separates the time, because names of vertices may contain others.
+        // The last `@` separates the time, because names of vertices may contain an `@`.
         let (part, at) = text.rsplit_once('@').ok_or_else(expected)?;
         let at: Span = at.trim().parse().map_err(|error| format!("{error}"))?;
         Ok(Self {

@@ -1,12 +1,11 @@
 //! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), translated to machine
 //! files.
 //!
-//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of
-//! an NPU into each, and the latency of a link in each, or one value for all. The NPUs are unknown,
-//! unless the name of a preset or of its NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`; then
-//! the machine has that preset's `npu` tables. If several presets have an NPU with this name, the
-//! first in the list is used. The number of chunks is chosen for each collective, as for every file
-//! that does not state it.
+//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns` lists the dimensions, innermost first; then the bandwidth of an NPU into
+//! each dimension; then the latency of each dimension's links. One value may apply to all dimensions. The NPUs are
+//! unknown, unless the name of a preset or of its NPU comes first, as in `h100:Ring(8):50 GB/s:500 ns`; the machine
+//! then has that preset's `npu` tables. If several presets have an NPU with this name, the first in the list is used.
+//! The number of chunks is chosen for each collective, as for every file that does not state it.
 
 use super::error::MachineError;
 use super::preset_files::PRESETS;
@@ -40,13 +39,13 @@ pub fn is_inline(name: &str) -> bool {
     is_dimensions(split_npu(name).1)
 }
 
-/// Returns true if `name` is a machine in this notation, but without bandwidths and latencies.
+/// Returns true if `name` is a machine in this notation that lacks bandwidths and latencies.
 pub fn lacks_rates(name: &str) -> bool {
     let dimensions = split_npu(name).1;
     is_dimensions(dimensions) && !dimensions.contains(':')
 }
 
-/// Splits off the name of an NPU before the dimensions, if there is one.
+/// Splits off the name of an NPU before the dimensions, if the notation has one.
 fn split_npu(name: &str) -> (Option<&str>, &str) {
     let is_word = |word: &str| {
         let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
@@ -81,7 +80,7 @@ fn npu_tables(name: &str) -> Option<String> {
     let named = PRESETS.iter().find(|preset| preset.name == name);
     let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
     let mut tables = String::new();
-    // Lines before a table's header, which belong to the table if it is an NPU's.
+    // Comments and blank lines before a table's header. They belong to the table if it is an NPU's.
     let mut between: Vec<&str> = Vec::new();
     let mut inside = false;
     for line in preset.text.lines() {
@@ -104,11 +103,11 @@ fn npu_tables(name: &str) -> Option<String> {
 ///
 /// # Errors
 ///
-/// Fails if no preset has the NPU, a shape is unknown, a size is zero, rates are missing, or the number of rates
-/// differs from the number of dimensions.
+/// Fails if no preset has the NPU, if a shape is unknown, if a size is zero, if rates are missing, or if the number of
+/// rates differs from the number of dimensions.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
-        // An arbitrarily long argument must not flood the message.
+        // Cut an arbitrarily long argument, so that it does not flood the message.
         name: name.chars().take(80).collect(),
         found: found.chars().take(80).collect(),
         expected: expected.to_owned(),
@@ -191,7 +190,7 @@ fn dimensions(
     }
 }
 
-/// Parses one quantity for each of `count` dimensions, or one for all.
+/// Parses one quantity for each of `count` dimensions, or a single quantity for all dimensions.
 fn quantities(
     part: Option<&str>,
     count: usize,
@@ -245,8 +244,8 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(machine.classes(), [NpuClass::unknown()]);
-        // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not,
-        // although the preset states 64.
+        // The NPU comes from the preset `w-2d`, a machine of the ASTRA-sim 2.0 paper. The number of chunks does not
+        // come from the preset, which states 64.
         let paper = Machine::load("w-2d").unwrap();
         let machine = Machine::load("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
@@ -254,7 +253,7 @@ mod tests {
         assert_eq!(machine.pipeline(), ChunkPipeline::default());
     }
 
-    /// The name may be any preset, or the NPU of a preset; `a100` is the NPU of `dgx-a100`, not of the machines of the
+    /// The name may be any preset, or the NPU of a preset. `a100` is the NPU of `dgx-a100`, not of the machines in the
     /// ASTRA-sim 2.0 paper.
     #[test]
     fn presets_lend_their_npus() {

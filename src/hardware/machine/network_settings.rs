@@ -11,8 +11,8 @@ pub struct NetworkSettings {
     /// Network model, which a replay may override.
     #[serde(serialize_with = "word")]
     pub model: NetworkKind,
-    /// Forwarding at devices between links. In JSON: the bytes that must arrive before a device
-    /// forwards them, or null for the whole message.
+    /// Forwarding at devices between links. JSON has the bytes that must arrive before a device forwards them, or null
+    /// for the whole message.
     #[serde(rename = "segment_bytes", serialize_with = "segment")]
     pub switching: SwitchingMode,
     /// Moment at which a send between two ranks completes, under every network model.
@@ -36,7 +36,7 @@ impl NetworkSettings {
         topology.with_switching(self.switching)
     }
 
-    /// Formats all settings except the model that differ from the default: `, store-and-forward, sends complete when
+    /// Formats the settings that differ from the default, except the model: `, store-and-forward, sends complete when
     /// delivered`.
     pub fn text(self) -> String {
         let default = Self::default();
@@ -50,7 +50,7 @@ impl NetworkSettings {
         text
     }
 
-    /// Names the settings that differ from `other`, except the switching, which belongs to the paths.
+    /// Names the settings that differ from `other`. The switching mode is excluded, because it belongs to the paths.
     pub fn differences(self, other: Self) -> impl Iterator<Item = &'static str> {
         [
             (self.model != other.model, "network model"),

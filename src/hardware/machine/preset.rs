@@ -11,7 +11,7 @@ use chakram_base::config::{
 };
 use std::borrow::Cow;
 
-/// Text of a machine file, with the name that errors use.
+/// Text of a machine file, and its name for errors.
 #[derive(Clone, Debug)]
 pub struct MachineSource {
     /// The preset's name, or the path as given.
@@ -28,9 +28,9 @@ pub fn names_file(name: &str) -> bool {
         || name.ends_with(chips::EXTENSION)
 }
 
-/// Finds the text of `name`: a file if [`names_file`] returns true; dimensions in the ASTRA-sim 2.0
-/// paper's notation (`machine/inline.rs`); a graph of chips (`machine/chips.rs`); otherwise a
-/// preset `NAME`, or `NAMExN` for a preset whose outermost dimension is scalable.
+/// Finds the text of the machine called `name`: a file if [`names_file`] returns true; dimensions in the ASTRA-sim 2.0
+/// paper's notation (`machine/inline.rs`); a graph of chips (`machine/chips.rs`); otherwise a preset. `NAMExN` is the
+/// preset `NAME` with `N` NPUs along its outermost dimension, which must be scalable.
 ///
 /// # Errors
 ///
@@ -74,7 +74,7 @@ pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
         return Ok(Cow::Borrowed(preset.text));
     }
     let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    // Splits at the last `x`, because preset names may contain an `x` themselves.
+    // Split at the last `x`, because preset names may contain an `x` themselves.
     let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
     match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
         Some((preset, size)) => {
@@ -92,15 +92,15 @@ pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     }
 }
 
-/// Returns the `text` of the machine file called `file`, with `name` and its outermost dimension at `size`, a string of
-/// digits; `None` unless that dimension is scalable.
+/// Returns the machine file `text`, called `file` in errors, with the given `name` and with `size` as the size of its
+/// outermost dimension, a string of digits. `None` unless that dimension is scalable.
 fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String>, MachineError> {
     let document = ConfigDocument::parse(text, file)?;
     let scalable = build::machine(&document, None)?.scalable();
     let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
         return Ok(None);
     };
-    // TOML rejects leading zeros. The size comes after the name in the file, so it is replaced first.
+    // TOML rejects leading zeros.
     let digits = size.trim_start_matches('0');
     let mut text = text.to_owned();
     text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });
@@ -108,22 +108,22 @@ fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String
     Ok(Some(text))
 }
 
-/// Loads the machine called `name` like [`Machine::load`]. If the machine's outermost dimension is
-/// scalable, the dimension gets the smallest size with room for `ranks`.
+/// Loads the machine called `name` as [`Machine::load`] does. If the machine's outermost dimension is scalable, the
+/// dimension gets the smallest size with room for `ranks`.
 ///
 /// # Errors
 ///
-/// Fails like [`Machine::load`].
+/// Fails for the same reasons as [`Machine::load`].
 pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     for_ranks_with(name, ranks, &[])
 }
 
-/// Loads the machine called `name` as [`for_ranks`] does, with some values in its file replaced, by
-/// path.
+/// Loads the machine called `name` as [`for_ranks`] does, with some values replaced. Each value is given by its path in
+/// the file.
 ///
 /// # Errors
 ///
-/// Fails like [`Machine::load`], and if the file has no such path.
+/// Fails for the same reasons as [`Machine::load`], and if the file has no such path.
 pub fn for_ranks_with(
     name: &str,
     ranks: u32,
@@ -161,7 +161,7 @@ pub fn is_preset(name: &str) -> bool {
 }
 
 /// Returns the name of a machine with room for `ranks`: `name` itself, or `PRESETxN` for a scalable preset. `None` if
-/// no size is large enough, or there is no such machine.
+/// no size is large enough, or if there is no such machine.
 pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     let holds = |machine: &Machine| machine.max_ranks() >= ranks;
     if Machine::load(name).is_ok_and(|machine| holds(&machine)) {
@@ -177,8 +177,8 @@ pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
     Some(machine.name().to_owned())
 }
 
-/// Returns the preset whose name, without a number of nodes, is most similar to `name`, or `None`
-/// if none is similar enough.
+/// Returns the preset with the name most similar to `name` without a number of nodes, or `None` if no name is similar
+/// enough.
 fn closest(name: &str) -> Option<&'static str> {
     let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
     let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
@@ -193,8 +193,8 @@ mod tests {
     use chakram_base::dtype::Dtype;
     use chakram_base::units::Bandwidth;
 
-    /// Tests presets with eight NPUs per node, a preset with a fixed size of 320 NPUs, and a preset
-    /// of 512 NPUs in its only dimension, which is scalable.
+    /// Tests presets with eight NPUs per node, a preset with a fixed size of 320 NPUs, and a scalable preset of 512
+    /// NPUs in a single dimension.
     #[test]
     fn machines_are_named_at_the_size_that_holds_the_ranks() {
         for (name, ranks, named) in [
@@ -299,9 +299,9 @@ mod tests {
 
     #[test]
     fn presets_agree_with_the_totals_of_their_nodes() {
-        // For each preset: (name, NPUs of a node or rack, and the datasheet's totals for a node or
-        // rack: PFLOP/s of fp8 or int8 with sparsity, which doubles it, GB of memory, TB/s over the
-        // links in both directions, Gb/s of the network ports.) MI300X: 8 x 896 GB/s = 7.168 TB/s.
+        // For each preset: its name, the NPUs of a node or rack, and the datasheet's totals for this node or rack. The
+        // totals are PFLOP/s of fp8 or int8 with sparsity (which doubles the rate), GB of memory, TB/s over the links
+        // in both directions, and Gb/s of the network ports. MI300X: 8 x 896 GB/s = 7.168 TB/s.
         let totals = [
             ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
             ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
@@ -339,7 +339,7 @@ mod tests {
         for dimension in machine.topology().dimensions() {
             assert_eq!(dimension.link().bytes_per_second(), 50e9);
         }
-        // NVLink-C2C: 900 GB/s in both directions together, for the two NPUs of a Grace.
+        // NVLink-C2C has 900 GB/s in both directions together, for the two NPUs of a Grace.
         let machine = Machine::preset("gb200-nvl72").unwrap();
         let host = machine.remote().unwrap();
         assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);
@@ -359,8 +359,7 @@ mod tests {
                 let Some((key, value)) = line.split_once('=') else {
                     continue;
                 };
-                // Number formats are names, not numbers, and the comment above a list of times
-                // covers the whole list.
+                // Number formats are names, not numbers. The comment above a list of times covers the whole list.
                 let words = [
                     "name",
                     "description",
@@ -390,7 +389,7 @@ mod tests {
         assert_eq!(machine.topology().npus(), 32);
         assert_eq!(machine.topology().dimensions()[1].size, 4);
         assert_eq!(Machine::load("dgx-h100x04").unwrap().topology().npus(), 32);
-        // 72 x 2 NPUs; then 8 x 4 NPUs of a preset whose own name ends in x.
+        // 72 x 2 NPUs, and then 8 x 4 NPUs of a preset whose name itself ends in x.
         assert_eq!(
             Machine::load("gb200-nvl72x2").unwrap().topology().npus(),
             144
@@ -419,7 +418,7 @@ mod tests {
                 "{text}"
             );
         }
-        // 8 x 1,000,000 NPUs are more than 4,194,304.
+        // 8 x 1,000,000 NPUs exceed the maximum of 4,194,304.
         assert!(error("dgx-a100x1000000").contains("8000000 NPUs"));
     }
 

@@ -5,13 +5,13 @@
 pub struct MachinePreset {
     /// Name for `--machine`.
     pub name: &'static str,
-    /// Machine file; its comments state the source of every number.
+    /// Text of the machine file. Its comments state the source of every number.
     pub text: &'static str,
 }
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every preset: products, machines of tiles, then the machines of the ASTRA-sim 2.0 paper.
+        /// Every preset: products first, then machines of tiles, then the machines of the ASTRA-sim 2.0 paper.
         pub const PRESETS: &[MachinePreset] = &[$(MachinePreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),

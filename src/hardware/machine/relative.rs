@@ -1,19 +1,18 @@
 //! Derives a machine file from a known machine and the numbers of a datasheet.
 //!
-//! The result is the known machine's text with the given numbers in place of its values, and after
-//! each number a comment with its source. Curves of kernels are fractions of the peaks and of the
-//! memory bandwidth, so their times scale with both. Constants of a multiprocessor stay, because
-//! H100 and B200, whose peaks differ by a factor of 2.3, have similar constants (`operands` 300 and
-//! 225 GB/s). Curves of collectives state the links of their measurement and are carried over to
-//! the new links. None of the carried-over times was measured, so errors are widened:
+//! The result is the known machine's text with the given numbers in place of its values. A comment after each number
+//! states its source. Curves of kernels are fractions of the peaks and of the memory bandwidth, so their times scale
+//! with both. Constants of a multiprocessor do not change: H100 and B200, whose peaks differ by a factor of 2.3, have
+//! similar constants (`operands` 300 and 225 GB/s). Curves of collectives state the links of their measurement and are
+//! carried over to the new links. None of the carried-over times was measured, so errors are widened:
 //!
 //! ```text
 //! error' = hypot(error, 0.23 (1 - q))
 //! ```
 //!
-//! where 0.23 is the error of kernels by roofline, and q is the smallest ratio, new ÷ old or old ÷
-//! new, of the rates on which the curve depends: the peaks of its number formats and the memory
-//! bandwidth for matrix products and attention, the memory bandwidth for kernels that move bytes.
+//! where 0.23 is the error of kernels by roofline. q is the smallest ratio, new ÷ old or old ÷ new, of the rates on
+//! which the curve depends. For matrix products and attention, these rates are the peaks of the curve's number formats
+//! and the memory bandwidth; for kernels that move bytes, only the memory bandwidth.
 
 use super::preset_files::PRESETS;
 use super::{Machine, MachineError, build, preset};
@@ -27,7 +26,7 @@ use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Relative error of kernels without a measured time (one standard deviation): the error of kernels by roofline.
+/// Relative error of kernels without a measured time (one standard deviation), as of kernels timed by roofline.
 const NOT_MEASURED: f64 = 0.23;
 
 /// Numbers of a datasheet; a missing number keeps the known machine's value.
@@ -86,8 +85,8 @@ pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
     ))
 }
 
-/// Finds a machine by `name`: a machine that [`preset::source`] finds, or the first preset whose
-/// NPU has this name, such as `h100`.
+/// Finds a machine by `name`: a machine that [`preset::source`] finds, or the first preset whose NPU has this name
+/// (such as `h100`).
 ///
 /// # Errors
 ///
@@ -112,7 +111,7 @@ pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
 ///
 /// # Errors
 ///
-/// Fails if `from` is invalid, has several classes of NPUs, or lacks a value that a number replaces.
+/// Fails if `from` is invalid, has several classes of NPUs, or lacks a value that a given number should replace.
 pub fn relative(
     name: &str,
     from: &MachineSource,
@@ -134,7 +133,7 @@ struct RelativeText<'a> {
     edits: Vec<(Range<usize>, String)>,
     /// The given numbers, as text for the description.
     given: Vec<String>,
-    /// True if curves depend on rates of another NPU.
+    /// True if the curves were measured on an NPU with other rates.
     is_carried: bool,
 }
 
@@ -190,7 +189,7 @@ impl<'a> RelativeText<'a> {
             false => self.given.join(", "),
         };
         if let Some(description) = root.get("description") {
-            // A description is one line of 200 characters.
+            // A description is a single line of at most 200 characters, so the old name is cut.
             let old: String = self.old.name().chars().take(100).collect();
             let text = match self.given.is_empty() {
                 true => format!("as {old}"),
@@ -224,7 +223,7 @@ impl<'a> RelativeText<'a> {
         self.text[at..].lines().next().unwrap_or_default()
     }
 
-    /// Replaces the value of `field` with `value`, and adds `comment` if nothing else follows on its line.
+    /// Replaces the value of `field` with `value`. Adds `comment` if its line has no other comment.
     fn replace(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
         let span = field.span();
         let rest = self.rest_of_line(span.end);
@@ -238,8 +237,7 @@ impl<'a> RelativeText<'a> {
         });
     }
 
-    /// Sets the key `key` of `table` to a given value. If the table lacks the key, the key is added
-    /// after `beside`.
+    /// Sets the key `key` of `table` to a given value. If the table lacks the key, the key is inserted after `beside`.
     fn set(&mut self, table: &ConfigTable<'_>, key: &str, value: String, beside: &ConfigField<'_>) {
         if let Some(field) = table.get(key) {
             let was = format!(
@@ -276,7 +274,7 @@ impl<'a> RelativeText<'a> {
             format!("[[npu.{class}."),
         ] {
             let starts = self.text.match_indices(&head).map(|(at, _)| at);
-            // Searches only at the start of a line, because comments may contain the same text.
+            // Match only at the start of a line, because comments may contain the same text.
             let starts = starts.filter(|at| *at == 0 || self.text[..*at].ends_with('\n'));
             let starts: Vec<_> = starts.collect();
             for at in starts {
@@ -350,7 +348,7 @@ impl<'a> RelativeText<'a> {
         Ok(())
     }
 
-    /// Widens the errors of curves that depend on rates of another NPU.
+    /// Widens the errors of curves if the derived NPU has other rates.
     fn curves(
         &mut self,
         table: &ConfigTable<'_>,
@@ -451,7 +449,7 @@ impl<'a> RelativeText<'a> {
             let beside = inner.need("shape", "a shape")?;
             self.set(inner, "size", count.to_string(), &beside);
         }
-        // Datasheets state the sum of both directions for links, and one direction for ports.
+        // Datasheets state links as the sum of both directions, and ports in one direction.
         let link = sheet
             .link
             .map(|link| (link.bytes_per_second() / 2.0, gigabytes_per_s(link)));

@@ -1,5 +1,4 @@
-//! Durations that depend on software: kernel curves and launch times of a software stack, which
-//! replace the machine's.
+//! Durations that depend on software. A software stack replaces the machine's kernel curves and launch times.
 
 use super::class_prices::ClassPrices;
 use super::{Machine, NpuClass, build};
@@ -7,7 +6,7 @@ use crate::compute::{AttentionCurve, GemmCurve, KernelCurves};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::dtype::Dtype;
 
-/// Kernel curves and launch times of a software stack, by class of NPU.
+/// Kernel curves and launch times of a software stack, by NPU class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StackPrices {
     classes: Vec<ClassPrices>,
@@ -20,12 +19,12 @@ pub struct PricedPart {
     pub class: String,
     /// `attention`, `gemm`, `moving` or `host`.
     pub part: &'static str,
-    /// Number formats, or name of the kernel (empty for parts that exist only once).
+    /// Number formats, or name of the kernel (empty if the class has only one such part).
     pub what: String,
 }
 
 impl StackPrices {
-    /// Reads the tables by class of `field`, which is the `npu` of a stack's file.
+    /// Reads a stack's tables, by NPU class, from `field`, the key `npu` of the stack's file.
     ///
     /// # Errors
     ///
@@ -40,20 +39,20 @@ impl StackPrices {
         self.classes.is_empty()
     }
 
-    /// Names of the classes for which the stack has a table.
+    /// Returns the names of the classes for which the stack has a table.
     pub fn class_names(&self) -> impl Iterator<Item = &str> {
         self.classes.iter().map(|class| class.name.as_str())
     }
 }
 
 impl Machine {
-    /// Returns the machine with the stack's kernel curves and launch times in place of its own, and
-    /// the list of replaced parts.
+    /// Returns the machine with the stack's kernel curves and launch times in place of the machine's, and the list of
+    /// replaced parts.
     ///
-    /// Classes without a table in the stack keep their own. Measured shapes and kernels take
-    /// precedence over the stack's curves, as they do over the machine's. The machine's power
-    /// limits and sustained rates apply to the stack's curves, too. A machine with several NPU
-    /// classes keeps its host, because it has one host for all classes.
+    /// Classes without a table in the stack keep their curves. Measured shapes and kernels take precedence over the
+    /// stack's curves, as they do over the machine's curves. The machine's power limits and sustained rates also apply
+    /// to the stack's curves. A machine with several NPU classes keeps its host, because the machine has one host for
+    /// all classes.
     pub fn with_stack(&self, prices: &StackPrices) -> (Self, Vec<PricedPart>) {
         let mut machine = self.clone();
         let mut parts = Vec::new();
@@ -91,8 +90,8 @@ fn take_kernels(class: &mut NpuClass, own: &KernelCurves, parts: &mut Vec<Priced
         let Some(curve) = own.gemm[dtype as usize] else {
             continue;
         };
-        // The corrections by measured shapes belong to the curve with which they were compared, so
-        // that curve stays.
+        // The corrections by measured shapes belong to the curve with which the measurements were compared, so that
+        // curve is kept.
         if curves.products[dtype as usize].is_some() {
             continue;
         }

@@ -1,5 +1,4 @@
-//! Tests of valid machine files, and of every error of a machine file: its line, its key and the
-//! allowed values.
+//! Tests of valid machine files, and of every error of a machine file: its line, its key and the allowed values.
 
 use super::*;
 use crate::collective::CollectiveAlgorithm;
@@ -62,26 +61,26 @@ latency = "2 us"
 capacity = "1 TB"
 "#;
 
-/// Returns the error of [`GOOD`] with the first `old` replaced by `new`.
+/// Returns the error that [`GOOD`] causes after the first `old` is replaced by `new`.
 fn refusal(old: &str, new: &str) -> String {
     refusal_in(GOOD, old, new)
 }
 
-/// Returns the error of `text` with the first `old` replaced by `new`.
+/// Returns the error that `text` causes after the first `old` is replaced by `new`.
 fn refusal_in(text: &str, old: &str, new: &str) -> String {
     assert!(text.contains(old), "{old}");
     let error = Machine::parse(&text.replacen(old, new, 1), "m.toml");
     error.expect_err(new).to_string()
 }
 
-/// Expects errors: each line of `table` is `old => new => pattern`. The error begins with
-/// `m.toml:`, line and key, then contains the pattern's parts in order; ` … ` matches any text.
+/// Checks errors. Each line of `table` is `old => new => pattern`. The error must begin with `m.toml:`, line and key,
+/// and then contain the pattern's parts in order; ` … ` matches any text.
 #[track_caller]
 fn refused(table: &str) {
     refused_in(GOOD, table);
 }
 
-/// Expects errors as [`refused`] does, for changes of `text`.
+/// Checks errors as [`refused`] does, for changes of `text`.
 #[track_caller]
 fn refused_in(text: &str, table: &str) {
     let good = text;
@@ -332,7 +331,7 @@ fn power_slows_products_by_the_root_of_its_ratio() {
     );
     let products = |c: &KernelCurves| c.gemm[bf16].unwrap().efficiency;
     let attention = |c: &KernelCurves| c.attention[bf16].unwrap().compute;
-    // A quarter of the power limits the rate to half, and matrix products keep half of this rate.
+    // With a quarter of the power, the limit halves the rate, and matrix products keep half of this rate.
     assert!((products(&less) / products(&whole) - 0.25).abs() < 1e-12);
     assert!((attention(&less) / attention(&whole) - 0.5).abs() < 1e-12);
     for (power, expected) in [

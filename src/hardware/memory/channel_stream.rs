@@ -1,7 +1,7 @@
 //! Channels whose data reaches the NPUs through network ports.
 //!
-//! A channel sends at the lower of its own bandwidth and the port's bandwidth, so the whole stream
-//! is known when it begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
+//! A channel sends at the lower of its own bandwidth and the port's bandwidth, so the whole stream is known when it
+//! begins: S(x) = begin + x / bandwidth. The two stages are the channel and the port.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
@@ -9,21 +9,21 @@ use chakram_base::units::{Bandwidth, Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The accesses of all channels, including those that wait for their channel.
+/// The accesses of all channels, including accesses that wait for their channel.
 #[derive(Debug)]
 pub(super) struct ChannelStreams {
     channel: Bandwidth,
     through: NetworkAttachment,
     chunks: ChunkedTransfers,
-    /// Time at which each stream begins, by the index of its access.
+    /// Time at which each stream begins, by index of the access.
     begins: Vec<Time>,
-    /// Times at which streams reach the positions that their chunks wait for.
+    /// Times at which streams reach the positions for which their chunks wait.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     settlement: u32,
 }
 
-/// Returns the rate of a stream: the lower of the channel's and the port's rates.
+/// Returns the rate of a stream in bytes per second: the lower of the channel's and the port's rates.
 pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
     if through.bandwidth() < channel {
         through.bandwidth()
@@ -32,7 +32,7 @@ pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth
     }
 }
 
-/// Returns the time of a chunk of an access of `bytes` in the channel and in the port.
+/// Returns the seconds that a chunk of an access of `bytes` takes in the channel and in the port.
 pub(super) fn times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
     let chunk_bytes = through.chunk().0.min(bytes) as f64;
     [channel, through.bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
@@ -97,7 +97,7 @@ impl ChannelStreams {
             return;
         }
         while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
-            // A full heap ends the replay, so no further event is needed.
+            // If too many chunks are in flight, the replay ends, so no further event is needed.
             && !self.chunks.is_full()
         {
             self.due.pop();
@@ -107,8 +107,7 @@ impl ChannelStreams {
         self.unsettled = true;
     }
 
-    /// Returns true if more chunks are in flight than fit in memory
-    /// ([`ChunkedTransfers::is_full`]).
+    /// Returns true if too many chunks are in flight for memory ([`ChunkedTransfers::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.is_full()
     }

@@ -1,9 +1,8 @@
 //! Channels: each channel serves one access at a time, in the order of arrival.
 //!
-//! Channels behave like ASTRA-sim's MEMORY_POOL: four equal accesses that begin together over one
-//! channel end after 1, 2, 3 and 4 times their duration. Accesses over different channels do not
-//! contend. Consecutive NPUs share a channel
-//! ([`MemoryAttachment::npus_per_channel`](super::MemoryAttachment::npus_per_channel)).
+//! Channels behave like ASTRA-sim's MEMORY_POOL: if four equal accesses begin together over one channel, they end after
+//! 1, 2, 3 and 4 times their duration. Accesses over different channels do not contend. Consecutive NPUs share a
+//! channel ([`MemoryAttachment::npus_per_channel`](super::MemoryAttachment::npus_per_channel)).
 
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
@@ -13,12 +12,12 @@ use chakram_base::units::{Span, Time};
 pub(super) struct MemoryChannels {
     /// Number of NPUs that share one channel.
     sharers: u32,
-    /// Time from which each channel is free. Channels beyond the end of the list were never used.
+    /// Time from which each channel is free. Channels beyond the end of the list have never been used.
     free: Vec<Time>,
 }
 
 impl MemoryChannels {
-    /// Creates free channels; `sharers` NPUs, at least 1, share one.
+    /// Creates free channels. Each is shared by `sharers` NPUs, at least 1.
     pub fn new(sharers: u32) -> Self {
         let free = Vec::new();
         Self { sharers, free }

@@ -1,5 +1,4 @@
-//! Accesses in chunks, which arrive one by one at an NPU's port, where the NPU's messages pass,
-//! too.
+//! Accesses in chunks, which arrive one by one at an NPU's port. The NPU's messages pass the same port.
 //!
 //! The stages before the port (the memory and its own network) form a stream
 //! (`memory/fair_sharing.rs`, `memory/channel_stream.rs`). S(x) is the time at which the stream has
@@ -14,33 +13,30 @@
 //! S(k c − c (L − f) / p)             if f is less, so that the port is the longest stage: p = L
 //! ```
 //!
-//! The two forms are equal if the rate is constant, and each gives a time that is known by then.
-//! For a smaller last chunk the same fraction of its own size applies. Latencies of the pool and of
-//! the link to the NPU are not included in these times: a load incurs the latencies before the
-//! port, a store after the port.
+//! The two forms are equal if the rate is constant, and each gives a time that is known by then. For a smaller last
+//! chunk the same fraction of its own size applies. These times exclude the latencies of the pool and of the link to
+//! the NPU: a load incurs them before the port, a store after the port.
 //!
-//! *Loads.* A chunk arrives at the port when it has streamed. The port serves it after earlier
-//! arrivals, for its bytes / bandwidth. The load ends with its last chunk.
+//! *Loads.* A chunk arrives at the port when it has streamed. The port serves the chunk after earlier arrivals, for a
+//! time of its bytes / bandwidth. The load ends with its last chunk.
 //!
-//! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages
-//! receive the chunk w[k] later, and the longest stage has no slack for chunks that arrive late and
-//! together. The store therefore ends when the last chunk has streamed + max w[k] + (its bytes /
-//! bandwidth).
+//! *Stores.* Chunk k arrives at the port at S((k − 1) c) and waits there for w[k]. The later stages receive the chunk
+//! w[k] later. The longest stage has no slack for chunks that arrive late and together. The store therefore ends when
+//! the last chunk has streamed + max w[k] + (its bytes / bandwidth).
 //!
 //! # Alone
 //!
-//! For an access that is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p,
-//! so no chunk waits for an earlier chunk; the same is true of a store. Loads and stores end at W /
-//! c x L + f − L + p, which is S(W) + sum of t[s] − max t[s], the same end as without a shared
-//! port. If several accesses of one NPU share the port, p is the sum of the times of one chunk of
-//! each access. The access whose chunk is served last ends at that time, and the others end one
-//! chunk earlier. A smaller last chunk takes only its own time at the port, so the end is earlier
-//! by at most the time of the missing bytes. Times at the port are differences of rounded sums, so
-//! rounding errors do not accumulate.
+//! For an access that is alone, S(k c) = k L. A load's chunks arrive L apart, and L is at least p, so no chunk waits
+//! for an earlier chunk. The same is true of a store. Loads and stores end at W / c x L + f − L + p, which is S(W) +
+//! sum of t[s] − max t[s]: the same end as without a shared port. If several accesses of one NPU share the port, p is
+//! the sum over the accesses of the time of one chunk. The access whose chunk is served last ends at that time, and the
+//! others end one chunk earlier. A smaller last chunk takes only its own time at the port, so the end is earlier by at
+//! most the time of the missing bytes. Times at the port are differences of rounded sums, so rounding errors do not
+//! accumulate.
 //!
-//! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does
-//! not grow with its number of chunks, except for the chunks that are between the stream and the
-//! port during the latencies. If too many are in flight at once, the replay fails with an error.
+//! Chunks that arrive at one instant are ordered by NPU, then by node. The state of an access does not grow with its
+//! number of chunks, except for chunks that are still between the stream and the port because of latencies. If too many
+//! chunks are in flight at once, the replay fails with an error.
 
 use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::ids::Npu;
@@ -75,7 +71,7 @@ pub(super) fn count(bytes: f64, chunk_bytes: f64) -> u64 {
     ((bytes / chunk_bytes - NOTHING).ceil() as u64).max(1)
 }
 
-/// Times of a chunk: in all stages before the port together, in the port, and in the longest stage.
+/// Seconds of one chunk: in all stages before the port together, in the port, and in the longest stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkTimes {
     pub front: f64,
@@ -89,16 +85,16 @@ struct ChunkedAccess {
     access: RemoteMemoryAccess,
     /// Bytes of the access in one chunk.
     chunk_bytes: f64,
-    /// Bytes that pass the port for each byte of the access.
+    /// Number of bytes that pass the port for each byte of the access.
     weight: f64,
     count: u64,
     /// Index of the next chunk.
     next: u64,
-    /// Fraction of a chunk that has yet to stream when the chunk counts as streamed.
+    /// Fraction of a chunk that has not yet streamed when the chunk counts as streamed.
     ahead: f64,
-    /// Delay after the end of a chunk's stream until a load reaches the port, or until a store ends.
+    /// Delay from the end of a chunk's stream until the chunk of a load reaches the port, or until a store ends.
     behind: Span,
-    /// The longest wait of a chunk of a store.
+    /// The longest wait at the port of any chunk of a store.
     waited: Span,
 }
 
@@ -116,7 +112,7 @@ struct ChunkArrival {
 #[derive(Debug)]
 pub(super) struct ChunkedTransfers {
     port: Bandwidth,
-    /// Latencies, incurred after a chunk has streamed.
+    /// Total latency, incurred after a chunk has streamed.
     latency: Span,
     accesses: Vec<ChunkedAccess>,
     free: Vec<u32>,
@@ -142,7 +138,7 @@ impl ChunkedTransfers {
         weight: f64,
         times: ChunkTimes,
     ) -> u32 {
-        // Negative if the port alone takes longer than all earlier stages; chunks then count as streamed early.
+        // Negative if the port alone takes longer than all earlier stages. Chunks then count as streamed early.
         let behind = times.front - times.longest;
         let chunked = ChunkedAccess {
             access,
@@ -174,13 +170,13 @@ impl ChunkedTransfers {
         }
     }
 
-    /// Returns the streamed bytes of an access at which [`Self::streamed`] is due next, or `None` if it is never
-    /// due again.
+    /// Returns the number of streamed bytes of an access at which [`Self::streamed`] must be called next, or `None` if
+    /// no further call is needed.
     pub fn position(&self, number: u32) -> Option<f64> {
         self.accesses[number as usize].position()
     }
 
-    /// Handles that the stream of access `number` has reached [`Self::position`].
+    /// Must be called when the stream of access `number` has reached [`Self::position`].
     pub fn streamed(&mut self, now: Time, number: u32) {
         let chunked = &mut self.accesses[number as usize];
         // A store's chunk reaches the port immediately and incurs its latencies afterwards.
@@ -199,18 +195,18 @@ impl ChunkedTransfers {
         chunked.next += 1;
     }
 
-    /// Returns true if more chunks are in flight than fit in memory.
+    /// Returns true if too many chunks are in flight for memory.
     pub fn is_full(&self) -> bool {
         self.coming.len() > MOST
     }
 
-    /// Returns the time of the next arrival at a port or end of a store.
+    /// Returns the time of the next arrival at a port, or of the next end of a store.
     pub fn next(&self) -> Option<Time> {
         self.coming.peek().map(|Reverse(coming)| coming.at)
     }
 
-    /// Serves each chunk that is due `now`: `serve` returns when its service at the port begins, and `take` receives
-    /// the ends of accesses.
+    /// Serves each chunk that is due `now`. `serve` returns the time at which the port begins to serve the chunk.
+    /// `take` receives the ends of accesses.
     pub fn pass(
         &mut self,
         now: Time,
@@ -251,7 +247,7 @@ impl ChunkedTransfers {
 }
 
 impl ChunkedAccess {
-    /// Returns the bytes of the access before a chunk.
+    /// Returns the number of the access's bytes before a chunk.
     fn before(&self, chunk: u64) -> f64 {
         if chunk < self.count {
             chunk as f64 * self.chunk_bytes
@@ -260,7 +256,7 @@ impl ChunkedAccess {
         }
     }
 
-    /// Returns the streamed bytes at which a chunk counts as streamed.
+    /// Returns the number of streamed bytes at which a chunk counts as streamed.
     fn full(&self, chunk: u64) -> f64 {
         let (from, to) = (self.before(chunk), self.before(chunk + 1));
         to - self.ahead * (to - from)

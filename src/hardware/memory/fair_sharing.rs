@@ -1,31 +1,29 @@
 //! Max-min fair sharing of a pool's links among concurrent accesses.
 //!
-//! Bytes of an access form a stream that occupies all servers on its path at the same time. At each
-//! moment the rates of the streams are *max-min fair*: all rates rise together until a server
-//! saturates. The saturated server fixes the rates of the streams that pass the server; all other
-//! rates continue to rise. With these rates, no rate could grow without lowering another rate that
-//! is not higher. Rates change when an access begins or ends, and are constant in between.
+//! Bytes of an access form a stream that occupies all servers on its path at the same time. At each moment the rates of
+//! the streams are *max-min fair*: all rates rise together until a server saturates. The saturated server fixes the
+//! rates of the streams that pass it; all other rates continue to rise. A rate could then grow only if another rate
+//! that is not higher became lower. Rates change when an access begins or ends, and are constant in between.
 //!
 //! Bytes move in chunks, and a chunk crosses one stage after another, so the first chunk leaves the last stage later
-//! than a stream would. The delay of the first chunk behind the stream is the *fill* of the pipeline. With `t[s]` the
-//! time of one chunk in stage `s` among the accesses in flight when the access began,
+//! than a stream would. The delay of the first chunk after the stream is the *fill* of the pipeline. If `t[s]` is the
+//! time of one chunk in stage `s`, under the accesses in flight when the access began,
 //!
 //! ```text
 //! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
 //! ```
 //!
-//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s],
-//! where stages = chunks per access. This time is the pipeline of the ASTRA-sim 2.0 paper (section
-//! IV-D, Fig. 7): sum of t[s] + (stages - 1) x max t[s]. `stages` need not be whole: the last chunk
-//! carries the remainder, which streams for its exact share of time, and only the fill counts a
-//! whole chunk. An access smaller than one chunk is a chunk of its own size: it takes the sum of
-//! t[s].
+//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where stages = chunks
+//! per access. This time is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7): sum of t[s] + (stages - 1)
+//! x max t[s]. `stages` need not be whole: the last chunk has the remainder, which streams for its exact share of time.
+//! Only the fill counts a whole chunk. An access smaller than one chunk is a chunk of its own size, so it takes the sum
+//! of t[s].
 //!
 //! With network ports, streams behave in the same way, and chunks queue at the ports:
 //! `memory/chunked_access.rs`.
 //!
-//! The stream's time and the fill are each rounded once, to the nearest picosecond. The result does not depend on the
-//! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of calls.
+//! The stream's time and the fill are each rounded once, to the nearest picosecond. If accesses begin at one instant,
+//! their order affects only the last bits of sums.
 
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::pool_layout::{AccessHop, PORTS, PoolLayout};
@@ -45,18 +43,18 @@ const ALIKE: f64 = 1.0 + 1e-9;
 #[derive(Clone, Copy, Debug)]
 struct AccessStream {
     access: RemoteMemoryAccess,
-    /// Bytes left at `since`.
+    /// Bytes that had not passed at `since`.
     left: f64,
     since: Time,
     /// Bytes per second from `since` on, or zero before the first settlement.
     rate: f64,
-    /// Time at which the stream ends at its present rate.
+    /// Time at which the stream ends if its rate does not change.
     passed: Time,
-    /// Pipeline fill added to the end of the stream; known after the first settlement.
+    /// Pipeline fill added to the end of the stream, or `None` before the first settlement.
     fill: Option<Span>,
     /// True once the current settlement has fixed the stream's rate.
     fixed: bool,
-    /// Index of the access in `FairSharing::chunks`, while some of its chunks have yet to stream.
+    /// Index of the access in `FairSharing::chunks`, as long as some of its chunks have not streamed.
     chunked: Option<u32>,
 }
 
@@ -68,19 +66,19 @@ pub(super) struct FairSharing {
     streams: Vec<AccessStream>,
     /// Chunked accesses, if network ports are used.
     chunks: Option<ChunkedTransfers>,
-    /// For each stream, the time at which it ends or reaches the position that its chunks wait for, with its index.
-    /// Used with `chunks`.
+    /// For each stream with its index, the time at which it ends or reaches the position for which its chunks wait.
+    /// Used only with `chunks`.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     unsettled: bool,
     /// True if streams began or ended since rates were fixed.
     changed: bool,
     settlement: u32,
     servers: Vec<ServerLoad>,
-    /// Scratch: the time of a chunk in each stage, while a fill is computed.
+    /// Scratch space for the time of a chunk in each stage while a fill is computed.
     stages: Vec<f64>,
 }
 
-/// A server during a settlement.
+/// Load of a server during a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServerLoad {
     /// Sum of the weights of all streams.
@@ -95,7 +93,7 @@ struct ServerLoad {
 }
 
 impl FairSharing {
-    /// Creates the state without accesses. If `chunks` is given, it determines when accesses end.
+    /// Creates the state without accesses. If `chunks` is given, it determines the ends of accesses.
     pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
         Self {
             servers: vec![ServerLoad::default(); layout.rates().len()],
@@ -166,8 +164,7 @@ impl FairSharing {
         }
     }
 
-    /// Returns true if more chunks are in flight than fit in memory
-    /// ([`ChunkedTransfers::is_full`]).
+    /// Returns true if too many chunks are in flight for memory ([`ChunkedTransfers::is_full`]).
     pub fn is_full(&self) -> bool {
         self.chunks.as_ref().is_some_and(ChunkedTransfers::is_full)
     }
@@ -199,7 +196,7 @@ impl FairSharing {
 
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         self.unsettled = false;
-        // Invalidates the event of the previous settlement, which stays in the agenda.
+        // Invalidates the event of the previous settlement, which is still in the agenda.
         self.settlement = self.settlement.wrapping_add(1);
         if std::mem::take(&mut self.changed) {
             self.share(now);
@@ -225,7 +222,7 @@ impl FairSharing {
             open -= self.fix_bottleneck_rates(now);
         }
         if let Some(chunks) = &self.chunks {
-            // Reuses the heap's allocation: rates change for all streams, so all due times are replaced.
+            // Reuse the heap's allocation. Rates change for all streams, so all due times are replaced.
             let mut due = std::mem::take(&mut self.due).into_vec();
             due.clear();
             let streams = (0..).zip(&mut self.streams);
@@ -250,10 +247,10 @@ impl FairSharing {
         }
     }
 
-    /// Computes the fills of accesses that begin.
+    /// Computes the fills of accesses that have just begun.
     fn fill(&mut self) {
         for stream in &mut self.streams {
-            // The load at the first settlement of an access determines its fill.
+            // Only the load at an access's first settlement determines its fill.
             if stream.fill.is_some() {
                 continue;
             }
@@ -282,8 +279,8 @@ impl FairSharing {
         }
     }
 
-    /// Raises the open rates until a server saturates, fixes the rates of the streams that pass it, and returns their
-    /// number.
+    /// Raises the open rates until a server saturates, and fixes the rates of the streams that pass this server.
+    /// Returns the number of these streams.
     fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
         let mut lowest = f64::INFINITY;
         for (server, rate) in self.servers.iter_mut().zip(self.layout.rates()) {
@@ -295,8 +292,7 @@ impl FairSharing {
         let mut fixed = 0;
         for stream in &mut self.streams {
             let mut way = self.layout.way(&stream.access);
-            // Compares within the tolerance, so that all streams at one bottleneck are fixed in one
-            // round.
+            // Compare within the tolerance, so that one round fixes all streams at the same bottleneck.
             let full = |leg: AccessHop| self.servers[leg.server as usize].full <= lowest * ALIKE;
             if stream.fixed || !way.any(full) {
                 continue;
@@ -317,20 +313,21 @@ impl FairSharing {
 }
 
 impl AccessStream {
-    /// Continues the stream at `rate`.
+    /// Continues the stream at `rate` from `now` on.
     fn set_rate(&mut self, now: Time, rate: f64) {
         // An unchanged rate keeps `since`, so that the stream's end is not rounded again.
         if rate == self.rate {
             return;
         }
         let gone = self.rate * now.since(self.since).seconds();
-        // Rounding of instants may count a fraction of a byte too much.
+        // Rounding of instants may add a fraction of a byte to `gone`, so the result is at least zero.
         self.left = (self.left - gone).max(0.0);
         (self.since, self.rate) = (now, rate);
         self.passed = now + Span::from_seconds(self.left / rate);
     }
 
-    /// Returns the time at which the stream reaches the position that its chunks wait for, or ends if none wait.
+    /// Returns the time at which the stream reaches the position for which its chunks wait. If no chunk waits, returns
+    /// the time at which the stream ends.
     fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
         self.chunked = self
             .chunked

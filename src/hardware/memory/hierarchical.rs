@@ -9,9 +9,9 @@
 //!   G ═══ G x S links ═══ S ═══ S x N links ═══ N ──── n ports
 //! ```
 //!
-//! Every NPU loads W bytes, spread evenly over the groups. c is the chunk: the bytes sent at once over a link between a
-//! group and a switch. A group's bandwidth is the sum over its S links; a node's bandwidth is the sum over its S links
-//! (bytes, bytes per second, seconds):
+//! Every NPU loads W bytes, spread evenly over the groups. The chunk c is the number of bytes sent at once over a link
+//! between a group and a switch. A group's bandwidth is the sum over its S links, and a node's bandwidth is the sum
+//! over its S links (bytes, bytes per second, seconds):
 //!
 //! ```text
 //! stages        = W x n / (G x S x c)
@@ -20,12 +20,12 @@
 //! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
 //! ```
 //!
-//! `memory/fair_sharing.rs` computes a duration from them. In this design, the memories are one server, each node is
-//! one server (its S links always carry equal loads) and each NPU's port is one server, so NPUs of different nodes
-//! contend only at the memories. A store takes the same path in reverse and shares it with loads.
+//! `memory/fair_sharing.rs` computes a duration from these times. In this design, the memories together are one server,
+//! each node is one server (its S links always carry equal loads) and each NPU's port is one server. Thus NPUs of
+//! different nodes contend only at the memories. A store takes the same path in reverse and shares it with loads.
 //!
-//! With in-switch collectives, W is the part that the memory stores for each NPU: all n parts reach
-//! every node and every NPU, or the switches form n sums on the way to the memory.
+//! With in-switch collectives, W is the part that the memory stores for each NPU. Either all n parts reach every node
+//! and every NPU, or the switches form n sums on the way to the memory.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
@@ -39,7 +39,7 @@ pub struct HierarchicalPool {
     pub groups: u32,
     /// Out-node switches, at least 1.
     pub out_switches: u32,
-    /// NPUs of a node, at least 1. The machine's NPUs must be a multiple.
+    /// NPUs of a node, at least 1. The machine's number of NPUs must be a multiple of this number.
     pub npus_per_node: u32,
     /// Bytes per second between a node and all out-node switches together.
     #[serde(rename = "node_bandwidth_bytes_per_s")]
@@ -58,12 +58,12 @@ impl HierarchicalPool {
         some && npus.is_multiple_of(self.npus_per_node)
     }
 
-    /// Returns the bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    /// Returns the bytes that one access moves in one round of chunks on a machine of `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.round() / f64::from(npus)
     }
 
-    /// Returns the bytes that all groups together send in one round, one chunk on each link.
+    /// Returns the bytes that all groups together send in one round of one chunk on each link.
     fn round(&self) -> f64 {
         f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
     }
@@ -120,36 +120,35 @@ mod tests {
         assert_eq!(together(&memory, 256, 1_000_000, false), 590 * us);
         // W = 1.05 MB has 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
         assert_eq!(together(&memory, 256, 1_050_000, false), 615 * us);
-        // W = 25 kB: 0.2 of a chunk on each link, which counts as a chunk of its own: 0.2 x 152.5 us.
+        // With W = 25 kB there is 0.2 of a chunk on each link, which counts as a smaller chunk: 0.2 x 152.5 us.
         assert_eq!(together(&memory, 256, 25_000, false), 30_500_000);
     }
 
     #[test]
     fn switches_gather_what_all_load() {
-        // With in-switch gathering and w = 1 MB, 256 w are loaded: 8 w on each link, 64 w from each
-        // switch to each node, 256 w to each NPU. 8 stages: TX = 40 us; 8 x 1 MB / (100 GB/s) = 80
-        // us; 32 x 1 MB / (320 GB/s) = 100 us: 40 + 80 + 100 + 7 x 100 = 920 us.
+        // With in-switch gathering and w = 1 MB, 256 w are loaded: 8 w on each link, 64 w from each switch to each
+        // node, and 256 w to each NPU. The 8 stages take TX = 40 us, 8 x 1 MB / (100 GB/s) = 80 us, and 32 x 1 MB /
+        // (320 GB/s) = 100 us: 40 + 80 + 100 + 7 x 100 = 920 us.
         let memory = example(100.0, 400.0, 320.0);
         assert_eq!(together(&memory, 256, 1_000_000, true), 920_000_000);
-        // Without in-switch gathering each NPU gets 256 MB for itself: 2,048 stages of 40 us, and 5 + 1 / 2.56 us for
-        // the other two stages: 32 MB / (256 x 320 GB/s) = 0.390625 us.
+        // Without in-switch gathering, each NPU receives its own 256 MB: 2,048 stages of 40 us. The other two stages
+        // add 5 us and 32 MB / (256 x 320 GB/s) = 0.390625 us.
         let plain = 2048 * 40_000_000 + 5_000_000 + 390_625;
         assert_eq!(together(&memory, 256, 256_000_000, false), plain);
     }
 
     #[test]
     fn one_alone_has_its_ports_and_all_memories() {
-        // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is
-        // 8 x 4 x 1 MB / 256 = 125 kB: 0.3125 us of its node's 400 GB/s, 0.15625 us of the groups'
-        // 800 GB/s.
+        // A single NPU loads 1 MB through a port of 10 GB/s: 100 us. One NPU's share of a round is 8 x 4 x 1 MB / 256 =
+        // 125 kB. This share takes 0.3125 us of its node's 400 GB/s, and 0.15625 us of the groups' 800 GB/s.
         let memory = example(100.0, 400.0, 10.0);
         assert_eq!(alone(&memory, 256, 1_000_000), 100_468_750);
     }
 
     #[test]
     fn nodes_meet_at_the_memories_only() {
-        // Two nodes of 2 NPUs have one group of 100 GB/s behind one switch; chunks of 4 kB have shares
-        // of 1 kB.
+        // Two nodes of 2 NPUs have one group of 100 GB/s behind one switch. Each NPU's share of a chunk of 4 kB is 1
+        // kB.
         let memory = |group: f64| {
             let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
             let design = HierarchicalPool {
@@ -162,25 +161,24 @@ mod tests {
             };
             pool(MemoryAttachment::Hierarchical(design), group)
         };
-        // The nodes saturate, at 5 GB/s per NPU: 100 kB take 20 us, and a share of 1 kB takes 10 ns
-        // of a port and, with n active NPUs, n x 10 ns of the memories. Apart from this fill, node
-        // 1 takes the same time whether node 0 is active or not.
+        // The nodes saturate, at 5 GB/s per NPU, so 100 kB take 20 us. A share of 1 kB takes 10 ns in a port and, with
+        // n active NPUs, n x 10 ns in the memories. Apart from this fill, node 1 takes the same time whether node 0 is
+        // active or not.
         let ends = each(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [20_050_000; 4]);
         let ends = each(&memory(100.0), 4, &[2, 3], 100_000);
         assert_eq!(ends, [20_030_000; 2]);
-        // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together, and four NPUs get 3
-        // GB/s each: 100 kB take 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
+        // With 12 GB/s of memory, two NPUs of one node get 10 GB/s together, and four NPUs get 3 GB/s each, so 100 kB
+        // take 33.3 us. Shares take 10 ns in a port and 200 ns in a node.
         let ends = each(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
         assert_eq!(ends, [33_333_333 + 210_000; 4]);
     }
 
     #[test]
     fn who_comes_later_shares_what_is_left() {
-        // With one NPU per node, groups of 10 GB/s in all, and ports and nodes of 100 GB/s, the
-        // memories are the bottleneck. NPU 0 loads 100 kB from 0 on, and NPU 1 from 5 us on, when
-        // NPU 0 has 50 kB left. Each NPU gets 5 GB/s until NPU 0 finishes, 10 us later; NPU 1 then
-        // has 50 kB left, which take 5 us.
+        // There is one NPU per node, with groups of 10 GB/s in all, and ports and nodes of 100 GB/s, so the memories
+        // are the bottleneck. NPU 0 loads 100 kB from 0 on. NPU 1 loads 100 kB from 5 us on, when NPU 0 has 50 kB left.
+        // Each NPU gets 5 GB/s until NPU 0 finishes, 10 us later. NPU 1 then has 50 kB left, which take 5 us.
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let design = HierarchicalPool {
             groups: 2,
@@ -191,7 +189,7 @@ mod tests {
             chunk: Bytes(100),
         };
         let memory = pool(MemoryAttachment::Hierarchical(design), 5.0);
-        // Shares of 2 x 5 x 100 / 2 = 500 B: 5 ns in a port and 5 ns in a node.
+        // Shares of 2 x 5 x 100 / 2 = 500 B take 5 ns in a port and 5 ns in a node.
         let ends = late(&memory, 2, 100_000, 5_000_000);
         assert_eq!(ends, [15_010_000, 20_010_000]);
     }

@@ -1,4 +1,4 @@
-//! Local memory: an access takes `latency + bytes / bandwidth`; accesses do not contend.
+//! Local memory: an access takes `latency + bytes / bandwidth`, and accesses do not contend.
 //!
 //! The formula is from the section on memory of the ASTRA-sim 2.0 paper.
 

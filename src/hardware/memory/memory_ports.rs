@@ -1,7 +1,7 @@
 //! Memory at ports: each port is at an NPU and has its own memory, as at the edges of dies.
 //!
-//! An NPU uses the port with the least latency; among equal latencies, the port with the fewest
-//! hops, then with the lowest number. A core uses a port of its own die if the die has any. Ports
+//! An NPU uses the port with the least latency. If several ports have this latency, the NPU uses the port with the
+//! fewest hops, and then the one with the lowest number. A core uses a port of its own die if the die has any. Ports
 //! are endpoints of the network, so the network determines the time of an access
 //! ([`MemoryTransfer`](crate::network::MemoryTransfer)).
 
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub struct MemoryPorts {
     /// The NPU of each port.
     npus: Vec<Npu>,
-    /// Ports of each die of a machine of tiles; dies are numbered x first.
+    /// Ports of each die on a machine of tiles. Dies are numbered with x fastest.
     of_die: Vec<Vec<u32>>,
 }
 
@@ -41,8 +41,8 @@ impl MemoryPorts {
         &self.npus
     }
 
-    /// Returns the port that an NPU uses on the machine with this topology, or `None` if faulty links are on the routes
-    /// to all ports.
+    /// Returns the port that an NPU uses on the machine with this topology. `None` if the routes to all ports have
+    /// faulty links.
     pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
         let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
         let own = own.into_iter().flatten().copied();
@@ -50,7 +50,7 @@ impl MemoryPorts {
             .or_else(|| self.least(0..self.count(), npu, topology))
     }
 
-    /// Returns the nearest of `ports`.
+    /// Returns the nearest of `ports` that is reachable from `npu`.
     fn least(
         &self,
         ports: impl Iterator<Item = u32>,
@@ -114,7 +114,7 @@ impl MemoryPorts {
     }
 }
 
-/// Returns the number of a core's die, x first.
+/// Returns the number of a core's die. Dies are numbered with x fastest.
 fn die(tiles: &TileGrid, npu: Npu) -> usize {
     let [x, y] = tiles.die(npu.0);
     x as usize + y as usize * tiles.dies[0] as usize

@@ -1,25 +1,23 @@
 //! Memories and NPUs on a mesh of two dimensions.
 //!
-//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0
-//! paper gives no formula; this module derives a formula. There are a columns and b rows of
-//! stations. Each station of the mesh has one memory and n / (a b) NPUs, and links to and from its
-//! neighbours in its row and its column, of `link_bandwidth` each; opposite edges are not
-//! connected. Bytes travel along the row of the memory to the column of the NPU, and then along
-//! that column.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The ASTRA-sim 2.0 paper gives no
+//! formula, so one is derived here. There are a columns and b rows of stations. Each station of the mesh has one memory
+//! and n / (a b) NPUs, and links to and from its neighbours in its row and its column, of `link_bandwidth` each;
+//! opposite edges are not connected. Bytes travel along the memory's row to the NPU's column, and then along that
+//! column.
 //!
-//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from
-//! the x + 1 memories on the left go to the NPUs on the right, a fraction (a - x - 1) / a of all
-//! NPUs; each memory has 1 / (a b) of the data of each of the n NPUs:
+//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, the x + 1 memories on the left
+//! send to the NPUs on the right, a fraction (a - x - 1) / a of all NPUs. Each memory has 1 / (a b) of the data of each
+//! of the n NPUs:
 //!
 //! ```text
 //! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
 //! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, by the same argument
 //! ```
 //!
-//! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so
-//! if m is the longer side and even, the busiest links carry n x W x m / (4 a b). Memories send
-//! chunks of c bytes. The mesh as a whole is one stage, because a chunk is on many links at once
-//! (seconds):
+//! The maximum is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4). If the longer side m is
+//! even, the busiest links therefore carry n x W x m / (4 a b). Memories send chunks of c bytes. The mesh as a whole is
+//! one stage, because a chunk is on many links at once (seconds):
 //!
 //! ```text
 //! stages  = W x n / (a x b x c)
@@ -28,8 +26,8 @@
 //! port    = a x b x c / (n x npu_bandwidth)
 //! ```
 //!
-//! Every NPU depends on links of the middle, so a mesh that is the bottleneck slows all NPUs equally. Every link is a
-//! server.
+//! Every NPU depends on links of the middle, so if the mesh is the bottleneck, it slows all NPUs equally. Every link is
+//! a server.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};
@@ -40,10 +38,10 @@ use serde::Serialize;
 pub struct MeshPool {
     /// Stations along a row, at least 1.
     pub columns: u32,
-    /// Rows, at least 1. There are at most [`Self::MOST`] stations, and the machine's NPUs must be a multiple of their
-    /// number.
+    /// Rows, at least 1. There are at most [`Self::MOST`] stations, and the machine's number of NPUs must be a multiple
+    /// of their number.
     pub rows: u32,
-    /// Bytes per second of a link; a link has one direction.
+    /// Bytes per second of a link, which has one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
@@ -55,8 +53,8 @@ pub struct MeshPool {
 }
 
 impl MeshPool {
-    /// Maximum number of stations. The limit bounds the links of an access, which are more than
-    /// half the number of stations.
+    /// Maximum number of stations. An access uses more than half as many links as there are stations, so the limit
+    /// bounds its links.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits(&self, npus: u32) -> bool {
@@ -71,8 +69,7 @@ impl MeshPool {
         let round = f64::from(stations) * self.chunk.0 as f64;
         let memories = f64::from(stations) * memory.bytes_per_second();
         let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
-        // Each station of the mesh has links to the right, to the left, up and down. Links beyond
-        // the edge stay unused.
+        // Each station of the mesh has links to the right, to the left, up and down. Links beyond the edge are unused.
         let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
         for station in 0..stations {
             let (x, y) = (station % columns, station / columns);
@@ -127,19 +124,19 @@ mod tests {
     #[test]
     fn the_middle_of_the_longer_side_is_busiest() {
         // 4 x 2 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 / 10 GB/s = 4
-        // us; port 320 kB / 1,600 GB/s = 0.2 us: 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the same time.
+        // us; port 320 kB / 1,600 GB/s = 0.2 us. In all 0.4 + 4 + 0.2 + 49 x 4. The 2 x 4 mesh takes the same time.
         assert_eq!(together(&mesh(4, 2), 16, 1_000_000, false), 200_600_000);
         assert_eq!(together(&mesh(2, 4), 16, 1_000_000, false), 200_600_000);
-        // 3 x 3 stations with one NPU each: 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us on the
-        // middle's links, in 25 stages; the memory and the port take 0.4 us each.
+        // 3 x 3 stations with one NPU each. The middle's links take 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us, in 25
+        // stages. The memory and the port take 0.4 us each.
         let middle = 66_666_667 + 800_000;
         assert_eq!(together(&mesh(3, 3), 9, 1_000_000, false), middle);
     }
 
     #[test]
     fn one_alone_is_held_by_the_busiest_link_to_it() {
-        // NPU 0 is in the corner of 4 x 2: 3 / 8 of its bytes arrive along its row, and half of them along its column:
-        // 1 MB / 2 / 10 GB/s = 50 us; a share of 20 kB takes 0.025 us of 800 GB/s and 0.2 us of the port.
+        // NPU 0 is in the corner of 4 x 2. 3 / 8 of its bytes arrive along its row, and half of them along its column:
+        // 1 MB / 2 / 10 GB/s = 50 us. A share of 20 kB takes 0.025 us of 800 GB/s and 0.2 us of the port.
         assert_eq!(alone(&mesh(4, 2), 16, 1_000_000), 50_225_000);
     }
 }

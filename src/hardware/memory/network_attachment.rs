@@ -1,11 +1,11 @@
-//! The network's part of an access to remote memory: the last stage, over the NPU's own port
-//! between a switch fabric and the NPU.
+//! The network's part of an access to remote memory: the last stage, over the NPU's own port between a switch fabric
+//! and the NPU.
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Maximum number of chunks of one access. The limit bounds the simulation: a chunk takes one or
-/// two events.
+/// Maximum number of chunks of one access. The limit bounds the simulation's cost, because a chunk takes one or two
+/// events.
 pub const MOST_CHUNKS: u64 = 1 << 20;
 
 /// Attachment to the network: the dimension whose ports carry remote loads and stores.
@@ -19,9 +19,9 @@ pub struct NetworkAttachment {
 }
 
 impl NetworkAttachment {
-    /// Creates the attachment to dimension `dimension`. Returns `None` if the dimension does not
-    /// exist or NPUs have no port of their own in it. `chunk` is the number of bytes that a channel
-    /// sends at once, at least 1; pools define their own.
+    /// Creates the attachment to dimension `dimension`. Returns `None` if the dimension does not exist, or if NPUs have
+    /// no port of their own into the dimension. `chunk` is the number of bytes that a channel sends at once, at least
+    /// 1; pools define their own chunks.
     pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
         let of = topology.dimensions().get(dimension)?;
         (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
@@ -33,13 +33,13 @@ impl NetworkAttachment {
         })
     }
 
-    /// Returns true if the attachment matches a dimension of `topology`.
+    /// Returns true if `topology` has the attachment's dimension with the same properties.
     pub fn fits(&self, topology: &Topology) -> bool {
         let same = Self::new(topology, self.dimension, self.chunk);
         same.as_ref() == Some(self)
     }
 
-    /// Returns the endpoint of the memory, on the other side of the dimension's fabric.
+    /// Returns the memory's endpoint, on the other side of the dimension's fabric.
     pub fn endpoint(&self) -> MemoryEndpoint {
         MemoryEndpoint {
             site: MemorySite::Fabric(self.dimension),

@@ -1,9 +1,8 @@
-//! Path of an access through a pool. The path consists of stages that bytes cross one after
-//! another; a stage has servers, each with a rate.
+//! Path of an access through a pool: stages that bytes cross one after another. A stage has servers, each with a rate.
 //!
 //! Every layout has the memories, which serve all NPUs, and the NPUs' own ports. A design adds servers in between.
 //! Bytes of a tensor are spread evenly over all memories, so the memories act as one server with their total rate. A
-//! server is a link, or several links that always carry equal loads.
+//! server is one link, or several links that always carry equal loads.
 
 use super::{RemoteMemoryAccess, SwitchLevel};
 use chakram_base::units::Bandwidth;
@@ -13,23 +12,19 @@ use chakram_base::units::Bandwidth;
 pub(super) struct AccessHop {
     /// Index of the server.
     pub server: u32,
-    /// Stage of the server. Bytes cross the servers of one stage in parallel, and stages one after
-    /// another.
+    /// Stage of the server. Bytes cross all servers of a stage in parallel, and the stages one after another.
     pub stage: u32,
-    /// Bytes that the server carries for each byte of the access.
+    /// Number of bytes that the server carries for each byte of the access.
     pub weight: f64,
-    /// Bytes that the server carries for each byte of the access if switches gather or reduce: see
-    /// [`AccessHop::replicated`].
+    /// The same number if switches gather or reduce the bytes: see [`AccessHop::replicated`].
     pub in_switch: f64,
 }
 
 impl AccessHop {
-    /// Creates a server that carries every byte of the access, which is one of `alike` identical
-    /// servers in its stage.
+    /// Creates a hop over one of `alike` identical servers in a stage. The server carries every byte of the access.
     ///
-    /// With in-switch gathering, each of the servers carries the bytes of all n NPUs instead of
-    /// only the n / `alike` NPUs behind it, so the weight is `alike`: each access accounts for its
-    /// own share of these bytes.
+    /// With in-switch gathering, each of the servers carries the bytes of all n NPUs, and not only of the n / `alike`
+    /// NPUs behind it. The weight is therefore `alike`, so that each access accounts for its own share of these bytes.
     pub fn replicated(server: u32, stage: u32, alike: u32) -> Self {
         Self {
             server,
@@ -40,21 +35,20 @@ impl AccessHop {
     }
 }
 
-/// The servers of a design, and the path of each NPU.
+/// The servers of a design, and each NPU's path over them.
 #[derive(Debug)]
 pub(super) struct PoolLayout {
     /// Bytes per second of each server.
     rates: Vec<f64>,
-    /// Paths by station. NPUs of a station differ only in their ports; station s has the NPUs from s x `per_station`
-    /// on.
+    /// Paths by station. NPUs of a station differ only in their ports. The first NPU of station s is s x `per_station`.
     stations: Vec<Vec<AccessHop>>,
     per_station: u32,
     npus: u32,
-    /// First of the servers that stores pass instead of the NPUs' ports; equal to the first port if
-    /// there are no such servers.
+    /// First of the servers that stores pass instead of the NPUs' ports. Equal to the first port if there are no such
+    /// servers.
     outward: u32,
     stages: u32,
-    /// Bytes of one access in one round of chunks, when all NPUs load together.
+    /// Bytes that one access moves in one round of chunks when all NPUs load together.
     pub chunk_bytes: f64,
 }
 
@@ -64,13 +58,13 @@ const MEMORIES: u32 = 0;
 pub(super) const PORTS: u32 = 1;
 /// Index of the first port.
 const FIRST_PORT: u32 = 1;
-/// First stage between the memories and the ports. The order of stages does not affect the result.
+/// First stage between the memories and the ports. The numbering of stages does not affect the result.
 pub(super) const BETWEEN: u32 = 2;
 
 impl PoolLayout {
-    /// Creates a layout of the memories, with a total of `memories` bytes per second, and the ports
-    /// of `npus` NPUs, which are spread evenly over `stations`. In one round all memories together
-    /// send `round` bytes, one chunk per link.
+    /// Creates a layout of the memories, with a total of `memories` bytes per second, and the ports of `npus` NPUs,
+    /// which are spread evenly over `stations`. In one round, in which each link sends one chunk, all memories together
+    /// send `round` bytes.
     pub fn new(npus: u32, stations: u32, memories: f64, port: Bandwidth, round: f64) -> Self {
         let mut rates = vec![memories];
         rates.resize(npus as usize + 1, port.bytes_per_second());
@@ -121,7 +115,7 @@ impl PoolLayout {
     pub fn way(&self, access: &RemoteMemoryAccess) -> impl Iterator<Item = AccessHop> + use<'_> {
         let npu = access.npu.0;
         let station = &self.stations[(npu / self.per_station) as usize];
-        // Without separate directions `outward` equals FIRST_PORT, and stores share the port with loads.
+        // Without separate servers for stores, `outward` equals FIRST_PORT, and stores share the port with loads.
         let first = if access.store {
             self.outward
         } else {
@@ -131,12 +125,12 @@ impl PoolLayout {
         station.iter().copied().chain([port])
     }
 
-    /// Returns the port's part of the path.
+    /// Returns the last hop of the path, over the NPU's port.
     pub fn port(&self, access: &RemoteMemoryAccess) -> AccessHop {
         self.way(access).last().expect("the port is the last")
     }
 
-    /// Adds levels of switches between the NPUs and the memories, the NPUs' level first.
+    /// Creates a layout with levels of switches between the NPUs and the memories, starting with the NPUs' level.
     pub fn tree(
         npus: u32,
         memories: f64,

@@ -10,7 +10,8 @@ use std::fmt;
 /// A model of remote memory that the caller implements.
 pub trait MemoryModel: fmt::Debug {
     /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns its end, which must not be before
-    /// `now`. Accesses arrive in the order of time, and at one instant in the order in which they take their lanes.
+    /// `now`. Accesses arrive in ascending order of time. At one instant, they arrive in the order in which they take
+    /// their lanes.
     fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
 }
 
@@ -18,7 +19,7 @@ pub trait MemoryModel: fmt::Debug {
 #[derive(Debug)]
 pub struct RemoteMemoryModel {
     latency: Span,
-    /// Bandwidth of a channel, or of the ports after it if that is lower.
+    /// Bandwidth of a channel, or of the ports after it if their bandwidth is lower.
     bandwidth: Bandwidth,
     whole_ns: bool,
     state: AttachmentState,
@@ -38,15 +39,16 @@ enum AttachmentState {
 enum ChannelPort {
     /// No stage.
     None,
-    /// A network port without contention, and the bandwidth of the channel itself.
+    /// A network port without contention, and the channel's own bandwidth.
     Alone(NetworkAttachment, Bandwidth),
     /// A network port shared with messages.
     Shared(Box<channel_stream::ChannelStreams>),
 }
 
 impl RemoteMemoryModel {
-    /// Creates the idle memory of a machine of `npus` NPUs. `memory` must be checked before; the network itself serves
-    /// memory at ports. `contended` is true if the memory is reached through the network and messages contend there.
+    /// Creates the idle memory of a machine of `npus` NPUs. `memory` must be valid for the machine, and must not be
+    /// memory at ports, which the network itself serves. `contended` is true if the memory is reached through the
+    /// network and messages contend there.
     pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
         let (one, through) = (memory.bandwidth, memory.through.as_ref());
         let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
@@ -83,7 +85,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Creates memory whose accesses the model `model` answers.
+    /// Creates a memory that computes the ends of accesses by `model`.
     pub fn of_model(memory: &RemoteMemory, model: Box<dyn MemoryModel>) -> Self {
         Self {
             latency: memory.latency,
@@ -94,10 +96,9 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Begins an access. Returns the end of the access if known: channels serve accesses in the
-    /// order of these calls, and an access occupies its channel for latency + bytes / bandwidth.
-    /// `None` if the end depends on later accesses; then [`Self::settle`],
-    /// [`Self::handle_settlement`] and [`Self::pass`] yield the end.
+    /// Begins an access. Returns the end of the access if it is known: channels serve accesses in the order of these
+    /// calls, and an access occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later
+    /// accesses; [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`] then yield the end.
     pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
         let transfer = if self.whole_ns {
             let per_ns = self.bandwidth.bytes_per_second() / 1e9;
@@ -120,12 +121,12 @@ impl RemoteMemoryModel {
             ChannelPort::None => Some(free),
             ChannelPort::Alone(through, channel) => {
                 let [front, port] = channel_stream::times(*channel, through, access.bytes);
-                // Channel and port are a pipeline of two stages, in which only one chunk's time in
-                // the faster stage is not hidden.
+                // Channel and port are a pipeline of two stages. Only one chunk's time in the faster stage adds to the
+                // slower stage's time.
                 Some(free + through.latency() + Span::from_seconds(front.min(port)))
             }
             ChannelPort::Shared(lines) => {
-                // The stream begins when the channel is granted: `span` before it is free again.
+                // The stream begins when the channel is granted to the access: `span` before the channel is free again.
                 lines.begin(Time(free.0.saturating_sub(span.0)), access);
                 None
             }
@@ -142,9 +143,9 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Shares links among the accesses in flight, after all events of `now`, including chunks.
-    /// Returns the time and the settlement number for the next call of [`Self::handle_settlement`],
-    /// and this call replaces earlier ones.
+    /// Shares links among the accesses in flight, after all events of `now`, including chunks. Returns the time and the
+    /// settlement number with which to call [`Self::handle_settlement`] next. The caller must drop calls that it
+    /// scheduled earlier.
     pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.settle(now),
@@ -153,7 +154,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Passes the ends of accesses to `take`, unless `settlement` is outdated.
+    /// Passes the ends of accesses to `take`. Does nothing if `settlement` is outdated.
     pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
         match (&mut self.state, &mut self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.ended(now, settlement, take),
@@ -162,7 +163,7 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Returns true if more chunks are in flight to ports than fit in memory; the replay then cannot continue.
+    /// Returns true if too many chunks are in flight to ports for memory. The replay then cannot continue.
     pub fn is_full(&self) -> bool {
         match (&self.state, &self.ports) {
             (AttachmentState::Shared(sharing), _) => sharing.is_full(),
@@ -171,8 +172,8 @@ impl RemoteMemoryModel {
         }
     }
 
-    /// Serves chunks that are due `now` at ports shared with messages: `serve` returns when the service of a chunk
-    /// begins, and `take` receives the ends of accesses. Called after the other events of an instant.
+    /// Serves chunks that are due `now` at ports shared with messages. `serve` returns the time at which the port
+    /// begins to serve a chunk. `take` receives the ends of accesses. Called after the other events of an instant.
     pub fn pass(
         &mut self,
         now: Time,

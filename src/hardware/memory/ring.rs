@@ -1,15 +1,13 @@
 //! Memories and NPUs on a ring.
 //!
-//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The ASTRA-sim 2.0
-//! paper gives no formula; this module derives a formula. There are k stations. Each station of the
-//! ring has one memory and n / k NPUs, and a link to and from each of its two neighbours: 2 k links
-//! in all, of `link_bandwidth` each.
+//! The design is from Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The ASTRA-sim 2.0 paper gives no
+//! formula, so one is derived here. There are k stations. Each station of the ring has one memory and n / k NPUs, and a
+//! link to and from each of its two neighbours: 2 k links in all, of `link_bandwidth` each.
 //!
-//! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter
-//! direction; if both directions are equally long, half of the bytes take each direction. A byte
-//! from a memory at distance d crosses d links, and the mean distance is k / 4 for even k, (k² - 1)
-//! / (4 k) for odd k. When every NPU loads W bytes, n x W bytes cross this mean number of links,
-//! and by symmetry all 2 k links carry equal loads:
+//! An NPU's bytes are spread evenly over all memories. Each byte of an access takes the shorter direction; if both
+//! directions are equally long, half of the bytes take each direction. A byte from a memory at distance d crosses d
+//! links. The mean distance is k / 4 for even k, and (k² - 1) / (4 k) for odd k. When every NPU loads W bytes, n x W
+//! bytes cross this mean number of links, and by symmetry all 2 k links carry equal loads:
 //!
 //! ```text
 //! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
@@ -25,11 +23,11 @@
 //! port    = k x c / (n x npu_bandwidth)
 //! ```
 //!
-//! A single active NPU is limited by the two links into its station, each of which carries (k - 1)
-//! / (2 k) of the NPU's bytes.
+//! For a single active NPU, the limit is the two links into its station, each of which carries (k - 1) / (2 k) of the
+//! NPU's bytes.
 //!
-//! Every link is a server. An access passes the links towards its station: link j before the station (from 0) carries
-//! the bytes of memories more than j stations away on its side.
+//! Every link is a server. An access passes the links towards its station. Link j before the station (from 0) carries
+//! the bytes of all memories on its side that are more than j stations away.
 
 use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
 use chakram_base::units::{Bandwidth, Bytes};
@@ -38,10 +36,10 @@ use serde::Serialize;
 /// A pool on a ring. NPUs of a station have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RingPool {
-    /// Number of stations, each with a memory, from 1 to [`Self::MOST`]. The machine's NPUs must be a
-    /// multiple.
+    /// Number of stations, each with a memory, from 1 to [`Self::MOST`]. The machine's number of NPUs must be a
+    /// multiple of this number.
     pub groups: u32,
-    /// Bytes per second of a link; a link has one direction.
+    /// Bytes per second of a link, which has one direction.
     #[serde(rename = "link_bandwidth_bytes_per_s")]
     pub link_bandwidth: Bandwidth,
     /// Bytes per second between an NPU and its station.
@@ -53,8 +51,7 @@ pub struct RingPool {
 }
 
 impl RingPool {
-    /// Maximum number of stations. The limit bounds the links of an access, whose number is the
-    /// number of stations.
+    /// Maximum number of stations. An access uses as many links as there are stations, so the limit bounds its links.
     pub const MOST: u32 = 1024;
 
     pub(super) fn fits(&self, npus: u32) -> bool {
@@ -71,8 +68,8 @@ impl RingPool {
         let up = layout.servers(2 * k, self.link_bandwidth);
         let down = up + k;
         for station in 0..k {
-            // The number of memories at distance j + 1 and more on one side, doubled, because the
-            // farthest memory of an even ring counts half on each side.
+            // Twice the number of memories at distance j + 1 and more on one side: the farthest memory of an even ring
+            // counts half on each side.
             for j in 0..k / 2 {
                 let twice = k - 1 - 2 * j;
                 let leg = |server| AccessHop {
@@ -109,9 +106,9 @@ mod tests {
 
     #[test]
     fn busiest_links_carry_an_eighth_of_all() {
-        // 8 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 40 kB / 100 GB/s = 0.4 us; ring
-        // 40 kB x 8 / 8 / 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us.
-        // 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone: 16 MB / 8 / 10 GB/s = 200 us.
+        // 8 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 40 kB / 100 GB/s = 0.4 us; ring 40 kB x 8 / 8 /
+        // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us. 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone would
+        // take 16 MB / 8 / 10 GB/s = 200 us.
         assert_eq!(
             together(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
             200_600_000
@@ -121,8 +118,8 @@ mod tests {
             together(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
             404_200_000
         );
-        // 5 stations with one NPU each: 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us on the links, which is 25 stages of
-        // 2.4 us; memory 0.4 us, port 0.4 us.
+        // 5 stations with one NPU each. The links take 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us, which is 25 stages
+        // of 2.4 us; the memory takes 0.4 us and the port 0.4 us.
         assert_eq!(
             together(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
             60_800_000
@@ -131,11 +128,11 @@ mod tests {
 
     #[test]
     fn one_alone_is_held_by_the_links_to_its_station() {
-        // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A chunk's share is 8 x 40 kB / 16
-        // = 20 kB: 0.025 us of 800 GB/s of memories and 0.2 us of the port.
+        // A single NPU takes 1 MB x 7 / 16 / 10 GB/s = 43.75 us. Its share of a round is 8 x 40 kB / 16 = 20 kB, which
+        // take 0.025 us of the memories' 800 GB/s and 0.2 us of the port.
         assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
-        // A single station has no links: an access takes 10 us of the port, and 0.4 us of 100 GB/s
-        // for a share of 40 kB.
+        // A single station has no links. An access takes 10 us of the port, plus 0.4 us of 100 GB/s for a share of 40
+        // kB.
         assert_eq!(alone(&ring(1, 100.0, 10.0), 1, 1_000_000), 10_400_000);
     }
 }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. With n[l] switches at
-//! level l, each above n / n[l] NPUs (seconds):
+//! level l, each above n / n[l] NPUs, the times in seconds are:
 //!
 //! ```text
 //! stages        = W x n / (G x c)
@@ -19,15 +19,15 @@
 //! port          = G x c / (n x npu_bandwidth)          in the switches: G x c / npu_bandwidth
 //! ```
 //!
-//! The time of each level of switches is a stage of the pipeline in `memory/fair_sharing.rs`. Every
-//! upward link is a separate server.
+//! Each level of switches is one stage of the pipeline in `memory/fair_sharing.rs`. Every upward link is a separate
+//! server.
 
 use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
 
-/// A pool with levels of switches. NPUs of a switch are consecutive.
+/// A pool with levels of switches. NPUs of one switch have consecutive numbers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SwitchPool {
     /// Memories, at least 1.
@@ -35,8 +35,8 @@ pub struct SwitchPool {
     /// Bytes per second between an NPU and its switch.
     #[serde(rename = "npu_bandwidth_bytes_per_s")]
     pub npu_bandwidth: Bandwidth,
-    /// The levels, starting with the NPUs' switches. The machine's NPUs must be a multiple of the product of the
-    /// fan-ins.
+    /// The levels, starting with the NPUs' switches. The machine's number of NPUs must be a multiple of the product of
+    /// the fan-ins.
     pub levels: Vec<SwitchLevel>,
     /// Bytes in one chunk of a memory.
     #[serde(rename = "chunk_bytes")]
@@ -54,12 +54,12 @@ impl SwitchPool {
         self.groups > 0 && joined
     }
 
-    /// Returns the bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    /// Returns the bytes that one access moves in one round of chunks on a machine of `npus` NPUs.
     pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
         self.round() / f64::from(npus)
     }
 
-    /// Returns the bytes that all memories send in one round, one chunk each.
+    /// Returns the bytes that all memories together send in one round of one chunk each.
     fn round(&self) -> f64 {
         f64::from(self.groups) * self.chunk.0 as f64
     }
@@ -78,8 +78,8 @@ mod tests {
     use super::super::{MemoryAttachment, RemoteMemory};
     use super::*;
 
-    /// Returns a pool of 2 memories of 50 GB/s for 16 NPUs, with 4 NPUs per switch of 20 GB/s and 2
-    /// such switches per switch of 30 GB/s.
+    /// Returns a pool of 2 memories of 50 GB/s for 16 NPUs. 4 NPUs share a switch of 20 GB/s, and 2 such switches share
+    /// a switch of 30 GB/s.
     fn three_levels() -> RemoteMemory {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let level = |fan_in, gb| SwitchLevel {
@@ -101,19 +101,19 @@ mod tests {
         // switches: 240 kB / (4 x 20 GB/s) = 3 us; level 2 has 2: 240 kB / (2 x 30) = 4 us; ports
         // 240 kB / (16 x 10) = 1.5 us. 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
         assert_eq!(together(&three_levels(), 16, 150_000, false), 46_900_000);
-        // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 =
-        // 24 us; 10 stages: 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
+        // With in-switch gathering, the stages take 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us. With 10
+        // stages: 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
         assert_eq!(together(&three_levels(), 16, 150_000, true), 262_400_000);
     }
 
     #[test]
     fn one_alone_is_held_by_its_own_links() {
-        // 150 kB at 10 GB/s = 15 us; a share of 15 kB: 0.15 us of the memories' 100 GB/s, 0.75 us of level 1, 0.5 us of
-        // level 2.
+        // 150 kB at 10 GB/s take 15 us. A share of 15 kB takes 0.15 us of the memories' 100 GB/s, 0.75 us of level 1,
+        // and 0.5 us of level 2.
         assert_eq!(alone(&three_levels(), 16, 150_000), 16_400_000);
-        // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches.
-        // Each of the NPUs 0, 4 and 8 gets its port's full 10 GB/s. A share takes longer in stages
-        // that several NPUs pass: 1 us in level 2 (NPUs 0 and 4), 0.45 us in the memories.
+        // NPUs 0 and 4 share a switch of level 2, but not of level 1; NPU 8 uses other switches. Each of the NPUs 0, 4
+        // and 8 gets its port's full 10 GB/s. A share takes longer in stages that several NPUs use: 1 us in level 2
+        // (NPUs 0 and 4), and 0.45 us in the memories.
         let ends = each(&three_levels(), 16, &[0, 4, 8], 150_000);
         let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
         assert_eq!(ends, [two, two, two - 500_000]);

@@ -1,7 +1,7 @@
 //! Chips and the links between them, as an arbitrary graph: tori, meshes, random graphs, and graphs from files.
 //!
-//! A link joins two chips in both directions and has a distance, a whole number of unit lengths. The *hops* between two
-//! chips are the smallest number of links between them, and their *distance* is the smallest sum of link distances.
+//! A link joins two chips in both directions and has a length, in whole units. The *hops* between two chips are the
+//! smallest number of links between them. The *distance* is the smallest sum of link lengths.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,8 +11,7 @@ mod technology;
 
 pub use technology::{LinkInterpolation, LinkTechnology};
 
-/// Maximum number of chips of a graph. The limit is needed because the time of a summary grows with
-/// its square.
+/// Maximum number of chips of a graph, because the time of a summary grows with the square of this number.
 pub const MOST_CHIPS: u32 = 4096;
 
 /// Maximum length of a link, in units.
@@ -24,7 +23,7 @@ pub struct ChipGraph {
     name: String,
     /// Number of dimensions that the graph's file states.
     dimensions: u32,
-    /// For each chip, the linked chips in ascending order, with the distances.
+    /// For each chip, the linked chips in ascending order, with the lengths of the links.
     links: Vec<Vec<(u32, u32)>>,
 }
 
@@ -56,19 +55,19 @@ pub enum ChipGraphError {
         "chip {from} is linked to chip {to} at distance {there}, but chip {to} {back}; expected the same link in both directions"
     )]
     OneWay {
-        /// A chip.
+        /// One end of the link.
         from: u32,
-        /// The other chip of the link.
+        /// The other end of the link.
         to: u32,
-        /// The distance that the first chip states.
+        /// The link's length as chip `from` states it.
         there: u32,
-        /// The entry of the other chip.
+        /// Clause that describes the link as chip `to` states it.
         back: String,
     },
     /// Some chips of the graph cannot reach one another.
     #[error("chip {chip} cannot be reached from chip 0; expected a connected topology")]
     Disconnected {
-        /// The first such chip.
+        /// The lowest-numbered chip that chip 0 cannot reach.
         chip: u32,
     },
 }
@@ -93,7 +92,7 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a link or chip violates these conditions; the error names the first such link or chip.
+    /// Fails if a link or chip violates these conditions. The error names the first such link or chip.
     pub fn new(
         name: String,
         dimensions: u32,
@@ -140,7 +139,7 @@ impl ChipGraph {
         self.links.len() as u32
     }
 
-    /// The chips that `chip` is linked to, with the distances.
+    /// Returns the chips to which `chip` is linked, with the lengths of the links.
     pub fn neighbours(&self, chip: u32) -> &[(u32, u32)] {
         &self.links[chip as usize]
     }
@@ -151,7 +150,7 @@ impl ChipGraph {
         links.max().unwrap_or(0)
     }
 
-    /// Lists the links, each once, with their distances unless 1: `0-1,1-2:3`.
+    /// Lists each link once, with its length unless 1: `0-1,1-2:3`.
     pub fn link_list(&self) -> String {
         let links = (0..self.chips()).flat_map(|from| {
             let later = self

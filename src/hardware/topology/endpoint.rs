@@ -1,7 +1,7 @@
-//! Endpoints of the network: NPUs and memories attached to it, in one id space, and the paths between them.
+//! Endpoints of the network (NPUs and memories, numbered together), and the paths between them.
 //!
-//! NPU n is endpoint n, and memories follow in the machine's order. One link connects a memory to the network: either
-//! its own link at an NPU, or, beyond the fabric of a dimension, the port of the NPU at the other end.
+//! NPU n is endpoint n, and memories follow in the machine's order. One link connects a memory to the network. A memory
+//! at an NPU has its own link. A memory beyond the fabric of a dimension uses the port of the NPU at the other end.
 
 use super::link_graph::{DirectedLink, LinkGraph, LinkRoute};
 use super::{NetworkPath, SwitchingMode, Topology};
@@ -11,10 +11,9 @@ use chakram_base::units::{Bandwidth, InverseRate, Span};
 /// Location of a memory in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemorySite {
-    /// At an NPU, with a separate link. Other NPUs reach the memory over the links of the network.
+    /// At an NPU, with its own link. Other NPUs reach the memory over the links of the network.
     Npu(Npu),
-    /// Beyond the fabric of a dimension. Every NPU reaches the memory through the NPU's own port
-    /// into this dimension.
+    /// Beyond the fabric of this dimension. Every NPU reaches the memory through its own port into the dimension.
     Fabric(usize),
 }
 
@@ -23,7 +22,7 @@ pub enum MemorySite {
 pub struct MemoryEndpoint {
     /// Location of the memory in the network.
     pub site: MemorySite,
-    /// Rate of the link, or of the memory if the memory has its own link.
+    /// Rate of the memory if it has its own link, otherwise of the NPU's port.
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
@@ -42,7 +41,7 @@ impl Topology {
         self.memories.get(index as usize)
     }
 
-    /// Returns rate and latency of the link of memory `number`.
+    /// Returns the rate and latency of the link of memory `number`.
     pub fn memory_link(&self, number: u32) -> (Bandwidth, Span) {
         let memory = &self.memories[number as usize];
         (memory.bandwidth, memory.latency)
@@ -55,7 +54,7 @@ impl Topology {
     }
 
     /// Returns the NPUs at which two endpoints are located. One endpoint must be an NPU. A memory beyond a fabric
-    /// counts as located at the other endpoint.
+    /// counts as located at the other endpoint's NPU.
     pub fn seats(&self, (from, to): (EndpointId, EndpointId)) -> (Npu, Npu) {
         let seat = |one: EndpointId, other: EndpointId| match self.memory(one).map(|m| m.site) {
             None => Npu(one.0),
@@ -65,8 +64,8 @@ impl Topology {
         (seat(from, to), seat(to, from))
     }
 
-    /// Returns the path between two endpoints, one of which must be an NPU: the path of a message
-    /// between their NPUs, plus the memory's link. `None` if both endpoints are the same NPU.
+    /// Returns the path between two endpoints, one of which must be an NPU: the path of a message between their NPUs,
+    /// plus the memory's link. `None` if both endpoints are the same NPU.
     pub fn path_between(&self, ends: (EndpointId, EndpointId)) -> Option<NetworkPath> {
         let (a, b) = self.seats(ends);
         let memories = [ends.0, ends.1].into_iter();
@@ -76,8 +75,8 @@ impl Topology {
         })
     }
 
-    /// Returns the links of a graph of this topology, then the links of the memories in their order. A memory beyond a
-    /// fabric adds a placeholder, because its bytes pass the port of the NPU.
+    /// Returns the links of a graph of this topology, then the links of the memories in their order. For a memory
+    /// beyond a fabric the list has a placeholder, because its bytes pass the port of the NPU.
     pub fn links_with_memories(&self, graph: &LinkGraph) -> Vec<DirectedLink> {
         let memories = self.memories.iter().map(|memory| {
             let seat = match memory.site {
@@ -96,10 +95,10 @@ impl Topology {
         graph.links().iter().copied().chain(memories).collect()
     }
 
-    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]: the
-    /// links of a message between their NPUs, and a memory's own link, which loads and stores
-    /// share. Bytes to or from a memory beyond a fabric use all links of the NPU into this
-    /// dimension, in equal parts. `None` if failed links of `graph` leave no route.
+    /// Returns the links between two endpoints, numbered as in [`Self::links_with_memories`]. These are the links of a
+    /// message between their NPUs, plus a memory's own link, which loads and stores share. Bytes to or from a memory
+    /// beyond a fabric use all the NPU's links into this dimension, in equal parts. `None` if failed links of `graph`
+    /// leave no route.
     pub fn route_between(
         &self,
         graph: &LinkGraph,
@@ -173,9 +172,8 @@ mod tests {
     use super::*;
     use chakram_base::units::BufferShare;
 
-    /// Four NPUs in a line, with links of 100 GB/s and 50 ns; a memory of 40 GB/s and 300 ns at NPU
-    /// 3; and a memory beyond the ports of the outer dimension, a switch of two, of 200 GB/s and
-    /// 500 ns.
+    /// Four NPUs in a line, with links of 100 GB/s and 50 ns. At NPU 3 is a memory of 40 GB/s and 300 ns. Beyond the
+    /// ports of the outer dimension, a switch of two, is a memory of 200 GB/s and 500 ns.
     fn line(switching: SwitchingMode) -> Topology {
         let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
         let dimension = |shape, size, gb, ns| TopologyDimension {
@@ -208,15 +206,15 @@ mod tests {
             let path = line(switching).path_between(ends).unwrap();
             path.time(BufferShare::whole(4000)).0
         };
-        // Endpoints 0 to 7 are NPUs, 8 and 9 memories. From memory 8 to NPU 1: 300 + 2 x 50 ns of latency; 4,000 B take
-        // 100 ns at 40 GB/s, in either direction.
+        // Endpoints 0 to 7 are NPUs, 8 and 9 memories. From memory 8 to NPU 1, the latency is 300 + 2 x 50 ns, and
+        // 4,000 B take 100 ns at 40 GB/s, in either direction.
         assert_eq!(time(SwitchingMode::IDEAL, (8, 1)), 500_000);
         assert_eq!(time(SwitchingMode::IDEAL, (1, 8)), 500_000);
         // Store-and-forward adds 40 ns on each of the two links.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 1)), 580_000);
-        // From memory 8 to NPU 3, at which it is located: only the memory's own link.
+        // From memory 8 to NPU 3, where the memory is located: only the memory's own link.
         assert_eq!(time(SwitchingMode::StoreAndForward, (8, 3)), 400_000);
-        // From beyond the switch, through each NPU's own port: 500 ns and 20 ns.
+        // From the memory beyond the switch, through each NPU's own port: 500 ns and 20 ns.
         for npu in [0, 7] {
             assert_eq!(time(SwitchingMode::IDEAL, (npu, 9)), 520_000);
         }

@@ -1,11 +1,10 @@
 //! Explicit links between NPUs and switches, and routes over them, for networks that dimensions cannot describe.
 //!
-//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first.
-//! If the network of a dimension connects NPUs regardless of their coordinates in inner dimensions,
-//! one leg is the whole route. A leg uses the smallest number of links. If several paths have this
-//! number of links, they are *shortest paths*, and the [`RoutePolicy`] of the dimension selects
-//! among them. Links are directed; a link of a machine file becomes two links, one in each
-//! direction.
+//! Links belong to dimensions. A route consists of legs, each along one dimension, innermost first. If the network of a
+//! dimension connects NPUs regardless of their coordinates in inner dimensions, the whole route is a single leg. A leg
+//! uses the smallest possible number of links. All paths with this number of links are *shortest paths*, and the
+//! dimension's [`RoutePolicy`] selects among them. Links are directed; a link of a machine file becomes two links, one
+//! in each direction.
 
 use super::{DimensionShape, NetworkPath, SwitchingMode, Topology};
 use chakram_base::ids::Npu;
@@ -24,13 +23,13 @@ pub use build::{DimensionLinks, LinkGraphFault};
 pub use change::{LinkChange, LinkChangeFault};
 pub use clos::{ClosFabric, ClosLevels};
 
-/// Maximum number of NPUs of a link graph, because it stores distances between all of them.
+/// Maximum number of NPUs of a link graph, because the graph stores distances between all pairs.
 pub const MOST_NPUS: u32 = 2048;
 
 /// Maximum number of switches of a link graph.
 pub const MOST_SWITCHES: u32 = 8 * MOST_NPUS;
 
-/// Maximum number of links of a graph, where each direction counts as a link.
+/// Maximum number of links of a graph. Each direction counts as a link.
 pub const MOST_LINKS: usize = 1 << 20;
 
 /// Marks an unreachable vertex in a distance table.
@@ -39,40 +38,38 @@ const NO_WAY: u16 = u16::MAX;
 /// Selection among shortest paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoutePolicy {
-    /// The first path: at each device, the message takes the link that was added first.
+    /// The first path: at each device, the message takes the first-added link among those on shortest paths.
     #[default]
     First,
-    /// Messages take one path for each pair of NPUs, chosen at each device by a hash of the pair
-    /// and this seed.
+    /// All messages between two NPUs take the same path, chosen at each device by a hash of the pair and this seed.
     Hashed(u64),
-    /// Messages take all paths: each device sends equal parts over all links on shortest paths.
+    /// Each message takes all paths: each device sends equal parts over all its links on shortest paths.
     Sprayed,
 }
 
 /// A link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectedLink {
-    /// Vertex at which it starts: an NPU by its number, or a switch.
+    /// Vertex at which the link starts: an NPU by its number, or a switch.
     pub from: u32,
-    /// Vertex at which it ends.
+    /// Vertex at which the link ends.
     pub to: u32,
     /// Rate of the link.
     pub bandwidth: Bandwidth,
     /// Time of the first byte over the link.
     pub latency: Span,
-    /// Dimension of the machine to which it belongs.
+    /// Index of the machine's dimension to which the link belongs.
     pub dimension: u32,
-    /// Length in units, from 1. With devices that forward whole messages, a message takes the time
-    /// of one unit for each unit of length ([`Self::stored`]); the latency already includes the
-    /// length.
+    /// Length in units, from 1. If devices forward whole messages, a message takes the time of one unit for each unit
+    /// of length ([`Self::stored`]). The latency already includes the length.
     pub length: u32,
 }
 
 impl DirectedLink {
     /// Returns the bytes for which a message of `bytes` occupies the link if devices store and forward: the whole
-    /// message for each unit of length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for
-    /// DNN Accelerator Parallelism" (2023): latency = technology factor × size × distance, where the factor is the
-    /// inverse of the link's rate.
+    /// message for each unit of length. The formula is Eq. 2 of Agrawal and Xu, "DEAP: Design Space Exploration for DNN
+    /// Accelerator Parallelism" (2023): latency = technology factor × size × distance. The factor is the inverse of the
+    /// link's rate.
     pub fn stored(&self, bytes: f64) -> f64 {
         bytes * f64::from(self.length)
     }
@@ -90,12 +87,12 @@ pub struct LinkRoute {
     pub latency: Span,
 }
 
-/// NPUs, switches and links.
+/// NPUs and switches (the vertices), and the links between them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkGraph {
     npus: u32,
     legs: RouteLegs,
-    /// Names of the switches. The vertices of switches are numbered after the NPUs.
+    /// Names of the switches, whose vertex numbers follow the NPUs' numbers.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
     /// True for each link that has failed and carries nothing.
@@ -107,13 +104,13 @@ pub struct LinkGraph {
     policies: Vec<RoutePolicy>,
     /// Links that lead from each vertex, in the order in which they were added.
     outgoing: Vec<Vec<u32>>,
-    /// By NPU and vertex: number of links from the vertex to the NPU, along the dimension in which
-    /// a leg leads to the NPU.
+    /// By NPU and vertex: number of links from the vertex to the NPU, along the dimension of the leg that leads to the
+    /// NPU.
     distances: Vec<u16>,
 }
 
 impl LinkGraph {
-    /// Computes distances. On failure, returns two NPUs without a route between them.
+    /// Computes distances. If there is no route between some NPUs, returns two of these.
     fn connected(mut self) -> Result<Self, (Npu, Npu)> {
         let mut cut_off = None;
         self.measure_distances(|from, to| {
@@ -122,8 +119,8 @@ impl LinkGraph {
         cut_off.map_or(Ok(self), Err)
     }
 
-    /// Computes the links that lead from each vertex, and distances. Calls `cut_off` with NPUs that no leg connects
-    /// although one should.
+    /// Computes the links that lead from each vertex, and distances. If a leg should connect two NPUs but no path
+    /// exists, calls `cut_off` with the NPUs.
     fn measure_distances(&mut self, mut cut_off: impl FnMut(Npu, Npu)) {
         let (npus, vertices) = (self.npus, self.npus as usize + self.switches.len());
         self.outgoing = vec![Vec::new(); vertices];
@@ -140,7 +137,7 @@ impl LinkGraph {
         for npu in 0..npus {
             let row = &mut self.distances[npu as usize * vertices..][..vertices];
             row[npu as usize] = 0;
-            // A leg along this dimension ends at the NPUs that the inner dimensions have reached.
+            // A leg along this dimension ends at an NPU that legs along the inner dimensions have reached.
             for dimension in 0..self.labels.len() as u32 {
                 queue.push_back(npu);
                 while let Some(at) = queue.pop_front() {
@@ -173,7 +170,7 @@ impl LinkGraph {
     }
 
     /// Returns true if devices may forward whole messages: no message is split over paths, and every device is
-    /// modelled. Links that follow from a shape represent devices that are not modelled one by one.
+    /// modelled. Links that follow from a shape stand for devices that are not modelled individually.
     pub fn may_store(&self) -> bool {
         let sprayed = self.policies.contains(&RoutePolicy::Sprayed);
         !sprayed && self.labels.iter().all(Option::is_some)

@@ -6,8 +6,8 @@ use std::fmt;
 /// Forwarding mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwitchingMode {
-    /// Forwards a message when a segment of it, or all of a shorter message, has arrived. With an
-    /// empty segment, the ideal case, a device adds no delay to the latency of its links.
+    /// Forwards a message when its first segment has arrived, or the whole message if it is shorter. With an empty
+    /// segment, the ideal case, a device adds no delay to the latency of its links.
     CutThrough {
         /// Bytes that must arrive before a message is forwarded.
         segment: Bytes,
@@ -36,13 +36,12 @@ impl SwitchingMode {
             .map_or(BufferShare::whole(0), |(_, rest)| amount.with_bytes(rest))
     }
 
-    /// Returns the segment, and the remaining bytes of all parts, or `None` if there is no
-    /// remainder.
+    /// Returns the segment, and the bytes of the remainder over all parts. `None` if there is no remainder.
     fn cut(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
         let Self::CutThrough { segment } = self else {
             return None;
         };
-        // A share is bytes / parts, so the segment is compared in units of 1 / parts byte.
+        // A share is bytes / parts, so the segment is compared in units of 1 / parts of a byte.
         let segments = segment.0.checked_mul(amount.parts)?;
         let rest = amount.bytes.checked_sub(segments)?;
         (rest > 0).then_some((BufferShare::whole(segment.0), rest))

@@ -1,13 +1,13 @@
-//! Grids of dies, each a grid of cores: the additional properties of a tiled topology with dimensions x and y.
+//! Grids of dies, each a grid of cores: the properties that a topology with dimensions x and y has only on tiles.
 //!
 //! Cores are the NPUs, and there are no other devices. Each dimension of tiles spans all dies together. A link between
 //! neighbours is either *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
-//! dies, with the rate and latency of [`DieBorders`]. On a torus the link that closes a row or column crosses a border
-//! if there is more than one die along it. If links are *half duplex*, both directions share one link.
+//! dies, with the rate and latency of [`DieBorders`]. On a torus, the link that closes a row or column crosses a border
+//! if the row or column spans several dies. If links are *half duplex*, both directions share one link.
 //!
-//! Messages travel along x first and then along y (XY routing). If this route has a faulty link,
-//! messages travel along y first; if both routes have a faulty link, there is no route. A faulty
-//! core runs nothing but forwards messages.
+//! Messages travel along x first and then along y (XY routing). If a link of this route is faulty, messages travel
+//! along y first. If both routes have a faulty link, there is no route. A faulty core runs nothing, but it forwards
+//! messages.
 
 use super::{DimensionShape, NetworkPath, SwitchingMode, TopologyDimension};
 use chakram_base::units::{Bandwidth, InverseRate, Span};
@@ -33,8 +33,8 @@ pub struct TileGrid {
     pub borders: DieBorders,
     /// True if both directions of a link share its rate.
     pub half_duplex: bool,
-    /// Time from the last arrival at a barrier until all cores continue, over dedicated wires, or `None` if barriers
-    /// are messages.
+    /// Time from the last arrival at a barrier until all cores continue, if barriers use dedicated wires. `None` if
+    /// barriers are messages.
     pub barrier: Option<Span>,
     /// Cores that run no nodes.
     pub faulty_cores: BTreeSet<u32>,
@@ -57,7 +57,7 @@ impl TileGrid {
         self.dies[dimension] * self.cores[dimension]
     }
 
-    /// Returns the core at `at`, x first.
+    /// Returns the number of the core at coordinates `at`, x first.
     pub fn core(&self, at: [u32; 2]) -> u32 {
         at[0] + at[1] * self.size(0)
     }
@@ -67,19 +67,19 @@ impl TileGrid {
         [core % self.size(0), core / self.size(0)]
     }
 
-    /// Returns the die of a core, along x and y.
+    /// Returns the coordinates of a core's die, x first.
     pub fn die(&self, core: u32) -> [u32; 2] {
         let at = self.place(core);
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// Returns true if the link from coordinate `lower` to the next higher one along `dimension` crosses a border.
+    /// Returns true if the link between coordinates `lower` and `lower + 1` along `dimension` crosses a border.
     #[inline]
     pub fn is_border(&self, dimension: usize, lower: u32) -> bool {
         self.dies[dimension] > 1 && (lower + 1).is_multiple_of(self.cores[dimension])
     }
 
-    /// Counts the links from coordinate `from` to `to` along `dimension`, whose wiring is `shape`.
+    /// Counts the links from coordinate `from` to `to` along `dimension`, which is wired as `shape`.
     #[inline]
     pub(super) fn count(
         &self,
@@ -96,8 +96,7 @@ impl TileGrid {
                 borders: 0,
             };
         }
-        // Counts upwards from the lower end; after the last coordinate the route continues around
-        // the ring.
+        // Count upwards from the lower end. After the last coordinate the route continues around the ring.
         let lower = if shape.goes_up(size, from, to) {
             from
         } else {
@@ -166,7 +165,7 @@ impl TileGrid {
             .plus(count.borders, self.borders.bandwidth)
     }
 
-    /// Returns the faulty link on the route between two cores along `first` first, as (lower core, dimension).
+    /// Returns the first faulty link on the route that goes along `first` first, as (lower core, dimension), or `None`.
     fn fault(
         &self,
         dimensions: &[TopologyDimension],

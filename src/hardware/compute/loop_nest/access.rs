@@ -281,7 +281,7 @@ impl MappedNest<'_> {
         self.distinct(tensor, &one, None)
     }
 
-    /// Returns the words that enter a level's tile in all steps together. For outputs, this is also the number of words that leave.
+    /// Returns the words that enter a level's tile in all steps together. For outputs, equally many words leave.
     fn loads(&self, tensor: LayerTensor, level: usize) -> TileLoads {
         let tile = &self.tiles[level];
         let is_own = level < self.accelerator.own_levels;

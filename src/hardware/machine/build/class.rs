@@ -31,14 +31,14 @@ const KEYS: &[&str] = &[
 /// An example of a rate, for error messages.
 const RATE: &str = "989.4 TFLOP/s";
 
-/// Maximum number of rows or columns of an array, and of arrays.
+/// Maximum number of rows or columns of an array, and of arrays along either side of a result.
 const MAX_SIDE: u32 = 1 << 16;
 
-/// Maximum number of lanes of either kind of an NPU.
+/// Maximum number of NPU lanes, and of host lanes.
 const MAX_LANES: u32 = 1 << 16;
 
-/// Parses every class in the order of the file, or returns one unknown class if the file has none; `original` is the
-/// machine before an edit, if this is an edit.
+/// Parses every class in the order of the file, or returns one unknown class if the file has none. If the file is an
+/// edit of another machine, `original` is that machine.
 pub(super) fn classes(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -103,8 +103,8 @@ fn class(
     })
 }
 
-/// Parses the rates of the NPUs on which kernels were measured; a missing rate is taken from `own`,
-/// the rates of the class.
+/// Parses the rates of the NPUs on which kernels were measured. A missing rate is taken from `own`, the rates of the
+/// class.
 fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, ConfigError> {
     let table = field.table(Some(&["memory_bandwidth", "peak"]))?;
     let mut rates = NpuRates {
@@ -119,7 +119,7 @@ fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, Conf
     Ok(rates)
 }
 
-/// Parses the factor on kernels; the default is 1.
+/// Parses the factor on kernel durations; the default is 1.
 fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
     class.or("slowdown", 1.0, |field| match field.positive(1e6)? {
         factor if factor < 1.0 => Err(field.refuse(factor, "a factor of at least 1")),

@@ -27,14 +27,14 @@ const KINDS: [(CollectiveKind, &str); 4] = [
     (CollectiveKind::AllToAll, "all-to-all"),
 ];
 
-/// Maximum number of members of a curve, and maximum factor between its sizes.
+/// Maximum number of members of a curve, and maximum factor between successive sizes.
 const MOST: u32 = 1 << 20;
 /// Maximum bytes of a buffer: the largest integer in TOML.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
 const LINKS: &[&str] = &["bandwidth", "latency"];
 
-/// Parses the links on which the times in `table` were measured, from its `measured_at`.
+/// Parses the links on which the times in `table` were measured, from the key `measured_at`.
 pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, ConfigError> {
     table.optional("measured_at", |field| {
         let links = field.table(Some(LINKS))?;
@@ -45,14 +45,14 @@ pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, 
     })
 }
 
-/// Returns the link rates of the dimension `name` in `original`, the machine before an edit.
+/// Returns the rates of the links of dimension `name` in `original`, the machine before an edit.
 pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
     let mut dimensions = original?.topology().dimensions().iter();
     let dimension = dimensions.find(|dimension| dimension.name == name)?;
     Some(LinkRates::of(dimension))
 }
 
-/// Parses the curves in the table of a dimension; `measured_at` states the links of their measurement.
+/// Parses the curves in the table of a dimension, measured on the links `measured_at`.
 pub(super) fn curves(
     dimension: &ConfigTable<'_>,
     measured_at: Option<LinkRates>,
@@ -143,9 +143,8 @@ const MEASURED: &[&str] = &[
     "measured_at",
 ];
 
-/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of
-/// their dimensions. The tables `measured_collective` replace curves of the same kind and number of
-/// members.
+/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions.
+/// These tables replace curves of the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],

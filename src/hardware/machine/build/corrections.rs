@@ -5,7 +5,7 @@ use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 
 const KEYS: &[&str] = &["gemms", "factor", "error"];
 
-/// Largest factor and error.
+/// Maximum factor, and maximum relative error.
 const MOST: f64 = 100.0;
 
 /// Parses the corrections in the order of the file.

@@ -32,7 +32,7 @@ const POWER: &[&str] = &["sustained", "limit", "rated", "slower", "slower_after"
 
 /// Parses the power keys of a class.
 ///
-/// Near the limit an NPU's rate is proportional to the square root of its power.
+/// Near the power limit, an NPU's rate is proportional to the square root of its power.
 fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     let Some(field) = class.get("power") else {
         return Ok(KeptRates::default());
@@ -74,7 +74,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
     })
 }
 
-/// Returns the curve for short runs of matrix products, without the slowdown of continuous load.
+/// Returns the curve for short runs of matrix products, which excludes the slowdown under continuous load.
 pub(super) fn in_short_runs(
     class: &ConfigTable<'_>,
     curve: GemmCurve,
@@ -91,7 +91,7 @@ pub(super) fn in_short_runs(
     })
 }
 
-/// Maximum value of several keys: multiprocessors of an NPU, queries of a ramp, watts, and factors.
+/// Maximum value of several keys: multiprocessors of an NPU, queries at which a ramp reaches half, watts, and factors.
 const MOST: f64 = 1e6;
 /// Maximum factor by which a collective slows kernels down.
 const MOST_BESIDE: f64 = 10.0;
@@ -113,8 +113,8 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
     Ok(curves)
 }
 
-/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class, lowered by the
-/// factors in [`KernelCurves::kept`].
+/// Adds the curves of the tables `gemm`, `attention` and `moving` of a class. The factors in [`KernelCurves::kept`]
+/// lower their rates.
 pub(super) fn add_kernels(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
@@ -167,7 +167,7 @@ pub(super) fn add_kernels(
     Ok(())
 }
 
-/// Parses the factors on the compute rate of attention by the columns of a head.
+/// Parses the factors on the compute rate of attention, by head width.
 fn read_widths(field: &ConfigField<'_>) -> Result<WidthFactors, ConfigError> {
     let keys = WidthFactors::WIDTHS.map(|(_, key)| key);
     let table = field.table(Some(&keys))?;
@@ -207,14 +207,14 @@ fn tables<'d>(
     }
 }
 
-/// Parses the number formats of a curve.
+/// Parses the number formats for which a curve is valid.
 fn formats(table: &ConfigTable<'_>) -> Result<Vec<Dtype>, ConfigError> {
     let expected = "a list of number formats";
     let items = table.need("formats", expected)?.items(expected)?;
     items.iter().map(|item| item.choice(&Dtype::ALL)).collect()
 }
 
-/// Parses one fraction for all classes of kernels, or a table with one for each.
+/// Parses one fraction for all classes of kernels, or a table with a fraction for each class.
 fn fractions(table: &ConfigTable<'_>) -> Result<[f64; MovingKernel::ALL.len()], ConfigError> {
     let expected =
         "a fraction of the memory's bandwidth, or a table with a fraction for each class of kernel";

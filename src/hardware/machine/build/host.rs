@@ -17,13 +17,13 @@ const KEYS: &[&str] = &[
     "jitter",
 ];
 
-/// Relative error of launch times if the file does not state it.
+/// Relative error of launch times if the file states none.
 const UNSTATED_ERROR: f64 = 0.4;
 
 /// Maximum number of launches by which a host may run ahead.
 const MAX_QUEUE: u32 = 1 << 24;
 
-/// Parses the host. Returns `None` without the table.
+/// Parses the host, or returns `None` if the file has no such table.
 pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
     let Some(field) = root.get("host") else {
         return Ok(None);

@@ -47,12 +47,12 @@ pub(super) struct NetworkSection {
     /// Protocols of collectives along each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
-    /// The dimension of which large jobs use only a part.
+    /// The dimension along which large jobs use only some of the NPUs.
     pub rank_domain: Option<RankDomain>,
 }
 
-/// Parses and checks all dimensions and the network table; `original` is the machine before an edit, if this is an
-/// edit.
+/// Parses and checks all dimensions and the network table. If the file is an edit of another machine, `original` is
+/// that machine.
 pub(super) fn network(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
@@ -98,7 +98,7 @@ pub(super) fn network(
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.flag()?;
-            // `NAMExN` replaces the size of the last table, so only the last table can be scalable.
+            // `NAMExN` replaces the size of the last table, so only that table can be scalable.
             if scalable && index + 1 < tables.len() {
                 let found = "true on an inner dimension";
                 return Err(field.refuse(
@@ -127,8 +127,8 @@ pub(super) fn network(
     };
     let settings = traffic(root, usual)?;
     if let Some(graph) = topology.graph() {
-        // Devices where several paths of a message meet would store its parts, but links derived
-        // from shapes have no modelled devices.
+        // Where several paths of a message meet, devices would store its parts. Devices of links derived from shapes
+        // are not modelled, so neither case can store and forward.
         let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
         if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
@@ -149,8 +149,8 @@ pub(super) fn network(
     })
 }
 
-/// Parses the number of NPUs of each domain in dimension `index` that take ranks in jobs that need
-/// several domains; a domain has `npus` NPUs.
+/// Parses the number of a domain's NPUs that take ranks in a job of several domains. A domain has `npus` NPUs, along
+/// dimension `index` and all inner dimensions.
 fn rank_domain(
     field: &ConfigField<'_>,
     index: usize,
@@ -165,7 +165,7 @@ fn rank_domain(
     })
 }
 
-/// Parses the network table, in which every key is optional; `default` is the model if none is stated.
+/// Parses the network table, in which every key is optional. `default` is the model if the table states none.
 pub(super) fn traffic(
     root: &ConfigTable<'_>,
     default: NetworkKind,

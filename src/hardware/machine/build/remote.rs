@@ -1,5 +1,4 @@
-//! The `remote_memory` table: memory outside the NPUs, in one of several designs that each have
-//! their own keys.
+//! The `remote_memory` table: memory outside the NPUs, in one of several designs. Each design has its own keys.
 
 use super::{BANDWIDTH, LATENCY, capacity, optional_capacity, size};
 use crate::memory::{
@@ -41,7 +40,7 @@ const RING: &[&str] = pool_keys!("groups", "link_bandwidth", "npu_bandwidth");
 const PORTS: &[&str] = &["attachment", "at", "bandwidth", "latency", "capacity"];
 const MESH: &[&str] = pool_keys!("columns", "rows", "link_bandwidth", "npu_bandwidth");
 
-/// Maximum number of memories or switches of a kind.
+/// Maximum number of memories, and of switches.
 const MOST: u32 = 1 << 20;
 
 /// An example of a chunk, for error messages.
@@ -84,8 +83,8 @@ pub(super) fn remote(
 ) -> Result<RemoteMemory, ConfigError> {
     let npus = topology.npus();
     let names = MemoryAttachment::NAMES.map(|name| (name, name));
-    // The table is opened twice: with all keys to find the attachment, then with only the
-    // attachment's keys to reject all other keys.
+    // Open the table twice: with all keys to find the attachment, then with only the attachment's keys, so that all
+    // other keys are rejected.
     let all = [CHUNKED, HIERARCHICAL, SWITCH, RING, MESH, PORTS].concat();
     let table = field.table(Some(&all))?;
     let chosen = table.choice("attachment", &names)?;
@@ -100,7 +99,7 @@ pub(super) fn remote(
     };
     let table = field.table(Some(keys))?;
     let dimension = table.optional("through", |field| through(field, chosen, topology))?;
-    // With `through` the design's port bandwidth is the network's, so the table must not state it again.
+    // With `through`, the port bandwidth of the design is the network's, so the table must not state it too.
     let port = |key| port(&table, key, dimension, topology);
     let attachment = match chosen {
         "hierarchical" => {
@@ -138,7 +137,7 @@ pub(super) fn remote(
     })
 }
 
-/// Returns the dimension whose ports a `chosen` pool or channel uses, if any.
+/// Returns the dimension whose ports a pool or channel of the attachment `chosen` uses, or `None`.
 fn through(
     field: &ConfigField<'_>,
     chosen: &str,
@@ -168,7 +167,7 @@ fn through(
     }
 }
 
-/// Returns the bandwidth of the NPUs' ports: from `dimension`, or from `key` without a dimension.
+/// Returns the bandwidth of the NPUs' ports: from `dimension` if given, otherwise from `key`.
 fn port(
     table: &ConfigTable<'_>,
     key: &str,
@@ -274,7 +273,7 @@ fn rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
     table.quantity(key, BANDWIDTH)
 }
 
-/// Rejects the value of `key`, a number of `part`, unless it divides `all`.
+/// Rejects the value of `key`, a number of `part`, unless `part` divides `all`.
 fn divides(table: &ConfigTable<'_>, key: &str, part: u32, all: u32) -> Result<(), ConfigError> {
     if all.is_multiple_of(part) {
         return Ok(());

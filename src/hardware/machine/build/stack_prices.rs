@@ -1,4 +1,4 @@
-//! The `npu` tables of a software stack: curves of kernels and launches by class of NPU.
+//! The `npu` tables of a software stack: kernel curves and launch times by NPU class.
 
 use super::{curves, host};
 use crate::compute::KernelCurves;

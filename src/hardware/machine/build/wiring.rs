@@ -37,14 +37,14 @@ const WIRINGS: [(DimensionWiring, &str); 6] = [
     (DimensionWiring::Graph, "graph"),
 ];
 
-/// Route policies by name; the seed has its own key.
+/// Route policies by name. The seed is a separate key.
 const ROUTES: [(RoutePolicy, &str); 3] = [
     (RoutePolicy::First, "first"),
     (RoutePolicy::Hashed(0), "hashed"),
     (RoutePolicy::Sprayed, "sprayed"),
 ];
 
-/// Keys that only dimensions with explicit links have, with the wirings that allow them.
+/// Keys that only dimensions with explicit links accept, each with the wirings that allow it.
 const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("levels", &[DimensionWiring::Clos]),
     ("oversubscription", &[DimensionWiring::Clos]),
@@ -56,8 +56,8 @@ const OWN: [(&str, &[DimensionWiring]); 8] = [
     ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
 ];
 
-/// Parses the shape of a dimension. For collectives, a dimension with explicit links counts as a
-/// switch, because an NPU has one path into it.
+/// Parses the shape of a dimension. To collectives, a dimension with explicit links is a switch, because an NPU has one
+/// path into it.
 pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
     let wiring = table.choice("shape", &WIRINGS)?;
     for (key, shapes) in OWN {
@@ -74,16 +74,15 @@ pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigErr
     })
 }
 
-/// Rules between the rows of a table of rates, by name.
+/// Rules between the rows of a table of link rates, by name.
 const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
     (LinkInterpolation::None, "none"),
     (LinkInterpolation::Step, "step"),
     (LinkInterpolation::Logarithmic, "log"),
 ];
 
-/// Parses the bandwidth of a dimension. A graph may take the bandwidth from a table of rates by the
-/// number of links of an NPU. The largest number of links of any NPU counts, because all links have
-/// one technology.
+/// Parses the bandwidth of a dimension. A graph may take the bandwidth from a table of rates by the number of links of
+/// an NPU. All links have one technology, so the largest number of links of any NPU counts.
 pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
     let Some(field) = table.get("link_rates") else {
         if let Some(field) = table.get("interpolate") {
@@ -121,7 +120,7 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
     })
 }
 
-/// Returns `topology` with the links of its dimensions and of the `link` tables.
+/// Returns `topology` with the links of its dimensions, changed by the `link` tables.
 pub(super) fn wired(
     root: &ConfigTable<'_>,
     dimensions: &[ConfigTable<'_>],

@@ -1,4 +1,4 @@
-//! Derived machines with and without numbers of a datasheet.
+//! Tests of derived machines, with and without numbers of a datasheet.
 
 use super::*;
 use crate::machine::PRESETS;
@@ -13,8 +13,7 @@ fn gb(rate: f64) -> Option<Bandwidth> {
     Bandwidth::new(rate * 1e9)
 }
 
-/// Without numbers, the machine derived from a preset with one class of NPUs equals the preset,
-/// except for names.
+/// Without numbers, a machine derived from a preset with one NPU class equals the preset, except for names.
 #[test]
 fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
@@ -79,7 +78,7 @@ fn given_numbers_are_in_place_of_the_machines() {
     let [inner, outer] = machine.topology().dimensions() else {
         panic!("two dimensions")
     };
-    // 1,800 GB/s is the sum of both directions of the links, and each direction has 900 GB/s.
+    // 1,800 GB/s is the sum of both directions of the links, so each direction has 900 GB/s.
     assert_eq!(
         (inner.bandwidth, inner.latency, inner.size),
         (gb(900.0).unwrap(), Span::from_ns(600), 4)
@@ -96,8 +95,8 @@ fn given_numbers_are_in_place_of_the_machines() {
     ] {
         assert!(text.contains(words), "{words}\n{text}");
     }
-    // bf16 is 1.5 times as fast and the memory 4.8 / 3.35: q = 2 / 3. The error of products was 0.08 or the preset's
-    // value.
+    // bf16 is 1.5 times as fast, and the memory 4.8 / 3.35 times, so q = 2 / 3. The error of products was 0.08 or the
+    // preset's value.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()
@@ -110,7 +109,7 @@ fn given_numbers_are_in_place_of_the_machines() {
         "{} for {expected}",
         error(&machine)
     );
-    // Curves of collectives keep the old links, and are carried over.
+    // Curves of collectives name the old links, and are carried over to the new links.
     let curve = &machine.collective_curves()[0][0];
     assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
 }
@@ -147,8 +146,7 @@ fn what_a_machine_lacks_is_refused() {
     }
 }
 
-/// A machine derived from a derived machine names the machine of the measurements, and its errors
-/// grow again.
+/// A machine derived from a derived machine names the machine on which times were measured, and its errors grow again.
 #[test]
 fn relatives_have_relatives() {
     let sheet = DatasheetNumbers {
@@ -173,7 +171,7 @@ fn relatives_have_relatives() {
         (once.price_per_npu_hour(), twice.price_per_npu_hour()),
         (Some(2.0), Some(1.0))
     );
-    // The bandwidth is halved and then doubled; each step adds an error of 0.115.
+    // The bandwidth is halved and then doubled. Each step adds an error of 0.115.
     let error = |machine: &Machine| {
         machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
             .unwrap()

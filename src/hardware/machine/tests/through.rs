@@ -8,8 +8,8 @@ use crate::topology::{MemoryEndpoint, MemorySite};
 use chakram_base::ids::EndpointId;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 
-/// Parses the remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and
-/// 1.5 us.
+/// Parses the remote memory of `text`, which goes through `outer`, the second dimension of [`GOOD`]: a switch of 2 at
+/// 50 GB/s and 1.5 us.
 fn through_outer(text: &str) -> RemoteMemory {
     let machine = Machine::parse(&with(text), "m.toml").unwrap();
     let remote = machine.remote().unwrap().clone();
@@ -37,10 +37,10 @@ fn ports_can_be_those_of_a_dimension() {
     assert_eq!(design.in_node_bandwidth, Bandwidth::new(50e9).unwrap());
     let words = "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU through outer";
     assert_eq!(remote.to_string(), words);
-    // 3 x 5 x 1 MB for 8 NPUs are 1.875 MB each: 10 MB are 5 and a third chunks.
+    // In one round, 8 NPUs receive 3 x 5 x 1 MB, which is 1.875 MB each, so 10 MB are 5 and a third chunks.
     assert_eq!(remote.chunks(10_000_000, 8), Some(6));
     let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
-    // 3 MB for 8 NPUs are 375 kB.
+    // In one round, 8 NPUs receive 3 MB, which is 375 kB each.
     assert_eq!(through_outer(&text).chunks(375_000, 8), Some(1));
     for name in ["per_npu", "pool"] {
         let channel =
@@ -67,7 +67,7 @@ fn importers_cannot_come_through_what_is_no_port() {
         remote.fits(topology)
     };
     assert!(fits(|_| {}));
-    // The port's rate must equal the dimension's, and a ring has no port.
+    // The rate of the port must equal the dimension's rate, and a ring has no port.
     assert!(!fits(|remote| {
         if let MemoryAttachment::Switch(design) = &mut remote.attachment {
             design.npu_bandwidth = Bandwidth::new(1e9).unwrap();

@@ -1,4 +1,4 @@
-//! The `tiles` table: the machine it describes, and rejected values.
+//! The `tiles` table: the machine that it describes, and rejected values.
 
 use super::*;
 use crate::memory::MemoryAttachment;
@@ -53,7 +53,7 @@ fn a_table_of_tiles_is_a_machine() {
     let tiles = topology.tiles().unwrap();
     assert!(tiles.half_duplex);
     assert_eq!(tiles.faulty_cores.iter().collect::<Vec<_>>(), [&47]);
-    // The link from (0, 0) upwards, and the link that closes row 2, from core (7, 2), which has
+    // The link from (0, 0) upwards, and the link that closes row 2. The closing link starts at core (7, 2), which has
     // number 23.
     assert_eq!(
         tiles.faulty_links.iter().collect::<Vec<_>>(),
@@ -70,7 +70,7 @@ fn a_table_of_tiles_is_a_machine() {
     // Core (1, 1) is one link from (0, 1); core (2, 1) is below (2, 0).
     let nearest = |x, y| ports.nearest(Npu(tiles.core([x, y])), topology);
     assert_eq!((nearest(1, 1), nearest(2, 1)), (Some(0), Some(2)));
-    // Around the whole grid there are ports at one row and three columns: 1 + 3.
+    // Around the whole grid there are ports at one row and at three columns: 1 + 3.
     let whole = GOOD.replace("left = \"1\"", "around = \"grid\"\nleft = \"1\"");
     let machine = read(&whole).unwrap();
     assert_eq!(machine.remote().unwrap().endpoints().len(), 4);

@@ -1,4 +1,4 @@
-//! Times of chunks at ports that are free, or busy for a while, computed by hand.
+//! Times of chunks at ports that are free, or busy until a given time, computed by hand.
 
 use crate::memory::fair_sharing::testing::pool;
 use crate::memory::{
@@ -9,8 +9,7 @@ use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 
-/// Returns a memory of `memory` GB/s behind the ports of two NPUs, 10 GB/s each; accesses have
-/// chunks of 10 kB.
+/// Returns a memory of `memory` GB/s behind the ports of two NPUs, 10 GB/s each. Accesses have chunks of 10 kB.
 fn two(memory: f64) -> RemoteMemory {
     let port = Bandwidth::new(10e9).unwrap();
     let dimension = TopologyDimension {
@@ -82,13 +81,13 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
     for store in [false, true] {
         assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
     }
-    // With a port busy until 6.5 us, chunks 1 to 3 of a load have arrived by then. Chunks 1 to 3 leave the port by
-    // 9.5, chunk 4 (8 us) at 10.5, chunk 5 (10 us) at 11.5, and chunk 6 (12 us) is not delayed.
+    // The port is busy until 6.5 us, and chunks 1 to 3 of a load have arrived by then. Chunks 1 to 3 leave the port by
+    // 9.5 us, chunk 4 (arrived at 8 us) at 10.5 us and chunk 5 (10 us) at 11.5 us. Chunk 6 (12 us) is not delayed.
     assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
-    // A store's first chunk waited for 6.5 us, and the memory has no slack.
+    // A store's first chunk waited for 6.5 us, and the memory has no slack, so the store ends 6.5 us later.
     assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
-    // A memory of 20 GB/s takes 0.5 us per chunk; the port takes 10 us in all. If the port is busy
-    // until 6.5 us, it takes 10 us after that.
+    // A memory of 20 GB/s takes 0.5 us per chunk, and the port takes 10 us in all. If the port is busy until 6.5 us,
+    // its 10 us begin then.
     for (store, behind) in [(false, 0.0), (true, 500.0)] {
         assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
         assert_eq!(
@@ -100,28 +99,26 @@ fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
 
 #[test]
 fn ports_go_both_ways_at_once() {
-    // Two accesses share a memory of 10 GB/s: at 5 GB/s each, they take 20 us, and one chunk takes
-    // 1 us in the port.
+    // Two accesses share a memory of 10 GB/s. At 5 GB/s each, they take 20 us, and one chunk takes 1 us in the port.
     for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
         assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
     }
-    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s, so both take 20
-    // us, plus 0.5 us per access in the memory. The second access's chunks are 1 us after the first
-    // access's chunks.
+    // Two accesses share one port, which passes only 10 of the memory's 20 GB/s. Both therefore take 20 us, plus 0.5 us
+    // per access in the memory. The second access's chunks are 1 us later than the first access's chunks.
     let both = [(0, 0, false), (0, 0, false)];
     assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
 }
 
 #[test]
 fn rates_change_between_chunks() {
-    // A memory of 10 GB/s serves NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50
-    // kB have streamed at 15 us, and the last chunk enters 1 us later. NPU 1 has received 50 kB by
-    // then, and receives the rest until 20 us.
+    // A memory of 10 GB/s serves NPU 0 alone until 5 us (50 kB), and then each NPU at 5 GB/s. NPU 0's other 50 kB have
+    // streamed at 15 us, and the last chunk enters 1 us later. NPU 1 has received 50 kB by then, and receives the rest
+    // until 20 us.
     let late = [(0, 0, false), (5000, 1, false)];
     assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
-    // A memory of 16 GB/s takes 0.625 us per chunk, so a chunk counts as streamed when 3.75 kB of
-    // it are left. NPU 0's port limits it until 5 us, at 50 kB; then it gets 8 GB/s: 46.25 kB more
-    // take 5.78125 us, and the last chunk 1 us in the port. NPU 1 gets 8 GB/s until NPU 0's 50 kB
-    // have passed, at 11.25 us, and then its port's 10 GB/s until 16.25 us.
+    // A memory of 16 GB/s takes 0.625 us per chunk, so a chunk counts as streamed when 3.75 kB of it are left. NPU 0's
+    // port is the limit until 5 us, at 50 kB. Then NPU 0 gets 8 GB/s: 46.25 kB more take 5.78125 us, and the last chunk
+    // takes 1 us in the port. NPU 1 gets 8 GB/s until NPU 0's 50 kB have passed, at 11.25 us, and then its port's 10
+    // GB/s until 16.25 us.
     assert_eq!(ends(&two(16.0), &late, 0), [11_781.25, 17_250.0]);
 }

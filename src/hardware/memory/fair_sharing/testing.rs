@@ -17,7 +17,7 @@ pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMe
     }
 }
 
-/// Returns the end times of accesses given by `begins` as (begin in picoseconds, NPU).
+/// Returns the end times of the accesses in `begins`, each given as (begin in picoseconds, NPU).
 fn run(
     memory: &RemoteMemory,
     npus: u32,
@@ -56,7 +56,7 @@ fn run(
     }
 }
 
-/// Returns the end times of accesses of these NPUs that begin together.
+/// Returns the end times of accesses that the given NPUs begin together.
 pub(in crate::memory) fn each(
     memory: &RemoteMemory,
     npus: u32,
@@ -67,7 +67,7 @@ pub(in crate::memory) fn each(
     run(memory, npus, &begins, (bytes, false))
 }
 
-/// Returns the common end time of accesses of all NPUs that begin together.
+/// Returns the common end time of accesses that all NPUs begin together.
 pub(in crate::memory) fn together(
     memory: &RemoteMemory,
     npus: u32,
@@ -85,7 +85,7 @@ pub(in crate::memory) fn alone(memory: &RemoteMemory, npus: u32, bytes: u64) -> 
     each(memory, npus, &[0], bytes)[0]
 }
 
-/// Returns the end times of an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later.
+/// Returns the end times of two accesses. NPU 0 begins at 0, and NPU 1 begins `later` picoseconds later.
 pub(in crate::memory) fn late(
     memory: &RemoteMemory,
     npus: u32,
@@ -106,18 +106,16 @@ fn latency_comes_on_top_and_nothing_takes_no_time() {
     };
     let mut memory = pool(MemoryAttachment::Switch(design), 10.0);
     memory.latency = Span::from_ns(700);
-    // 1,000 B at 1 GB/s = 1 us, a chunk's share of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us of
-    // latency.
+    // 1,000 B take 1 us at 1 GB/s. A chunk's share of 1,000 B takes 0.1 us at 10 GB/s. The latency is 0.7 us.
     assert_eq!(alone(&memory, 1, 1000), 1_800_000);
     assert_eq!(alone(&memory, 1, 0), 700_000);
 }
 
 #[test]
 fn what_one_leaves_another_takes() {
-    // Two switches have 3 and 1 of 4 NPUs busy, and each switch has a link of 6 GB/s; memories give
-    // 10 GB/s. Equal shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2
-    // GB/s each through their link. The link leaves 4 GB/s for the fourth NPU: 12 kB take 6 us and
-    // 3 us. Chunks are negligibly small.
+    // Two switches have 3 and 1 of 4 NPUs busy. Each switch has a link of 6 GB/s, and the memories have 10 GB/s. Equal
+    // shares of the memories would be 2.5 GB/s each, but the three NPUs get only 2 GB/s each through their link. The
+    // link leaves 4 GB/s for the fourth NPU, so 12 kB take 6 us and 3 us. Chunks are negligibly small.
     let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
     let level = crate::memory::SwitchLevel {
         fan_in: 3,
@@ -130,7 +128,8 @@ fn what_one_leaves_another_takes() {
         chunk: Bytes(6),
     };
     let memory = pool(MemoryAttachment::Switch(design), 10.0);
-    // A share of 1 B takes 0.4 ns of the memories, 0.5 ns of the three's link, and 0.17 ns of the other's link.
+    // A share of 1 B takes 0.4 ns of the memories, 0.5 ns of the link that three NPUs share, and 0.17 ns of the other
+    // link.
     let ends = each(&memory, 6, &[0, 1, 2, 3], 12_000);
     assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
 }

@@ -1,4 +1,5 @@
-//! Compares random transfers, loads and stores over grids of dies with ticket queues.
+//! Random transfers, loads and stores over grids of dies, compared with a simple simulator that gives each link a queue
+//! of tickets.
 
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
@@ -66,8 +67,8 @@ fn topology(grid: &Grid) -> Topology {
     }
 }
 
-/// Compares `count` transfers over `grid`, a third of them at four memory ports. The transfers are
-/// close enough in time to queue.
+/// Compares `count` transfers over `grid`, a third of them at four memory ports. The transfers follow each other so
+/// closely that they queue.
 fn same(grid: &Grid, count: usize, seed: u64) {
     let random = &mut Random(seed | 1);
     let topology = topology(grid);
@@ -146,8 +147,7 @@ fn same(grid: &Grid, count: usize, seed: u64) {
     assert!(wrong.is_none(), "{grid:?}: {wrong:?}");
 }
 
-/// Returns meshes and tori of one die and of several dies, with both duplex settings and both
-/// forwarding modes.
+/// Returns meshes and tori of one die and of several dies, half and full duplex, in both forwarding modes.
 fn grids() -> impl Iterator<Item = Grid> {
     let sizes = [
         ([1, 1], [8, 8]),

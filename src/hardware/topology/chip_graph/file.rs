@@ -1,4 +1,4 @@
-//! Topology files: a head, and a block for each chip with its linked chips.
+//! Topology files: a header, and a block for each chip with its linked chips.
 //!
 //! ```text
 //! {
@@ -28,7 +28,8 @@ impl ChipGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a line is invalid, or a chip is missing or repeated, and with the errors of [`ChipGraph::new`].
+    /// Fails if a line is invalid, or if a chip is missing or repeated. Also fails with the errors of
+    /// [`ChipGraph::new`].
     pub fn parse(text: &str, file: &str) -> Result<Self, ChipGraphError> {
         let wrong = |line: usize, found: &str, expected: &str| ChipGraphError::Line {
             file: file.to_owned(),

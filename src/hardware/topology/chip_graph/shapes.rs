@@ -4,12 +4,12 @@ use super::{ChipGraph, ChipGraphError, MOST_CHIPS};
 use std::collections::BTreeSet;
 
 impl ChipGraph {
-    /// Returns the graph called `torus:2x4`, `mesh:2x4` or `ring:8`; links have unit length, and two chips share at
+    /// Returns the graph called `torus:2x4`, `mesh:2x4` or `ring:8`. Links have unit length, and two chips share at
     /// most one link.
     ///
     /// # Errors
     ///
-    /// Fails if the name is unknown, or the graph would have more than [`MOST_CHIPS`].
+    /// Fails if the name is unknown, or if the graph would have more than [`MOST_CHIPS`].
     pub fn named(text: &str) -> Result<Self, ChipGraphError> {
         let wrong = || ChipGraphError::Shape {
             found: text.chars().take(80).collect(),
@@ -33,7 +33,8 @@ impl ChipGraph {
         }
     }
 
-    /// Creates a grid of chips whose dimensions are rings if `closes`; the last dimension counts fastest.
+    /// Creates a grid of chips. If `closes`, each dimension is a ring. In chip numbers the last dimension counts
+    /// fastest.
     fn grid(name: &str, sizes: &[u32], closes: bool) -> Self {
         let chips: u32 = sizes.iter().product();
         let mut links = vec![Vec::new(); chips as usize];
@@ -61,8 +62,7 @@ impl ChipGraph {
         }
     }
 
-    /// Returns the torus of two dimensions with `chips` chips and the fewest mean hops; among equal
-    /// tori, the widest.
+    /// Returns the two-dimensional torus of `chips` chips with the fewest mean hops, and among equal tori the widest.
     pub fn best_torus(chips: u32) -> Self {
         let widths = (1..=chips).filter(|width| chips.is_multiple_of(*width));
         let all = widths.map(|width| {
@@ -83,9 +83,8 @@ impl ChipGraph {
         best.expect("every number has a divisor")
     }
 
-    /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked
-    /// pairs. The total number of links is random, from the tree's number to three per chip.
-    /// `random` returns 64 random bits.
+    /// Returns a random connected graph of `chips`: a random tree, plus links between unlinked pairs. The total number
+    /// of links is random, from the number in the tree to three per chip. `random` returns 64 random bits.
     pub fn random(chips: u32, random: &mut dyn FnMut() -> u64) -> Self {
         let mut below = |limit: u64| ((u128::from(random()) * u128::from(limit)) >> 64) as u64;
         let n = u64::from(chips);

@@ -1,12 +1,10 @@
-//! Rates of links by the number of links of a chip: the more links a chip has, the slower each link
-//! is.
+//! Link rates by the number of links of a chip: the more links a chip has, the slower each link is.
 //!
-//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table
-//! III, has rates for chips with 1, 3 and 12 links, and a rate for chips without links, which reach
-//! one another through a network interface. The table's unit is GB/s although its heading is
-//! "latency". Only a rate makes sense, and the factor of DEAP's Eq. 2, latency = factor × size ×
-//! distance, is its inverse. The table has no rule for other numbers of links, so the user must
-//! choose one.
+//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has rates for
+//! chips with 1, 3 and 12 links. It also has a rate for chips without links, which reach one another through a network
+//! interface. The table's unit is GB/s although its heading is "latency". Only a rate makes sense; its inverse is the
+//! factor of DEAP's Eq. 2, latency = factor × size × distance. The table has no rule for other numbers of links, so the
+//! user must choose one.
 
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;
@@ -14,11 +12,11 @@ use chakram_base::units::Bandwidth;
 /// Rule for numbers of links between two entries of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkInterpolation {
-    /// No rule: only the numbers in the table are known.
+    /// No rule: a rate is known only for numbers of links in the table.
     None,
-    /// The rate of the next larger number, which is slower.
+    /// The rate of the next larger number of links, which is slower.
     Step,
-    /// Linear between logarithms of the number and of the rate.
+    /// Linear between the logarithms of the number of links and of the rate.
     Logarithmic,
 }
 
@@ -30,7 +28,7 @@ impl SettingChoice for LinkInterpolation {
     ];
 }
 
-/// Rates of links, in bytes per second.
+/// Link rates, in bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkTechnology {
     /// The rate through the network interface, for chips without links.
@@ -52,11 +50,11 @@ impl LinkTechnology {
     }
 
     /// Parses a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and the rate of
-    /// the network interface. By default, this rate is that of DEAP's Table III.
+    /// the network interface. The default for the interface is DEAP's Table III.
     ///
     /// # Errors
     ///
-    /// Fails if a number of links or a rate is out of range, or a number of links is repeated.
+    /// Fails if a number of links or a rate is out of range, or if a number of links is repeated.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut this = Self {
             links: Vec::new(),

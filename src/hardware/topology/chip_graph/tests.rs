@@ -1,4 +1,4 @@
-//! Tests of parsed chip graphs, and of their measures against results computed by hand.
+//! Tests of parsed chip graphs, whose statistics are compared with results computed by hand.
 
 use super::*;
 
@@ -13,7 +13,7 @@ const SAMPLE: &str = "{\n  Topology: 2D-torus\n  Size: 4\n  Dimension: 2\n};\n\
     {\n  Chip_id: 2\n  Connected_chip_id: {1, 3}\n  Connected_chip_distance: {1, 1}\n}\n\
     {\n  Chip_id: 3\n  Connected_chip_id: {0, 2}\n  Connected_chip_distance: {1, 1}\n}\n";
 
-/// A ring of 4: from each chip two chips at 1 hop and one at 2, (1 + 1 + 2) / 3 = 1.333.
+/// A ring of 4: each chip has two chips at 1 hop and one at 2, so the mean is (1 + 1 + 2) / 3 = 1.333.
 #[test]
 fn the_sample_is_a_ring_of_four() {
     let sample = ChipGraph::parse(SAMPLE, "sample").unwrap();
@@ -29,9 +29,9 @@ fn the_sample_is_a_ring_of_four() {
     assert_eq!(torus, summary);
 }
 
-/// The tori 2x4 and 2x2x2 are the cube: 3 links per chip, 8 x 3 / 2 = 12; 3 chips at 1 hop, 3 at 2,
-/// 1 at 3: 12 / 7. The mesh: 2 x 3 + 4 = 10 links. The ring: (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 /
-/// 7.
+/// The tori 2x4 and 2x2x2 are the cube: 3 links per chip, 8 x 3 / 2 = 12 links, with 3 chips at 1 hop, 3 at 2 and 1 at
+/// 3, so 12 / 7 mean hops. The mesh has 2 x 3 + 4 = 10 links. The ring has (1 + 1 + 2 + 2 + 3 + 3 + 4) / 7 = 16 / 7
+/// mean hops.
 #[test]
 fn graphs_of_eight_chips_have_the_published_numbers() {
     for (name, links, degrees, diameter, hops) in [
@@ -52,7 +52,7 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
             found.mean_hops
         );
     }
-    // The graph equals the first graph after chips 0 to 7 are renumbered to 0, 1, 3, 2, 4, 5, 7, 6.
+    // The graph equals the first graph if chips 0 to 7 are renumbered to 0, 1, 3, 2, 4, 5, 7, 6.
     let to = [0_u32, 1, 3, 2, 4, 5, 7, 6];
     let (flat, cube) = (graph("torus:2x4"), graph("torus:2x2x2"));
     for chip in 0..8 {
@@ -70,9 +70,8 @@ fn graphs_of_eight_chips_have_the_published_numbers() {
     }
 }
 
-/// Uniform messages between all pairs: a mesh takes 2 / (12/7) = 1.167 times the time of a torus of
-/// the same rate, and the interface at 1 GB/s takes 64 / (12/7) = 37.3 times the time of the torus
-/// at 64 GB/s per link.
+/// Uniform messages between all pairs. A mesh takes 2 / (12/7) = 1.167 times as long as a torus of the same rate. The
+/// interface at 1 GB/s takes 64 / (12/7) = 37.3 times as long as the torus at 64 GB/s per link.
 #[test]
 fn communication_follows_hops_and_rates() {
     let technology = LinkTechnology::table_three(LinkInterpolation::None);
@@ -84,7 +83,7 @@ fn communication_follows_hops_and_rates() {
     assert!((interface / torus - 37.3).abs() < 0.05);
 }
 
-/// Best tori of two dimensions by number of chips: mean hops. Prime numbers yield rings, which are outliers.
+/// Mean hops of the best two-dimensional torus, by number of chips. Prime numbers yield rings, which are outliers.
 #[test]
 fn tori_of_prime_numbers_of_chips_stand_out() {
     let hops = |chips: u32| ChipGraph::best_torus(chips).summary().mean_hops;
@@ -114,8 +113,7 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
             "{prime}"
         );
     }
-    // Grids of three dimensions have fewer hops than grids of two: 4 x 4 x 3 against 7 x 7 and 6
-    // x 8.
+    // Grids of three dimensions have fewer hops than grids of two: 4 x 4 x 3 has fewer than 7 x 7 and 6 x 8.
     let named = |name: &str| graph(name).summary().mean_hops;
     assert!((named("torus:4x4x3") - 2.723).abs() < 5e-4);
     assert!((named("torus:7x7") - 3.5).abs() < 1e-12);
@@ -124,8 +122,8 @@ fn tori_of_prime_numbers_of_chips_stand_out() {
 
 #[test]
 fn distances_are_sums_of_lengths() {
-    // The link 0 - 1 has length 5 and the path 0 - 2 - 1 has length 1 + 1: one hop, and a distance
-    // of 2.
+    // The link 0 - 1 has length 5, and the path 0 - 2 - 1 has length 1 + 1, so the chips are one hop apart at a
+    // distance of 2.
     let links = vec![
         vec![(1, 5), (2, 1)],
         vec![(0, 5), (2, 1)],
@@ -227,8 +225,8 @@ fn rates_between_the_numbers_of_the_table_follow_a_stated_rule() {
     }
 }
 
-/// 250 draws of fewer than 50 chips: each is connected and symmetric, equal seeds give equal graphs, and the best so
-/// far never rises.
+/// 250 draws of fewer than 50 chips: each graph is connected and symmetric, and equal seeds give equal graphs. The best
+/// mean so far never rises.
 #[test]
 fn random_graphs_are_connected_and_repeatable() {
     let draw = |seed: u64| {

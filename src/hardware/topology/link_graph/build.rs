@@ -12,19 +12,19 @@ use chakram_base::units::{Bandwidth, Span};
 /// Links of a dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DimensionLinks {
-    /// Links that follow from the shape: the links of a ring or mesh, or a switch for each line of
-    /// NPUs along a switched or fully connected dimension.
+    /// Links that follow from the shape: the links of a ring or mesh, or one switch for each line of NPUs along a
+    /// switched or fully connected dimension.
     OfShape,
     /// Clos networks.
     Clos {
         /// Levels of the Clos network.
         levels: ClosLevels,
-        /// The NPUs that each network connects.
+        /// Determines the NPUs that each network connects.
         fabric: ClosFabric,
         /// Selection among shortest paths.
         routes: RoutePolicy,
     },
-    /// Graphs of chips, one per line of NPUs. A link has the dimension's latency for each unit of its distance.
+    /// Graphs of chips, one per line of NPUs. A link's latency is the dimension's latency times the link's length.
     Chips {
         /// The graph of each line.
         chips: ChipGraph,
@@ -41,7 +41,7 @@ pub enum LinkGraphFault {
     /// The dimension has more links than [`MOST_LINKS`], more switches than [`MOST_SWITCHES`], or links for another
     /// number of NPUs.
     Links(usize),
-    /// There is no route between two NPUs.
+    /// No route connects these two NPUs.
     Apart(Npu, Npu),
 }
 
@@ -61,7 +61,7 @@ impl GraphBuilder {
         self.npus + self.switches.len() as u32 - 1
     }
 
-    /// Returns true if that many switches, and links counted per direction, may be added.
+    /// Returns true if `switches` more switches and `links` more links fit the limits. Each direction counts as a link.
     pub fn has_room(&self, switches: u64, links: u64) -> bool {
         self.switches.len() as u64 + switches <= u64::from(MOST_SWITCHES)
             && self.links.len() as u64 + links <= MOST_LINKS as u64
@@ -96,7 +96,7 @@ impl GraphBuilder {
             DimensionShape::Ring | DimensionShape::Mesh => {
                 let closes = shape == DimensionShape::Ring && size > 2;
                 let wires = if closes { size } else { size - 1 };
-                // Upward links are added first, so that a message with equally long paths goes up.
+                // Add upward links first, so that of two equally long paths a message takes the upward one.
                 (0..wires).for_each(|x| self.link(at(x), at(x + 1)));
                 (0..wires).for_each(|x| self.link(at(x + 1), at(x)));
             }
@@ -105,8 +105,8 @@ impl GraphBuilder {
                 (0..size).for_each(|x| self.both(at(x), hub));
             }
             DimensionShape::FullyConnected => {
-                // Wires are not modelled one by one: a virtual switch limits only the total that an
-                // NPU sends and receives, and a message has one latency.
+                // Wires are not modelled individually. A virtual switch limits only the total that an NPU sends and
+                // receives, and a message incurs one latency.
                 let hub = self.switch(format!("{name} wires at {first}"));
                 (0..size).for_each(|x| self.link(at(x), hub));
                 let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
@@ -127,15 +127,14 @@ impl GraphBuilder {
 }
 
 impl ClosLevels {
-    /// Adds the network that connects `ends`; `of` is appended to the names of its switches. `None`
-    /// if the network has too many switches or links, or if the number of `ends` is not
-    /// [`Self::npus`].
+    /// Adds the network that connects `ends`, with `of` appended to the names of its switches. `None` if the network
+    /// has too many switches or links, or if the number of `ends` is not [`Self::npus`].
     fn add(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
         self.npus().filter(|npus| *npus as usize == ends.len())?;
-        // Vertices of the level below, by subtree and index in it; initially one vertex per NPU.
+        // Vertices of the level below, by subtree and by index in the subtree; initially one vertex per NPU.
         let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
         for (level, &children) in self.children.iter().enumerate() {
-            // Number of links up from each vertex below; NPUs have one.
+            // Number of uplinks of each vertex below; NPUs have one.
             let uplinks = match level {
                 0 => 1,
                 _ => *self.uplinks.get(level - 1)?,
@@ -173,12 +172,12 @@ impl ClosLevels {
 }
 
 impl LinkGraph {
-    /// Builds the links of the dimensions of `topology`, one entry of `links` each, with the rates and latencies of the
-    /// dimensions.
+    /// Builds the links of the dimensions of `topology`, with the dimensions' rates and latencies. `links` has one
+    /// entry per dimension.
     ///
     /// # Errors
     ///
-    /// Fails if there are too many NPUs, switches or links, or if links do not join the NPUs.
+    /// Fails if there are too many NPUs, switches or links, or if some NPUs are not connected.
     pub fn new(topology: &Topology, links: &[DimensionLinks]) -> Result<Self, LinkGraphFault> {
         let npus = topology.npus();
         if npus > MOST_NPUS {
@@ -204,8 +203,8 @@ impl LinkGraph {
             });
             let (label, policy) = match links {
                 DimensionLinks::OfShape => {
-                    // A shape divides an NPU's bandwidth among its links, whereas each explicit
-                    // link has the whole stated bandwidth.
+                    // A shape divides an NPU's bandwidth among its links. Each explicit link has the whole stated
+                    // bandwidth.
                     builder.rate.0 = topology.link(d);
                     let of = (dimension.name.as_str(), dimension.shape);
                     lines.for_each(|ends| builder.line(&ends, of));

@@ -1,20 +1,19 @@
-//! Links that differ from the others of their dimension.
+//! Changes of individual links, which then differ from the others of their dimension.
 
 use super::{Bandwidth, LinkGraph, Npu, Span};
 
 /// A change of links: all links of an NPU along a dimension, or the links between two NPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkChange {
-    /// NPUs at the ends of the links; `between` decides whether one end or both ends must be
-    /// listed.
+    /// NPUs at the ends of the links. `between` decides whether one end or both ends must be in the list.
     pub npus: Vec<Npu>,
     /// True if both ends must be among `npus`, false if one end is enough.
     pub between: bool,
-    /// Restricts the change to links of this dimension.
+    /// Dimension whose links change, or `None` for all dimensions.
     pub dimension: Option<u32>,
-    /// New rate.
+    /// New rate, or `None` to keep the rate.
     pub bandwidth: Option<Bandwidth>,
-    /// New latency.
+    /// New latency, or `None` to keep the latency.
     pub latency: Option<Span>,
 }
 
@@ -30,7 +29,7 @@ impl LinkGraph {
     ///
     /// # Errors
     ///
-    /// Fails if a change applies to no link; the error names the first such change.
+    /// Fails if a change applies to no link. The error names the first such change.
     pub fn with_changes(mut self, changes: &[LinkChange]) -> Result<Self, LinkChangeFault> {
         for (number, change) in changes.iter().enumerate() {
             let mut any = false;

@@ -1,30 +1,28 @@
-//! Clos networks: levels of switches, and the NPUs that these networks connect.
+//! Clos networks: levels of switches, and the NPUs that each network connects.
 
 use super::{MOST_NPUS, Topology};
 
-/// Levels of a Clos network of folded trees, lowest first. A switch of a level has `children` NPUs
-/// or switches below it, and `uplinks` links to different switches of the next level. A Clos
-/// network of folded trees is an extended generalized fat tree (Öhring et al., IPPS 1995) in which
-/// all links have the same rate.
+/// Levels of a Clos network of folded trees, lowest first. A switch has `children` NPUs or switches below it, and
+/// `uplinks` links to different switches of the next level. Such a network is an extended generalized fat tree (Öhring
+/// et al., IPPS 1995) in which all links have the same rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClosLevels {
-    /// Number of NPUs or switches below a switch, by level.
+    /// For each level, the number of NPUs or switches below a switch.
     pub children: Vec<u32>,
-    /// Number of links up from a switch, for each level except the highest.
+    /// For each level except the highest, the number of uplinks of a switch.
     pub uplinks: Vec<u32>,
 }
 
 /// The NPUs that a Clos network above other dimensions connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClosFabric {
-    /// Each rail of NPUs has its own network of switches. A rail is the NPUs with the same
-    /// coordinates in the inner dimensions; messages between rails use the inner dimensions.
+    /// Each rail of NPUs has its own network of switches. A rail is the set of NPUs with the same coordinates in the
+    /// inner dimensions. Messages between rails use the inner dimensions.
     #[default]
     RailOnly,
     /// One network connects all NPUs, and the NPUs of one rail are below the same switches.
     RailOptimized,
-    /// One network connects all NPUs, and NPUs that share inner dimensions are below the same
-    /// switches.
+    /// One network connects all NPUs, and NPUs in the same inner dimensions are below the same switches.
     TopOfRack,
 }
 
@@ -36,7 +34,7 @@ impl ClosFabric {
         (Self::TopOfRack, "top_of_rack"),
     ];
 
-    /// Returns the number of NPUs that a network of dimension `d` connects.
+    /// Returns the number of NPUs that each network of dimension `d` connects.
     pub fn npus(self, topology: &Topology, d: usize) -> u32 {
         let size = topology.dimensions()[d].size;
         match self {
@@ -45,7 +43,7 @@ impl ClosFabric {
         }
     }
 
-    /// Returns the NPUs of each network of dimension `d`, in their order below its switches; `lines` are the lines
+    /// Returns the NPUs of each network of dimension `d`, in their order below its switches. `lines` contains the lines
     /// along the dimension.
     pub(super) fn ends(
         self,

@@ -1,4 +1,4 @@
-//! Links that fail, by the names of their ends, and detours around them.
+//! Failed links, identified by their endpoints, and detours around them.
 
 use super::{LinkGraph, LinkRoute, Npu};
 use std::collections::VecDeque;
@@ -7,15 +7,15 @@ use std::collections::VecDeque;
 const NAMED: usize = 8;
 
 impl LinkGraph {
-    /// Returns the links in both directions between two vertices, which `ends` names as `A-B`: NPUs by their numbers,
-    /// switches by the names of [`Self::vertex`].
+    /// Returns the links in both directions between two vertices, written in `ends` as `A-B`. NPUs are written as their
+    /// numbers, switches as the names of [`Self::vertex`].
     ///
     /// # Errors
     ///
     /// Fails if a vertex is unknown, or no link connects the two vertices.
     pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
         let mut known = None;
-        // Every separator is tried, because names may contain the separator themselves.
+        // Try every separator, because names may contain the separator themselves.
         for (at, _) in ends.match_indices('-') {
             let named = [&ends[..at], &ends[at + 1..]].map(|name| self.find_vertex(name.trim()));
             let [Some(a), Some(b)] = named else {
@@ -50,7 +50,7 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the vertex of a name: an NPU's number, optionally after `NPU`, or a switch's name.
+    /// Returns the vertex called `name`: an NPU's number, optionally after `NPU`, or a switch's name.
     fn find_vertex(&self, name: &str) -> Option<u32> {
         let number = name.strip_prefix("NPU ").unwrap_or(name);
         match number.parse() {
@@ -85,9 +85,8 @@ impl LinkGraph {
         !self.failed[link as usize]
     }
 
-    /// Returns the graph without the links `failed`. All other links keep their numbers. If failed links leave no
-    /// path along a dimension, messages take a route with the fewest links over all dimensions
-    /// ([`Self::find_route`]).
+    /// Returns the graph without the links `failed`. All other links keep their numbers. If failed links leave no path
+    /// along a dimension, messages take the route with the fewest links over all dimensions ([`Self::find_route`]).
     pub fn without(&self, failed: &[u32]) -> Self {
         let mut graph = self.clone();
         for &link in failed {
@@ -97,9 +96,8 @@ impl LinkGraph {
         graph
     }
 
-    /// Returns a route with the fewest links, over any dimensions, from `a` to `b`. Among several
-    /// such routes it takes, at each vertex, the link that was added first. `None` if there is no
-    /// route.
+    /// Returns a route from `a` to `b` with the fewest links, over any dimensions. If there are several, the route
+    /// takes the first-added link at each vertex. `None` if there is no route.
     pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut came_by = vec![None; self.outgoing.len()];
         let mut queue = VecDeque::from([a.0]);

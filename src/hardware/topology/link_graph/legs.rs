@@ -1,4 +1,4 @@
-//! Legs of a route: the order in which the route crosses dimensions.
+//! Legs of a route, one for each dimension that the route crosses.
 
 use super::Topology;
 
@@ -11,7 +11,7 @@ pub(super) struct RouteLeg {
     pub end: u32,
 }
 
-/// Coordinates of NPUs in the dimensions.
+/// Sizes and strides of the dimensions, from which the legs of routes follow.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RouteLegs {
     dimensions: Vec<LegDimension>,
@@ -27,7 +27,7 @@ struct LegDimension {
 }
 
 impl RouteLegs {
-    /// Describes the dimensions of `topology`; `joins_inner(d)` is true if the links of dimension d
+    /// Creates the legs for the dimensions of `topology`. `joins_inner(d)` must be true if the links of dimension d
     /// connect NPUs regardless of their coordinates in the inner dimensions.
     pub fn new(topology: &Topology, joins_inner: impl Fn(usize) -> bool) -> Self {
         let dimensions = topology.dimensions().iter().zip(&topology.strides);
@@ -50,7 +50,7 @@ impl RouteLegs {
         let mut from_outside = (0..self.dimensions.len()).rev();
         let joined = from_outside.find(|d| self.dimensions[*d].joins_inner && differs(d));
         if let Some(dimension) = joined {
-            // The leg also reaches the final inner coordinates; outer coordinates stay.
+            // The leg also reaches the final inner coordinates. Outer coordinates do not change.
             let LegDimension { stride, size, .. } = self.dimensions[dimension];
             let npus = stride * size;
             let end = from / npus * npus + to % npus;

@@ -1,4 +1,4 @@
-//! Routes over links, and the time of a message that uses its route alone.
+//! Routes over links, and the time of a message that is alone on its route.
 
 use super::legs::RouteLeg;
 use super::{
@@ -23,12 +23,12 @@ impl LinkGraph {
         self.distances[to as usize * self.outgoing.len() + vertex as usize]
     }
 
-    /// Returns the links from `vertex` that are on a shortest path to the end of `leg`.
+    /// Returns the outgoing links of `vertex` that are on a shortest path to the end of `leg`.
     fn onward(&self, vertex: u32, leg: RouteLeg) -> impl Iterator<Item = u32> + '_ {
         let far = self.far(vertex, leg.end);
         let links = self.outgoing[vertex as usize].iter().copied();
-        // If a leg along another dimension leads from an NPU to the end, the NPU's stored distance is along that
-        // dimension.
+        // An NPU's stored distance to the end belongs to the first leg from this NPU. It counts only if that leg is
+        // `leg`.
         let is_on = move |vertex: u32| {
             !self.is_npu(vertex)
                 || vertex == leg.end
@@ -49,8 +49,8 @@ impl LinkGraph {
         route.expect("every NPU can be reached")
     }
 
-    /// Returns the route from `a` to `b`: leg by leg, or, if failed links leave no leg, the
-    /// shortest route over all links. `None` if failed links leave no route.
+    /// Returns the route from `a` to `b`: leg by leg, or, if failed links interrupt a leg, the shortest route over all
+    /// links. `None` if failed links leave no route.
     pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let of_legs = self.follow_legs(a, b);
         of_legs.or_else(|| self.find_way_around(a, b))
@@ -102,7 +102,7 @@ impl LinkGraph {
     /// Adds a leg over all shortest paths: each vertex sends equal parts over all links on shortest
     /// paths. `None` if failed links leave no path.
     fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
-        // Vertices at one distance, each with its share of the message and the latency of the slowest path to it.
+        // Vertices at the same distance, each with its share of the message and the latency of the slowest path to it.
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != leg.end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();
@@ -131,9 +131,8 @@ impl LinkGraph {
         Some(())
     }
 
-    /// Returns latency and rate of a message from `a` to `b` that is alone, or `None` if both are
-    /// the same NPU. If devices store and forward, the message passes one link after another, once
-    /// for each unit of length.
+    /// Returns the latency and rates of a message from `a` to `b` that is alone, or `None` if both are the same NPU. If
+    /// devices store and forward, the message passes one link after another, once for each unit of length.
     pub fn path(&self, a: Npu, b: Npu, switching: SwitchingMode) -> Option<NetworkPath> {
         let route = self.route(a, b);
         let rate = |&(link, part): &LinkPart| {
@@ -148,8 +147,7 @@ impl LinkGraph {
         let bandwidth = rates.reduce(|least, rate| if rate < least { rate } else { least })?;
         let mut others = InverseRate::ZERO;
         if switching == SwitchingMode::StoreAndForward {
-            // Skip one unit of the slowest link, because the serialization at its rate is counted
-            // separately.
+            // Skip one unit of the slowest link, whose serialization is counted separately.
             let mut slowest = Some(bandwidth);
             for &(link, _) in &route.links {
                 let DirectedLink {

@@ -47,21 +47,19 @@ fn clos(children: &[u32], uplinks: &[u32], policy: RoutePolicy) -> LinkGraph {
     LinkGraph::clos(&levels, rate(), policy)
 }
 
-/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and 16 upward links at
-/// each level.
+/// The fat tree of switches with four ports: 16 hosts, 8 + 8 + 4 switches, and 16 upward links at each level.
 #[test]
 fn a_fat_tree_has_its_switches_and_paths() {
     let graph = clos(&[2, 2, 4], &[2, 2], RoutePolicy::Sprayed);
     assert_eq!(graph.switches.len(), 8 + 8 + 4);
     // 16 links in both directions at each of three levels.
     assert_eq!(graph.links().len(), 2 * 3 * 16);
-    // Neighbours connect through their switch, hosts of a pod through a switch one level above, and
-    // pods through the highest level.
+    // Neighbours connect through their switch, hosts of one pod through a switch one level above, and hosts of
+    // different pods through the highest level.
     assert_eq!(graph.hops(Npu(0), Npu(1)), 2);
     assert_eq!(graph.hops(Npu(0), Npu(3)), 4);
     assert_eq!(graph.hops(Npu(0), Npu(15)), 6);
-    // A route to another pod has 1 link, 2 links with halves, 4 links with quarters, and the same
-    // in reverse.
+    // A route to another pod has 1 link, 2 links with halves, 4 links with quarters, and then the same in reverse.
     let route = graph.route(Npu(0), Npu(15));
     let mut parts: Vec<_> = route.links.iter().map(|(_, part)| *part).collect();
     assert_eq!(parts.iter().sum::<f64>(), 6.0);
@@ -81,7 +79,7 @@ fn hashed_routes_are_shortest_paths_that_differ_by_seed() {
     };
     assert_eq!(routes(1), routes(1));
     assert_ne!(routes(1), routes(2));
-    // There are four highest switches; 12 routes do not all use the same one.
+    // There are four switches at the highest level, and the 12 routes do not all use the same one.
     let middle: std::collections::BTreeSet<_> =
         routes(1).iter().map(|route| route.links[2].0).collect();
     assert!(middle.len() > 1);
@@ -125,8 +123,8 @@ fn links_of_dimensions_are_theirs() {
     }
 }
 
-/// DEAP's mean hops: 12/7 = 1.714 for both tori of eight, and 7/6 of this value, 2, for the mesh.
-/// Routes have the same numbers of links.
+/// DEAP's mean hops are 12/7 = 1.714 for both tori of eight, and 7/6 of this value, 2, for the mesh. Routes have the
+/// same numbers of links.
 #[test]
 fn tori_that_are_one_graph_are_equal_and_a_mesh_is_a_sixth_longer() {
     let sum = |name: &str| {
@@ -178,8 +176,8 @@ fn switch(name: &str, size: u32) -> TopologyDimension {
     }
 }
 
-/// Builds switches of `inside` NPUs each and, above them, Clos networks over `outside` such
-/// switches; all links are equal.
+/// Builds switches of `inside` NPUs each and, above them, Clos networks over `outside` such switches. All links are
+/// equal.
 fn two_tiers(
     (inside, outside): (u32, u32),
     levels: (&[u32], &[u32]),
@@ -207,7 +205,7 @@ fn crossed(graph: &LinkGraph, a: u32, b: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Four nodes of four NPUs. A rail has four NICs below two switches with two upward links each; a message to another
+/// Four nodes of four NPUs. Each rail has four NICs below two switches with two upward links each. A message to another
 /// rail first travels inside its node.
 #[test]
 fn rails_of_their_own_are_reached_inside_a_node() {
@@ -219,12 +217,12 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     // 16 NPUs below nodes; on each rail 4 NICs and 4 upward links, each in both directions.
     assert_eq!(graph.links().len(), 2 * (16 + 4 * (4 + 4)));
     assert_eq!(crossed(&graph, 0, 3), [0, 0]);
-    // Nodes 0 and 1 are below one switch, nodes 0 and 3 are not.
+    // Nodes 0 and 1 are below the same switch, nodes 0 and 3 are not.
     assert_eq!(crossed(&graph, 0, 4), [1, 1]);
     assert_eq!(crossed(&graph, 0, 12), [1, 1, 1, 1]);
     assert_eq!(crossed(&graph, 0, 13), [0, 0, 1, 1, 1, 1]);
     assert_eq!(graph.hops(Npu(0), Npu(13)), 6);
-    // The last leg is on the receiver's rail, whose first NPU is 1.
+    // The last leg is on the receiver's rail, whose first NPU is NPU 1.
     let route = graph.route(Npu(0), Npu(13));
     let up = graph.links()[route.links[3].0 as usize];
     assert_eq!(graph.vertex(up.from), "switch 0 of level 1 at 1");
@@ -232,9 +230,8 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     assert!(!graph.may_store());
 }
 
-/// Four nodes of four NPUs on one fabric of sixteen NICs, four below each switch. Messages to
-/// another node use only the fabric; messages inside a node do not, although its NICs are on one
-/// switch.
+/// Four nodes of four NPUs on one fabric of sixteen NICs, four below each switch. Messages to another node use only the
+/// fabric. Messages inside a node do not use the fabric, although the node's NICs are on one switch.
 #[test]
 fn one_fabric_joins_all_rails() {
     let levels: (&[u32], &[u32]) = (&[4, 4], &[4]);
@@ -248,14 +245,14 @@ fn one_fabric_joins_all_rails() {
         assert_eq!(graph.links().len(), 2 * (16 + 16 + 16));
         assert_eq!(crossed(graph, 5, 6), [0, 0]);
     }
-    // Routes to another node, on the same rail and on another rail. Nodes are below one switch if
-    // the NICs of a rail are.
+    // Routes to another node, on the same rail and on another rail. Two nodes are below one switch if their NICs of a
+    // rail are below one switch.
     assert_eq!(crossed(&racks, 0, 4), [1; 4]);
     assert_eq!(crossed(&racks, 0, 5), [1; 4]);
     assert_eq!(crossed(&rails, 0, 4), [1; 2]);
     assert_eq!(crossed(&rails, 0, 12), [1; 2]);
     assert_eq!(crossed(&rails, 0, 5), [1; 4]);
-    // Routes equal the routes of a single Clos network in links, parts and order, with any policy.
+    // Routes have the same links, parts and order as in a single Clos network, with any policy.
     for policy in [
         RoutePolicy::First,
         RoutePolicy::Hashed(7),
@@ -282,8 +279,8 @@ fn one_fabric_joins_all_rails() {
                     route.latency,
                 )
             });
-            // Hashed routes may differ: hashes depend on the device number, which the switches of
-            // nodes shift.
+            // Hashed routes may differ: a hash depends on the device number, and the nodes' switches shift these
+            // numbers.
             if matches!(policy, RoutePolicy::Hashed(_)) {
                 assert_eq!(over.0.len(), alone.0.len());
             } else {
@@ -333,7 +330,7 @@ fn a_clos_network_of_one_level_is_a_switch() {
 }
 
 /// A fabric over nodes of pods, and a switch over pods: 2 x 2 x 2 NPUs. A message that differs within the pod first
-/// travels to the receiver's place on the fabric, then from pod to pod.
+/// travels over the fabric to the receiver's place in the pod, then from pod to pod.
 #[test]
 fn a_fabric_may_lie_between_dimensions() {
     let dimension = |name: &str| TopologyDimension {
@@ -362,8 +359,8 @@ fn a_fabric_may_lie_between_dimensions() {
     assert_eq!(crossed(&graph, 0, 5), [0, 0, 2, 2]);
 }
 
-/// Tests a switch over two boards of four chips in a square; and in reverse, pairs of NPUs on a
-/// switch, where squares connect the NPUs with equal places in the pairs.
+/// Tests a switch over two boards of four chips in a square. Also tests the reverse: pairs of NPUs on a switch, with a
+/// square that connects the NPUs at the same place in each pair.
 #[test]
 fn graphs_lie_inside_and_outside_of_switches() {
     let square = || DimensionLinks::Chips {
@@ -380,7 +377,7 @@ fn graphs_lie_inside_and_outside_of_switches() {
     assert_eq!(crossed(&boards, 0, 2), [0, 0]);
     assert_eq!(crossed(&boards, 0, 7), [0, 1, 1]);
     let pairs = of([2, 4], [DimensionLinks::OfShape, square()]);
-    // NPU 1 of the first pair to NPU 0 of the third: through the switch, then over two sides of the square.
+    // From NPU 1 of the first pair to NPU 0 of the third: through the switch, then over two sides of the square.
     assert_eq!(crossed(&pairs, 1, 4), [0, 0, 1, 1]);
     assert_eq!(pairs.route(Npu(1), Npu(4)).latency, Span::from_ns(4000));
     assert!(!pairs.may_store());
@@ -411,6 +408,6 @@ fn too_many_switches_are_refused_before_they_are_made() {
     assert_eq!(refused(&[1, 1, 2048], &[2000, 1]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[2000]), LinkGraphFault::Links(0));
     assert_eq!(refused(&[1, 2048], &[u32::MAX]), LinkGraphFault::Links(0));
-    // The graph is for another number of NPUs.
+    // The graph has another number of NPUs than the topology.
     assert_eq!(refused(&[2, 2], &[2]), LinkGraphFault::Links(0));
 }

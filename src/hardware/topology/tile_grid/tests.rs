@@ -43,12 +43,12 @@ fn ways_count_links_by_class() {
     // Routes over one border link along x or along y take the same time.
     assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
     assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
-    // (11, 3) to (0, 0): 11 links along x, two of them borders, and 3 along y, one of them a border: 11 + 15 ns.
+    // From (11, 3) to (0, 0) there are 11 links along x, two of them borders, and 3 along y, one of them a border. The
+    // latency is 11 + 15 ns.
     assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
 }
 
-/// On a torus of 12, the route from 10 to 1 has 3 links upwards; the link that closes the row is a
-/// border.
+/// On a torus of 12, the route from 10 to 1 has 3 links upwards. The link that closes the row is a border.
 #[test]
 fn rows_of_a_torus_close_over_a_border() {
     let t = topology(grid(), DimensionShape::Ring);
@@ -64,16 +64,15 @@ fn rows_of_a_torus_close_over_a_border() {
     assert_eq!(t.path(Npu(3), Npu(0)).unwrap().latency, Span::from_ns(1));
 }
 
-/// Store-and-forward is Eq. 3 of PALM: every link takes its latency and the whole message. For 1 MB from (2, 0) to (5,
-/// 0): two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
+/// Store-and-forward is Eq. 3 of PALM: every link adds its latency and the time of the whole message. 1 MB from (2, 0)
+/// to (5, 0) crosses two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
 #[test]
 fn store_and_forward_adds_up_the_links() {
     let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);
     let path = t.path(Npu(2), Npu(5)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
-    // The route has only links inside a die: one of them counts as the slowest, and the others are
-    // added to it.
+    // The route has only links inside a die. One counts as the slowest, and the others add their segments.
     let path = t.path(Npu(0), Npu(3)).unwrap();
     let time = path.time(BufferShare::whole(1_000_000));
     assert_eq!(time, Span::from_ns(3 * 1001));
@@ -84,7 +83,7 @@ fn ways_go_round_a_faulty_link_or_say_that_there_is_none() {
     let mut broken = grid();
     broken.faulty_links.insert((1, 0));
     let t = topology(broken.clone(), DimensionShape::Mesh);
-    // (0, 0) to (3, 0) has no other route; to (3, 1) the message goes along y first.
+    // From (0, 0) to (3, 0) there is no other route. To (3, 1), the message goes along y first.
     assert_eq!(t.first_dimension(Npu(0), Npu(3)), Err((1, 0)));
     assert_eq!(t.first_dimension(Npu(0), Npu(15)), Ok(1));
     assert_eq!(t.first_dimension(Npu(15), Npu(0)), Ok(0));

@@ -28,7 +28,7 @@ pub(super) fn dram(
     let tiles = topology.tiles().expect("they are being built");
     let around = [(true, "die"), (false, "grid")];
     let each_die = table.or("around", true, |field| field.choice(&around))?;
-    // The units whose edges have ports are the dies or the whole grid: their number, and their
+    // Ports are at the edges of each die or of the whole grid. `count` is the number of such units, and `size` their
     // cores along x and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)
@@ -80,7 +80,7 @@ pub(super) fn dram(
     })
 }
 
-/// Parses `"1-2,5"`: distinct ascending numbers below `size`.
+/// Parses `"1-2,5"` as distinct ascending numbers below `size`.
 fn rows(field: &ConfigField<'_>, expected: &str, size: u32) -> Result<Vec<u32>, ConfigError> {
     let text = field.text(expected)?;
     let ranges = super::super::class_assignment::ranges(text, 0, size)

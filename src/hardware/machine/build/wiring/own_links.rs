@@ -6,7 +6,7 @@ use crate::topology::chip_graph::ChipGraph;
 use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, RoutePolicy};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 
-/// Parses the links of dimension `d`, a Clos network or a graph.
+/// Parses the explicit links of dimension `d`: a Clos network or a graph.
 pub(super) fn own_links(
     table: &ConfigTable<'_>,
     (wiring, d): (DimensionWiring, usize),
@@ -68,8 +68,8 @@ fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolic
     }
 }
 
-/// Parses `levels = "2x2x4"` and `oversubscription`, which is one number for all levels, or a list
-/// with a number for each level except the highest.
+/// Parses `levels = "2x2x4"` and `oversubscription`: one number for all levels, or a list with a number for each level
+/// except the highest.
 fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     let expected = "the number of NPUs or switches below a switch of each level, lowest level first, such as \"4x4\"";
     let field = table.need("levels", expected)?;
@@ -94,7 +94,7 @@ fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     Ok(ClosLevels { children, uplinks })
 }
 
-/// Parses the graph of a dimension of `npus`.
+/// Parses the graph of a dimension of `npus` NPUs.
 pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
     let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
     let field = table.need("links", expected)?;
@@ -109,8 +109,7 @@ pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, 
     Ok(chips)
 }
 
-/// Parses a graph: by its name, or link by link; a link has its distance after a colon unless the
-/// distance is 1.
+/// Parses a graph, given by its name or link by link. A link has its length after a colon unless the length is 1.
 fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph, ConfigError> {
     let text = field.text(expected)?;
     if text.starts_with(|c: char| c.is_ascii_alphabetic()) {
