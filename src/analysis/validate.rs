@@ -1,17 +1,17 @@
 //! Validation of traces before a replay.
 //!
 //! The validator checks each trace on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles,
-//! durations. The check collects the parts that must agree with other ranks, in program order: collectives,
-//! messages, loads that switches gather, and the declared groups. [`job`] compares these across ranks: ranks and
-//! their traces, groups and their members, the same collectives on all members of a group, a receive for each send,
-//! and no deadlock (cycle of waits) across ranks.
+//! durations. The check collects the parts that must agree with other ranks, in program order: collectives, messages,
+//! loads that switches gather, and the declared groups. [`job`] compares these parts across ranks. It checks that each
+//! rank has a trace and each group its members, that all members of a group have the same collectives, that each send
+//! has a receive, and that ranks do not deadlock (wait in a cycle).
 //!
 //! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. A defect that a replay would
 //! reject is an error, a defect that a replay repairs is a warning, and any other is a note. The validator counts all
 //! defects and keeps the first few of each kind.
 //!
-//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks: the
-//! missing parts would look like faults of the other ranks.
+//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between ranks,
+//! because its missing parts would look like faults of the other ranks.
 
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::graph::DependencyPolicy;
@@ -51,12 +51,12 @@ pub struct ValidateOptions {
     pub dependencies: DependencyPolicy,
     /// Whether a rank without a trace is accepted as a copy of a rank with a trace.
     pub mirror: bool,
-    /// Number of ranks of the job, if it exceeds the ranks in the traces.
+    /// Number of ranks of the job, if larger than the number of ranks in the traces.
     pub ranks: Option<u32>,
     /// Declared groups, which take precedence over declarations in traces.
     pub declared: DeclaredGroups,
-    /// Sizes of the machine's dimensions, innermost first, if the machine is known: the sizes determine which ranks
-    /// take part in collectives over some of the dimensions.
+    /// Sizes of the machine's dimensions, innermost first; `None` if the machine is unknown. The sizes determine which
+    /// ranks take part in a collective over some of the dimensions.
     pub dimensions: Option<Vec<u32>>,
     /// Maximum number of kept defects of each kind.
     pub show: usize,

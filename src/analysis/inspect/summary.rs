@@ -26,15 +26,15 @@ pub struct RankOverview {
     pub path: PathBuf,
     /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// Size of its contents after decompression, in bytes.
+    /// Size of the file's contents after decompression, in bytes.
     pub contents_bytes: u64,
     /// Number of nodes in the file.
     pub nodes: u64,
     /// Number of nodes that match the filter.
     pub selected: u64,
-    /// Number of data dependencies, as the file names them.
+    /// Number of data dependencies that the file lists.
     pub data: u64,
-    /// Number of control dependencies, as the file names them.
+    /// Number of control dependencies that the file lists.
     pub control: u64,
     /// Number of nodes in the longest chain of dependencies.
     pub depth: u32,
@@ -299,8 +299,8 @@ pub struct JobInspection {
     pub unreadable: Vec<(u32, PathBuf, String)>,
     /// Schema versions in the files, each with its number of ranks.
     pub versions: BTreeMap<String, u32>,
-    /// Attributes of metadata records, by name and type: value on the first rank with it, number of ranks with it,
-    /// and true if all these ranks have the same value.
+    /// Attributes of metadata records, by name and type: value on the first rank with the attribute, number of ranks
+    /// with the attribute, and true if all these ranks have the same value.
     pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
     /// Groups that files declare; an empty list means all ranks.
     pub groups: DeclaredGroups,

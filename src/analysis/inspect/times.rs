@@ -98,8 +98,8 @@ impl RankTimes {
     }
 }
 
-/// Replaces starts and ends by the times in the file, counted from the first node that took time, and replaces each
-/// cause by the node that ended last before the start.
+/// Replaces starts and ends by the times in the file, counted from the first node that took time. Replaces each cause
+/// by the node that ended last before the start.
 fn given(
     raw: &RawTrace<'_>,
     classes: &[NodeClass],

@@ -56,7 +56,7 @@ impl<'a> PartyCalls<'a> {
         }
     }
 
-    /// Describes a member's communication after its `k`-th call, or after its last.
+    /// Describes the communication that follows a member's `k`-th call, or its last call if the member has fewer.
     fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
         let last = member.calls.len().checked_sub(1);
         let place = last.and_then(|last| member.at(k.min(last)));
@@ -65,7 +65,7 @@ impl<'a> PartyCalls<'a> {
         format!("rank {} {next}", self.rank(member))
     }
 
-    /// Checks one call without the calls of other members.
+    /// Checks one call on its own, without the calls of other members.
     fn each(&self, at: CommRef, findings: &mut DefectLog) {
         let (rank, facts, call) = self.of(at);
         let (party, bytes) = (self.party, call.node.bytes);
@@ -100,7 +100,8 @@ impl<'a> PartyCalls<'a> {
             let said = sequence.at(k).map(|at| self.signature(at));
             sides.entry(said).or_default().push(sequence);
         }
-        // The majority of members is assumed to be right; on a tie, the side with the lowest rank.
+        // The majority of members is assumed to be right. On a tie, the side with the lowest rank is assumed to be
+        // right.
         let mut sides: Vec<_> = sides.into_values().collect();
         sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
         let [right, wrong, ..] = &sides[..] else {

@@ -218,8 +218,8 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes the first message or collective after `place` in program order, or the first one of the trace for
-    /// `None`.
+    /// Describes the first message or collective after `place` in program order; if `place` is `None`, the first one of
+    /// the trace.
     pub fn next(&self, place: Option<u32>) -> String {
         let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
         let call = self.calls.partition_point(|call| behind(&call.node));
@@ -234,7 +234,7 @@ impl CommunicationDigest {
         }
     }
 
-    /// Describes a call: ``node 17 `x` (record 18), all-reduce of 8 bytes``.
+    /// Describes a call, as in ``node 17 `x` (record 18), all-reduce of 8 bytes``.
     pub fn call_text(&self, call: &CallDigest) -> String {
         let root = if call.kind.has_root() && call.root != NONE {
             format!(" rooted at rank {}", call.root)
@@ -245,7 +245,7 @@ impl CommunicationDigest {
         format!("{site}, {} of {bytes} bytes{root}", call.kind)
     }
 
-    /// Describes a message: ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
+    /// Describes a message, as in ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
     pub fn message_text(&self, message: &MessageDigest) -> String {
         let (what, end) = if message.receive {
             ("receive", "from")

@@ -1,9 +1,9 @@
 //! Finds cycles of waits across ranks: deadlocks on every machine, in any order of events.
 //!
-//! A receive waits for its send; a member of a collective waits for all work before the other members' calls. A
-//! collective with a root waits for less: members that only send wait for no other member, and members that only
-//! receive wait only for the root. Other cycles, such as on lanes that collectives of several groups share, depend on
-//! the machine, and only a replay finds them.
+//! A receive waits for its send. A member of a collective waits for all work before the other members' calls. In a
+//! collective with a root, members wait for less: members that only send wait for no other member, and members that
+//! only receive wait only for the root. Other cycles, such as on lanes that collectives of several groups share, depend
+//! on the machine, and only a replay finds them.
 
 use super::NONE;
 use super::defects::{Defect, DefectLog};
@@ -128,8 +128,8 @@ impl WaitGraph<'_> {
                 root => Some(root),
             };
             let is_root = root == Some(rank);
-            // With a root, a member only sends or only receives, so each member either makes others wait or waits
-            // itself.
+            // In a collective with a root, each member only sends or only receives, so it either makes others wait or
+            // waits itself.
             let (gives, takes) = match call.kind {
                 CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
                 CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),

@@ -64,7 +64,7 @@ impl fmt::Display for DefectLocation {
 pub struct Defect {
     /// Kind of the defect.
     pub kind: DefectKind,
-    /// Rank of the defective trace, if it is a single one.
+    /// Rank of the defective trace, if only one trace is defective.
     pub rank: Option<u32>,
     /// Location in the trace.
     pub site: DefectLocation,

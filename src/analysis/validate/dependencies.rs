@@ -10,7 +10,7 @@ use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, DependencyPolicy};
 
-/// Flag: another node waits for this one.
+/// Flag: another node waits for this node.
 const AWAITED: u8 = 1;
 /// Flag: the node waits for another node that exists.
 const WAITS: u8 = 2;

@@ -262,7 +262,7 @@ fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32])
 /// Members of a declared group, and the declaring rank, or `None` for the user's declaration.
 type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
 
-/// Reports groups that ranks declare with different members although they share ranks.
+/// Reports groups that several ranks declare with different members, if these members have ranks in common.
 fn redeclared(
     members: &[(u32, &ValidatedTrace)],
     options: &ValidateOptions,

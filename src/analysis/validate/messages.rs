@@ -32,7 +32,7 @@ impl<'a> MessageLookup<'a> {
         found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
     }
 
-    /// Describes the communication of a rank after the rank's side of a message.
+    /// Describes the communication of a rank that follows the rank's side of a message.
     fn next(&self, half: &MessageHalf) -> String {
         let (facts, message) = self.of(half);
         let next = facts.next(Some(message.node.place));

@@ -83,8 +83,8 @@ impl WaitBuilder {
         }
     }
 
-    /// Returns the waits; builds them again if the nodes were not added in program order, or if other dependencies
-    /// are enforced than assumed.
+    /// Returns the waits. Builds them again if the nodes were not added in program order, or if the enforced
+    /// dependencies differ from the assumed ones.
     pub fn finish(
         self,
         raw: &ValidatedNodes<'_>,
@@ -134,8 +134,8 @@ mod tests {
     use chakram_trace::format::write::{Sink, TraceWriter};
     use chakram_trace::graph::DependencyPolicy;
 
-    /// The trace has two receives, a kernel that waits for both receives, a second kernel after it, and a send
-    /// that waits for the second kernel and the first receive, with the given ids.
+    /// Builds a trace with the given ids: two receives, a kernel that waits for both receives, a second kernel after
+    /// the first, and a send that waits for the second kernel and the first receive.
     fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
         let message = |receive, tag| Op::Message {
             receive,

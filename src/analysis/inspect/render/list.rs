@@ -38,8 +38,8 @@ impl NodeList {
         }
     }
 
-    /// Renders `rows`, one per line. Returns the text, and the end of each line in it. In JSON, every line ends with
-    /// a comma.
+    /// Renders `rows`, one per line. Returns the text, and the end of each line in the text. In JSON, every line ends
+    /// with a comma.
     pub fn lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
         let (mut lines, mut ends) = (String::new(), Vec::new());
         if self == Self::Csv {

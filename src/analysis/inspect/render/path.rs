@@ -1,4 +1,4 @@
-//! Renders the critical path, or of one path per rank.
+//! Renders the critical path of a job, or one path per rank.
 
 use super::RenderHints;
 use super::json::{ViewDocument, document};
@@ -34,7 +34,7 @@ pub struct TrackPath<'a> {
     pub path: CriticalPath,
 }
 
-/// Returns the paths to show: one path if the times of all ranks count from one start, otherwise one for each rank.
+/// Returns the paths to show: one path if the times of all ranks share one origin, otherwise one for each rank.
 pub fn paths(
     tracks: &[PathInput],
     find: fn(&[PathInput], bool) -> Option<CriticalPath>,
@@ -58,7 +58,7 @@ pub fn paths(
         .collect()
 }
 
-/// Returns whether the times of all ranks count from one start.
+/// Returns whether the times of all ranks share one origin.
 fn one_clock(tracks: &[PathInput]) -> bool {
     let kept = |track: &PathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
     tracks.len() == 1 || tracks.iter().all(kept)
@@ -410,7 +410,7 @@ struct PathDocument<'p> {
     nodes: Option<Vec<PathNode<'p>>>,
 }
 
-/// Total time of all parts of a path with one key.
+/// Total time of the parts of a path that have one key.
 #[derive(Debug, Serialize)]
 struct SpentTime {
     nodes: u64,

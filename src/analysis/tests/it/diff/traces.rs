@@ -222,7 +222,7 @@ pub fn alike(edges: &[(u64, u64)], count: u64) -> Vec<Node> {
     nodes
 }
 
-/// Returns the same trace with other ids, and with records and dependencies in another order; also returns the new id
+/// Returns the same trace with other ids, and with records and dependencies in another order. Also returns the new id
 /// of each node.
 pub fn shuffled(random: &mut Random, nodes: &[Node]) -> (Vec<Node>, Vec<u64>) {
     let most = nodes

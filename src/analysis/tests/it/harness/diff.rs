@@ -7,7 +7,8 @@ use chakram_analysis::diff::{self, TraceDiff};
 use chakram_report::text::TextStyle;
 use chakram_trace::graph::RawTrace;
 
-/// Runs the target on `data`: two bytes give the length of the first trace, and the rest is the second.
+/// Runs the target on `data`, which consists of two bytes with the length of the first trace, the first trace, and the
+/// second trace.
 pub fn run(data: &[u8]) {
     let [low, high, rest @ ..] = data else { return };
     let length = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
@@ -43,8 +44,8 @@ pub fn run(data: &[u8]) {
     assert_eq!(rendered(&found), rendered(&diff::traces(a, b)));
 }
 
-/// Checks that every node is paired, removed or added, and that the first trace's dependencies between pairs, minus
-/// the removed and plus the added ones, are the dependencies of the second trace.
+/// Checks that every node is paired, removed or added. Also checks that the dependencies of the second trace are the
+/// first trace's dependencies between pairs, without the removed and with the added ones.
 fn check(a: &RawTrace<'_>, b: &RawTrace<'_>, found: &TraceDiff) {
     let mut pairs = 0;
     for node in a.all() {
