@@ -8,8 +8,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Output file. A regular file appears under its name when it is committed, and never if this value
-/// is dropped before. Write errors name the file.
+/// Output file. A regular file appears under its name when it is committed. If this value is dropped before, the file
+/// never appears. Write errors name the file.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Path as requested.
@@ -66,7 +66,7 @@ impl OutputFile {
         closed.folder().map_or(Ok(()), sync_folder)
     }
 
-    /// Finishes writing: all data has been passed to the system, under the temporary name.
+    /// Finishes writing. All data has then been passed to the operating system, under the temporary name.
     pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
         let io = |error| TraceError::io(&self.path, "write", error);
         self.file.flush().map_err(io)?;
@@ -94,7 +94,7 @@ impl Write for OutputFile {
             io::Error::new(error.kind(), TraceError::io(&self.path, "write", error))
         };
         let written = match self.file.write(bytes) {
-            // Callers retry on `Interrupted` and recognise only the unwrapped error.
+            // Callers retry on `Interrupted`, which they recognise only if the error is not wrapped.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
             written => written.map_err(named)?,
         };

@@ -1,5 +1,4 @@
-//! Temporary files that become outputs. Unfinished ones are removed, no matter how the program
-//! ends.
+//! Temporary files that become outputs. Unfinished temporary files are removed, no matter how the program ends.
 
 use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
 use std::ffi::CString;
@@ -83,12 +82,12 @@ impl TemporaryFile {
         &self.path
     }
 
-    /// Renames the file and replaces an existing one.
+    /// Renames the file, replacing an existing file.
     pub fn rename(self, to: &Path) -> io::Result<()> {
         fs::rename(&self.path, to)?;
         self.entry.remove();
-        // Renaming a file to a hard link of itself leaves both names, so the old name is removed. Otherwise there is
-        // nothing to remove.
+        // Renaming a file to a hard link of itself leaves both names, so the old name is removed. In all other cases
+        // there is nothing to remove, and the error is ignored.
         let _ = fs::remove_file(&self.path);
         std::mem::forget(self);
         Ok(())
@@ -174,7 +173,7 @@ fn is_running(_: u32) -> bool {
 static RENAMING: AtomicUsize = AtomicUsize::new(0);
 static AWAITING: AtomicI32 = AtomicI32::new(0);
 
-/// Guard of a critical section that renames files; signals are deferred until it ends.
+/// Guard of a critical section that renames files; signals are deferred until the guard is dropped.
 pub(super) struct RenameGuard;
 
 impl RenameGuard {
@@ -206,7 +205,7 @@ pub fn defer_signal(signal: i32) -> bool {
         return false;
     }
     AWAITING.store(signal, Ordering::SeqCst);
-    // If renaming ended in between, the guard may have missed the signal.
+    // If renaming ended in between, the guard may have missed the signal, so the caller must handle it now.
     RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
 }
 

@@ -130,7 +130,7 @@ impl<'a> AttrView<'a> {
         })
     }
 
-    /// Returns type and value for messages: `int64 5`, `bool list [1, 0]`.
+    /// Returns type and value for messages, as in `int64 5` or `bool list [1, 0]`.
     pub fn display_text(&self) -> String {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();

@@ -51,8 +51,8 @@ impl MessageEncoder {
     /// Appends the field `number`: a nested message with a text in field 1 and a varint in the
     /// field `value_number`.
     ///
-    /// The length is known beforehand, so no byte moves. For a constant name the compiler also computes most of the
-    /// bytes.
+    /// The length is known beforehand, so no byte is moved afterwards. For a constant name the compiler also computes
+    /// most of the bytes.
     #[inline(always)]
     pub fn named_varint(&mut self, number: u32, name: &str, value_number: u32, value: u64) {
         const MOST: usize = 24;

@@ -94,7 +94,7 @@ impl TraceError {
         &self.0
     }
 
-    /// Error of the operating system while `doing` something with `file`.
+    /// Builds the error of the operating system while `doing` something with `file`.
     pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
         Self(Box::new(TraceFault::Io {
             file: file.into(),
@@ -191,13 +191,13 @@ impl TraceError {
         self
     }
 
-    /// Error about a file without records.
+    /// Builds the error about a file without records.
     #[cold]
     pub fn empty() -> Self {
         Self::malformed(0, "the file is empty")
     }
 
-    /// Error about a file that consists of zero bytes only.
+    /// Builds the error about a file that consists of zero bytes only.
     #[cold]
     pub fn blank(bytes: usize) -> Self {
         let found = format!(
@@ -206,7 +206,7 @@ impl TraceError {
         Self::malformed(0, found)
     }
 
-    /// Error about malformed bytes at `offset`.
+    /// Builds the error about malformed bytes at `offset`.
     #[cold]
     pub fn malformed(offset: usize, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
@@ -218,7 +218,7 @@ impl TraceError {
         }))
     }
 
-    /// Error about malformed text at this line and column, with the node if known.
+    /// Builds the error about malformed text at this line and column, with the node if known.
     #[cold]
     pub fn in_text(line: (usize, usize), node: Option<u64>, found: impl Into<String>) -> Self {
         Self(Box::new(TraceFault::Malformed {
@@ -231,7 +231,7 @@ impl TraceError {
         }))
     }
 
-    /// Error about an invalid node.
+    /// Builds the error about an invalid node.
     #[cold]
     pub fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
         let place = TraceLocation {
@@ -241,7 +241,7 @@ impl TraceError {
         Self::refused_at(place, found, hint)
     }
 
-    /// Error about a file that is invalid by itself or together with others.
+    /// Builds the error about a file that is invalid by itself or together with others.
     #[cold]
     pub fn refused_in(
         file: impl Into<PathBuf>,
@@ -255,7 +255,7 @@ impl TraceError {
         Self::refused_at(place, found, hint)
     }
 
-    /// Error about invalid content at `place`.
+    /// Builds the error about invalid content at `place`.
     pub fn refused_at(
         place: TraceLocation,
         found: impl Into<String>,

@@ -59,7 +59,7 @@ pub struct RankFile {
     pub path: PathBuf,
     /// Length and hash of the file, if a job file states them.
     pub seal: Option<FileDigest>,
-    /// Source of its bytes, if they are not in a file at `path`.
+    /// Source of the trace's bytes, if the bytes are not in a file at `path`.
     pub stored: Option<StoredTrace>,
 }
 
@@ -76,7 +76,7 @@ impl RankFile {
 }
 
 impl TraceContents {
-    /// Opens the trace `path` in any format (see [`format`]), as the contents of a file of the current schema. The file
+    /// Opens the trace `path`, in any format (see [`format`]), and returns its contents in the current schema. The file
     /// is closed before this returns, so contents do not use up file descriptors.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         Self::open_any(path)?.current()
@@ -209,7 +209,7 @@ impl TraceContents {
         this.current()
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         match &self.storage {
             ContentsStorage::Mapped(map) => map.bytes(),
@@ -227,7 +227,7 @@ impl DecompressedStream<'static> {
         let io = |doing| move |source| TraceError::io(path.to_owned(), doing, source);
         let file = File::open(path).map_err(io("open"))?;
         let metadata = file.metadata().map_err(io("read the size"))?;
-        // A named pipe has no known size.
+        // A named pipe has no known size, so its size is counted while it is read.
         if metadata.is_file() {
             Self::new(file, CompressedSize::Known(metadata.len()))
         } else {

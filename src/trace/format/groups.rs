@@ -26,7 +26,7 @@ pub fn metadata_text(groups: &DeclaredGroups) -> String {
     serde_json::to_string(&entries).expect("names and numbers are JSON")
 }
 
-/// Replacement of a declared group: its name and ranks, or `None` if it is removed.
+/// Replacement of a declared group: the new name and ranks, or `None` to remove the group.
 pub type GroupChange = Option<(String, Vec<u32>)>;
 
 /// Rewrites the `values` text of a metadata node with the names and ranks that `change` returns. Other keys are

@@ -28,7 +28,7 @@ impl TrainingPhase {
         (Self::Optimizer, "optimizer"),
     ];
 
-    /// Returns the phase of that name.
+    /// Returns the phase with the name `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         let named = Self::ALL.into_iter().find(|(_, known)| *known == name);
         named.map(|(phase, _)| phase)
@@ -44,7 +44,7 @@ impl fmt::Display for TrainingPhase {
 /// Position of a node in its job; unknown or invalid values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeLabels<'a> {
-    /// Phase of the step; the time of a launch depends on it.
+    /// Phase of the step; the time of a kernel launch depends on the phase.
     pub phase: Option<TrainingPhase>,
     /// Pipeline stage, from 0.
     pub stage: Option<u32>,
@@ -52,9 +52,9 @@ pub struct NodeLabels<'a> {
     pub micro_batch: Option<u32>,
     /// Layer, from 0 over the whole model.
     pub layer: Option<u32>,
-    /// Shapes of its inputs in PyTorch's notation, `[[4096, 12288], [12288, 36864]]` (empty if
-    /// unknown).
+    /// Shapes of the node's inputs in PyTorch's notation, `[[4096, 12288], [12288, 36864]]` (empty
+    /// if unknown).
     pub inputs: &'a str,
-    /// Shapes of its outputs in the same notation (empty if unknown).
+    /// Shapes of the node's outputs in the same notation (empty if unknown).
     pub outputs: &'a str,
 }

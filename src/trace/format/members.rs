@@ -1,9 +1,9 @@
 //! Traces that represent several ranks. The ranks differ only in their peers, groups and cores.
 //!
-//! A trace that represents several ranks is written for its first *member*. The metadata record lists all members and,
-//! for each, the peers, groups and cores that replace the first member's. The file is stored once, under the name of
-//! every member (as links if the system supports them). If the file is opened under the name of a member, its contents
-//! are byte for byte the trace that would have been written for that rank.
+//! A trace that represents several ranks is written for its first *member*. The metadata record lists all members. For
+//! each member, it lists the peers, groups and cores that replace the peers, groups and cores of the first member. The
+//! file is stored once, under the name of every member (as links if the system supports them). If the file is opened
+//! under the name of a member, its contents are byte for byte the trace that would have been written for that rank.
 //!
 //! ```json
 //! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 /// Attribute of the metadata record with the members.
 pub const MEMBERS: &str = "members";
 
-/// Field numbers of attributes.
+/// Field numbers of the attributes in metadata records and in nodes.
 const METADATA_ATTRIBUTES: u32 = 2;
 const NODE_ATTRIBUTES: u32 = 10;
 

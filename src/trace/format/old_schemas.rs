@@ -98,7 +98,7 @@ impl SchemaGeneration {
         found.map(|(generation, _)| *generation)
     }
 
-    /// Returns the layout of its nodes.
+    /// Returns the layout of the generation's nodes.
     pub(super) fn node(self) -> &'static MessageLayout {
         match self {
             Self::V001 => &schema_layout::NODE_001,
@@ -109,7 +109,7 @@ impl SchemaGeneration {
         }
     }
 
-    /// Returns the possible layouts of its metadata records.
+    /// Returns the possible layouts of the generation's metadata records.
     pub(super) fn metadata(self) -> impl Iterator<Item = &'static MessageLayout> {
         let layouts: [Option<&MessageLayout>; 2] = match self {
             Self::V001 | Self::V002 => [None, None],

@@ -21,9 +21,9 @@ pub const STACK: &str = "stack";
 pub struct NodeOrigin {
     /// Id of the node that called or launched this node.
     pub caller: Option<u64>,
-    /// Number of its step.
+    /// Number of the node's step.
     pub step: Option<u64>,
-    /// Index of its innermost Python call plus 1, or 0 for none.
+    /// Index of the node's innermost Python call plus 1, or 0 for none.
     pub stack: Option<u64>,
 }
 
@@ -50,9 +50,9 @@ pub fn profiled_step(name: &str) -> Option<u64> {
 /// A call of a Python function or module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PythonCall {
-    /// Index of its name in [`CallStacks::names`].
+    /// Index of the name of the function or module in [`CallStacks::names`].
     pub name: u32,
-    /// Index of the enclosing call, always smaller than its own index.
+    /// Index of the enclosing call, always smaller than the index of this call.
     pub caller: Option<u32>,
 }
 
@@ -103,7 +103,7 @@ impl CallStacks {
     /// Returns the innermost call that contains both calls; a call contains itself.
     pub fn common(&self, one: u32, other: u32) -> Option<u32> {
         let (mut one, mut other) = (one, other);
-        // A caller has a smaller index than its callees.
+        // A caller has a smaller index than its callees, so the call with the larger index moves outward.
         while one != other {
             let later = if one > other { &mut one } else { &mut other };
             *later = self.calls[*later as usize].caller?;
@@ -121,7 +121,7 @@ impl CallStacks {
         numbers.collect()
     }
 
-    /// Stores the attribute if it is one of [`CallStacks::ATTRIBUTES`], and returns whether it is.
+    /// Stores the attribute if it is one of [`CallStacks::ATTRIBUTES`]; returns whether it is one.
     pub(super) fn take(&mut self, attr: &AttrView<'_>) -> Result<bool, TraceError> {
         let [names, calls] = Self::ATTRIBUTES.map(str::as_bytes);
         if attr.name == names {

@@ -61,7 +61,7 @@ pub struct UnprofiledSteps {
     pub range: Option<[Span; 2]>,
 }
 
-/// Profiler of a capture; `None` means that the metadata record does not state it.
+/// Profiler of a capture; fields are `None` if the metadata record does not state them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureProfiler {
     /// Estimated cost of a record of the profiler.

@@ -64,7 +64,7 @@ impl RecordEdit<'_> {
             .map_err(|e| e.in_record(record.number, record.offset))
     }
 
-    /// Appends the edited `record` to a file; an empty edit copies it. `message` is scratch space.
+    /// Appends the edited `record` to a file; an empty edit copies the record. `message` is scratch space.
     ///
     /// Fails if the record cannot be split into its fields.
     pub fn frame(

@@ -2,9 +2,9 @@
 //!
 //! The format has no checksums, and the position of a record follows from the lengths of all records before it.
 //! Therefore, a record is *sound* if it is a valid message of its generation: known fields with their wire types,
-//! singular fields once, text in UTF-8, enums in range. A record with unknown or unordered fields is sound if the
-//! next record is. Salvage keeps all well-formed data: a bit flip inside a number or a name gives another valid
-//! number or name and cannot be detected.
+//! singular fields once, text in UTF-8, enums in range. A record with unknown or unordered fields is sound only if the
+//! next record is sound too. Salvage keeps all well-formed data: a bit flip inside a number or a name gives another
+//! valid number or name and cannot be detected.
 //!
 //! If no sound record begins at a byte, reading resumes at the next position from which three consecutive sound records
 //! follow, or fewer if they reach the end of the file. If the skipped bytes are a sound record with a wrong length,
@@ -91,7 +91,7 @@ impl SalvageReport {
 pub struct SalvageOptions {
     /// Schema generation, or `None` if unknown.
     pub generation: Option<SchemaGeneration>,
-    /// True if to keep dependencies on missing nodes.
+    /// Whether to keep dependencies on missing nodes.
     pub keep_dangling: bool,
 }
 

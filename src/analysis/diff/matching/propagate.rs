@@ -12,7 +12,8 @@ pub(super) enum AmbiguityPolicy {
     InIdOrder,
 }
 
-/// Pairs neighbours of paired nodes, if the neighbours have equal labels and are connected in the same way.
+/// Pairs neighbours of paired nodes, if the neighbours have equal labels and are connected in the
+/// same way.
 pub(super) fn propagate(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &mut NodeMatching,

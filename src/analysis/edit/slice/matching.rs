@@ -90,7 +90,8 @@ impl CommunicationMatches {
 pub struct UnmatchedCommunication {
     /// Number of collectives and messages whose partner was cut.
     pub count: u64,
-    /// Descriptions of the first such collectives and messages, at most [`UnmatchedCommunication::LISTED`].
+    /// Descriptions of the first such collectives and messages, at most
+    /// [`UnmatchedCommunication::LISTED`].
     pub first: Vec<String>,
     /// Kept nodes of communication whose partner was cut, by rank.
     kept: BTreeMap<u32, Vec<u32>>,

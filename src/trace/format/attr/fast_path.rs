@@ -69,9 +69,8 @@ impl<'a> AttrView<'a> {
     }
 }
 
-/// Decodes `bytes`, which must be exactly one varint. `data` starts with them and supplies the rest
-/// of an eight-byte word. `None` if `bytes` are not a single varint, have more than eight bytes or
-/// are near the end of the data.
+/// Decodes `bytes`, which must be exactly one varint. `data` starts with `bytes` and supplies the rest of an eight-byte
+/// word. `None` if `bytes` are not a single varint, have more than eight bytes or are near the end of the data.
 #[inline(always)]
 fn whole_varint(bytes: &[u8], data: &[u8]) -> Option<u64> {
     if let [only @ 0..0x80] = bytes {

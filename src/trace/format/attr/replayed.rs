@@ -19,7 +19,7 @@ use chakram_base::units::Span;
 pub struct ReplayAttribute {
     /// The name.
     pub name: &'static str,
-    /// Content of its value.
+    /// Content of the attribute's value.
     pub content: AttributeContent,
 }
 
@@ -175,7 +175,7 @@ pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
 
 /// Returns the attribute `name` if replays read it.
 pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
-    /// For each first letter, a mask of the lengths of names.
+    /// For each first letter, a mask of the lengths of the names that begin with the letter.
     const LENGTHS: [u32; 26] = {
         let mut lengths = [0; 26];
         let mut i = 0;
@@ -208,7 +208,7 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
         let name = if host { "tid" } else { "stream" };
         named(put, name, AttributeValue::Int(lane));
     }
-    // Whole microseconds have a field in the schema; spans are in picoseconds.
+    // A duration of whole microseconds has a field of its own in the schema; spans are in picoseconds.
     if !node.recorded.0.is_multiple_of(1_000_000) {
         named(
             put,
@@ -387,8 +387,8 @@ mod tests {
         for attribute in &REPLAY_ATTRIBUTES {
             let name = attribute.name;
             assert_eq!(replay_attribute(name), Some(attribute));
-            // No attribute accepts a list of texts, but a number format or phase of an unreadable
-            // type counts as unknown.
+            // No attribute accepts a list of texts, so storing one fails. The exceptions are number formats and phases,
+            // which count as unknown if their type is unreadable.
             let taken = stored(name, Value::StringList(StringList::default()));
             let unknown = ["dtype", "phase"].contains(&name);
             assert!(taken.is_err() || unknown, "{name}");

@@ -18,7 +18,7 @@ pub(super) enum CompressionFormat {
 }
 
 impl CompressionFormat {
-    /// Detects the format from the first bytes. Returns `None` if they are not compressed.
+    /// Detects the format from the first bytes. Returns `None` if the bytes are not compressed.
     pub fn of(first: &[u8]) -> Option<Self> {
         match first {
             _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
@@ -27,8 +27,8 @@ impl CompressionFormat {
         }
     }
 
-    /// Decompresses `source`; `packed` is its compressed size, to which the limit of the output is
-    /// proportional.
+    /// Decompresses `source`; `packed` is the compressed size of `source`; the limit of the output is proportional to
+    /// this size.
     pub fn unpack<'s>(
         self,
         source: impl io::BufRead + 's,
@@ -94,14 +94,14 @@ impl<R: Read> Read for BoundedDecoder<R> {
     }
 }
 
-/// Decompresses `bytes`. Returns `None` if they are not compressed.
+/// Decompresses `bytes`. Returns `None` if `bytes` are not compressed.
 pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
     let (bytes, wrong) = decompressed_partly(bytes)?;
     Some(wrong.map_or(Ok(bytes), Err))
 }
 
-/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes
-/// and the error, or `None`.
+/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input. Returns the recovered bytes,
+/// and the error if there was one; `None` if `bytes` are not compressed.
 pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
     let size = bytes.len() as u64;
     let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));

@@ -40,7 +40,8 @@ impl FileDigest {
         )
     }
 
-    /// Builds the error about a file of a job.
+    /// Builds the error about a file of a job that does not match its length or hash in the job
+    /// file.
     pub(super) fn refused(file: &RankFile, found: String) -> TraceError {
         TraceError::refused_in(
             &file.path,

@@ -19,7 +19,7 @@ const HASHED: u64 = 64 << 20;
 pub enum VerifyLevel {
     /// No checks. Traces given one by one are read even if the job file does not name their ranks.
     Nothing,
-    /// The check compares lengths of traces, and for small jobs also hashes.
+    /// Lengths of traces, and for small jobs also hashes.
     #[default]
     Lengths,
     /// Lengths and hashes.
@@ -72,8 +72,8 @@ fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A redirected file is a regular file, but its path (`/dev/stdin`) has no trace's name. Therefore, a redirected
-    // file counts as a stream.
+    // A file redirected to standard input is a regular file, but its path (`/dev/stdin`) is not the name of a trace.
+    // Such a file therefore counts as a stream.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
@@ -161,7 +161,7 @@ impl TraceFinder {
         Ok(())
     }
 
-    /// Reads the job file `path`. Returns `None` if it does not exist.
+    /// Reads the job file `path`. Returns `None` if the file does not exist.
     fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
         if let Some(known) = self.jobs.get(path) {
             return Ok(known.clone());
@@ -298,7 +298,7 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
         })
     });
     let distance = |found: &String| match found.strip_prefix(name) {
-        // The names differ only by an added ending: `job.0.et` and `job.0.et.zst`.
+        // The names differ only by an added ending, as in `job.0.et` and `job.0.et.zst`.
         Some(ending) if ending.starts_with('.') => 0,
         _ => strsim::damerau_levenshtein(name, found),
     };

@@ -49,7 +49,7 @@ impl FolderListing {
         }
         if let Some(best) = all.iter().position(|found| !found.is_empty()) {
             this.traces = std::mem::take(&mut all[best]);
-            // Captures and reports may also have this ending.
+            // Captures and reports may also have this ending, so the beginning of the file is inspected.
             if ENDINGS[best] == ANYTHING {
                 this.traces.retain(|(_, file)| begins_as_trace(&file.path));
             }
@@ -106,7 +106,7 @@ pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
     }
 }
 
-/// Classifies the beginning of a file. Returns `None` if it cannot be read.
+/// Classifies the beginning of a file. Returns `None` if the file cannot be read.
 fn sniffed(path: &Path) -> Option<SniffedText> {
     let mut first = Vec::new();
     let stream = DecompressedStream::open(path).ok()?;

@@ -54,7 +54,7 @@ impl fmt::Debug for MappedFile {
     }
 }
 
-/// Returns the name of the mapped file that contains `address`. For signal handlers: this takes no lock.
+/// Returns the name of the mapped file that contains `address`. Safe in signal handlers, because it takes no lock.
 pub fn mapped_file(address: usize) -> Option<&'static CStr> {
     let mut all = ALL.iter();
     let found = all.find(|place| (place.start..place.end).contains(&address));

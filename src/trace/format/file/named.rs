@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf, is_separator};
 #[derive(Debug)]
 pub struct PrefixFiles {
     prefix: String,
-    /// For each rank, the index of the file ending that has precedence among its existing files.
+    /// For each rank, the index of the ending that has precedence among the endings of the rank's existing files.
     best: BTreeMap<u32, usize>,
 }
 
@@ -27,7 +27,7 @@ impl PrefixFiles {
         for entry in listing {
             let file = entry.file_name();
             let ranked = file.to_str().and_then(|file| place(file, name));
-            // A symbolic link may be broken.
+            // A symbolic link counts only if its target exists.
             let there = |entry: &std::fs::DirEntry| {
                 let linked = entry.file_type().is_ok_and(|kind| kind.is_symlink());
                 !linked || entry.path().exists()

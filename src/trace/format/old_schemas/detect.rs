@@ -28,7 +28,7 @@ pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
                 telling = true;
             }
             Ok((1, _)) => return Some(false),
-            // Field 2 may also be the name of a node without an id.
+            // Field 2 may also be the name of a node without an id, so its content is checked.
             Ok((2, WireValue::Bytes(attribute, at))) => {
                 if schema_layout::check(attribute, at, &schema_layout::ATTRIBUTE).is_err() {
                     return None;

@@ -170,7 +170,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
                         hint(),
                     ));
                 }
-                // The attribute has no meaning on messages.
+                // Messages need no kind of collective, so the attribute is dropped.
                 None => {}
             }
         }

@@ -93,7 +93,7 @@ pub(super) fn find(
         Some(first) => Some(contents[first.clone()].to_vec()),
         None => None,
     };
-    // Well-formed fields can still contain damaged attributes.
+    // The attributes inside well-formed fields can still be damaged.
     let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
     // Old files may lack metadata from the start.
     let headless = structure.metadata.is_none()
@@ -290,7 +290,7 @@ impl<'a> RecordSearch<'a> {
             found.nodes.push(message);
             return next;
         }
-        // A damaged length may have shortened the record before.
+        // A damaged length may have shortened the previous record.
         if let Some(before) = found.nodes.last_mut().filter(|before| before.end == at) {
             let whole = before.start..next;
             if self.is_whole(&whole) {
