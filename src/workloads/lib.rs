@@ -1,4 +1,5 @@
-//! Workloads without a capture: models, and the work of ranks that train or run them under a plan.
+//! Workloads that need no capture: models, and the work of ranks that train or run the models under
+//! a plan.
 
 pub mod generate;
 pub mod model;

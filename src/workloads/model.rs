@@ -1,24 +1,26 @@
-//! Models: networks of layers, independent of the number of NPUs that run them.
+//! Models: networks of layers, described independently of the NPUs that run them.
 //!
 //! A [`Model`] is a chain of [`ModelLayer`]s; a layer is a chain of [`LayerOperator`]s. All sizes
-//! in a model are per *sample*: a sequence of tokens, an image, a row of features. The module of
-//! models does not depend on batches, ranks or time.
+//! in a model are per *sample*: a sequence of tokens, an image, a row of features. Models do not
+//! depend on batches, ranks or time.
 //!
 //! A model comes from a TOML file, from a preset, or from a few numbers ([`TransformerModel`], [`VisionTransformer`]).
 //!
-//! Counting rules:
+//! Rules for counts:
 //!
-//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights shared
-//!   by two operators count once, for the operator that looks them up
+//! - *Parameters* are all trained weights: matrices, biases, gains of norms, tables. Weights that
+//!   two operators share count once, for the operator that looks them up
 //!   ([`OperatorKind::Embedding`]).
-//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one sample.
-//!   Each multiply-add is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not counted, as in
-//!   most papers. Attention counts the whole square of tokens even under a causal mask, as Megatron's formulas do;
-//!   [`OperatorKind::skippable_multiplications`] is the part that causal kernels skip.
-//! - *Kept bytes* are the bytes that the backward pass needs ([`OperatorKind::saved_bytes`]).
+//! - *Multiplications* are the multiply-adds of matrix products and convolutions in the forward pass of one
+//!   sample. Each multiply-add is two FLOPs. Element-wise work (norms, activations, softmax, sums) is not
+//!   counted, as in most papers. Attention counts all pairs of tokens even with a causal mask, as
+//!   Megatron-LM's formulas do. [`OperatorKind::skippable_multiplications`] is the part that causal kernels
+//!   skip.
+//! - *Kept bytes* are the bytes that the forward pass saves for the backward pass
+//!   ([`OperatorKind::saved_bytes`]).
 //!
-//! Counts are 64-bit integers that saturate at [`u64::MAX`]; a model file with a saturated count is
-//! rejected.
+//! Counts are 64-bit integers that saturate at [`u64::MAX`]. A model file is rejected if one of its
+//! counts saturates.
 
 mod architecture;
 mod build;
@@ -50,22 +52,23 @@ pub use vit::VisionTransformer;
 /// A network of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Display name: `gpt3-175b`.
+    /// Display name, such as `gpt3-175b`.
     pub name: String,
-    /// Publication that gives its sizes.
+    /// Publication from which the model's sizes come.
     pub source: String,
     /// Tokens of a sample; 1 if a sample is not a sequence.
     pub sequence: u64,
-    /// Layers in execution order: the output of each layer is the input of the next.
+    /// Layers in execution order. Each layer's output is the next layer's input.
     pub layers: Vec<ModelLayer>,
 }
 
-/// A part of a model that is never split: the unit of pipelining, recomputation and sharding.
+/// A part of a model that is never divided among stages: the unit of pipelining, recomputation and
+/// sharding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelLayer {
     /// Name of the layer, such as `embedding`, `layer17`, `head` or `conv3_1`.
     pub name: String,
-    /// Position of the layer in the model, because plans treat input, blocks and output differently.
+    /// Position of the layer in the model. Plans treat input, blocks and output differently.
     pub role: LayerRole,
     /// Operators in execution order.
     pub operators: Vec<LayerOperator>,
@@ -74,40 +77,42 @@ pub struct ModelLayer {
 /// Position of a layer in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerRole {
-    /// A layer before the blocks: token and position embeddings, the stem of a network on images,
-    /// embedding bags.
+    /// A layer before the blocks: embeddings of tokens and positions, the stem of an image network,
+    /// or embedding bags.
     Input,
-    /// A block. A pipeline distributes blocks evenly over its stages.
+    /// A block. A pipeline divides blocks evenly among its stages.
     Block,
-    /// A layer after the blocks: the last norm, logits or classifier, and the loss.
+    /// A layer after the blocks: the last norm, logits or classifier, or the loss.
     Output,
 }
 
-/// One operation of a layer with its weights.
+/// One operation of a layer, with its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerOperator {
     /// Name of the operator, such as `attention.qkv`, `mlp.up` or `norm1`; unique within its layer.
     pub name: String,
     /// Kind of operator and its sizes.
     pub work: OperatorKind,
-    /// Sharding under tensor parallelism.
+    /// How tensor parallelism splits the operator.
     pub cut: TensorSplit,
-    /// True for an operator on the skip path, which joins the branch at an [`OperatorKind::Residual`].
+    /// True for an operator on the skip path, which joins the branch again at an
+    /// [`OperatorKind::Residual`].
     pub around: bool,
 }
 
-/// Sharding of an operator under tensor parallelism (Shoeybi et al., "Megatron-LM", 2019, section 3).
+/// How tensor parallelism splits an operator (Shoeybi et al., "Megatron-LM", 2019, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorSplit {
-    /// Every member computes the whole operator; with sequence parallelism, each computes its share of the tokens.
+    /// Every member computes the whole operator. With sequence parallelism, each member computes it for its
+    /// own tokens.
     Replicated,
-    /// Split by outputs: each member has some columns of the weights and needs the whole input; the input's gradient is
-    /// summed over members.
+    /// Split by outputs: each member has some columns of the weights and needs the whole input. The input's
+    /// gradient is summed over members.
     ColumnParallel,
-    /// Split by inputs: each member has some rows of the weights, and the outputs are summed over members.
+    /// Split by inputs: each member has some rows of the weights. The outputs are summed over members.
     RowParallel,
-    /// Between an operator sharded by outputs and an operator sharded by inputs: each member
-    /// computes its heads, or its columns of an activation.
+    /// Between an operator that is split by outputs and one that is split by inputs: each member
+    /// computes its own heads, or its own columns of an activation.
     InsideRegion,
 }
 
@@ -115,7 +120,7 @@ pub enum TensorSplit {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum OperatorKind {
-    /// `rows x inputs` by `inputs x outputs`, with a bias of `outputs` if `bias`.
+    /// Product of `rows x inputs` by `inputs x outputs`, plus a bias of `outputs` if `bias`.
     Linear {
         /// Rows of the input: tokens, or 1.
         rows: u64,
@@ -123,21 +128,21 @@ pub enum OperatorKind {
         inputs: u64,
         /// Columns of the output.
         outputs: u64,
-        /// True if a vector is added to each row.
+        /// True if a bias vector is added to each row.
         bias: bool,
-        /// True if the weights belong to the embedding, which counts them.
+        /// True if the weights belong to the embedding, so that they are not counted here.
         tied: bool,
     },
     /// Products of queries and keys, softmax, and products with values.
     Attention {
-        /// Tokens of a sample: the number of keys and values to which each query attends.
+        /// Tokens of a sample, whose keys and values each query can use.
         tokens: u64,
-        /// Tokens whose queries, keys and values are inputs: all tokens of a sample, except in a
-        /// shard of context parallelism.
+        /// Tokens whose queries are inputs: all tokens of a sample, or a rank's own tokens under
+        /// context parallelism.
         queries: u64,
         /// Query heads.
         heads: u64,
-        /// Heads of keys and values; equal to `heads` unless query heads share them.
+        /// Heads of keys and values; fewer than `heads` if query heads share them.
         kv_heads: u64,
         /// Columns of a head.
         width: u64,
@@ -145,21 +150,19 @@ pub enum OperatorKind {
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
-        /// True if queries and keys are first rotated by their positions (rotary position embedding).
+        /// True if queries and keys are first rotated by their positions (rotary embedding).
         rotary: bool,
-        /// True if each query head and key head is first normalised to length 1, then scaled by a
-        /// gain. In such attention, all query heads share one gain, and all key heads share another
-        /// gain.
+        /// True if each query head and key head is first normalised to length 1 and then scaled by
+        /// a gain. All query heads share one gain, and all key heads share another.
         qk_norm: bool,
     },
-    /// Attention that differs from the plain form: value heads have another width than query and
-    /// key heads, tokens attend to only some other tokens, or heads have an additional score (a
-    /// sink).
+    /// Attention with value heads of another width than query and key heads, with tokens that
+    /// attend to only some other tokens, or with an additional score per head (a sink).
     ShapedAttention {
-        /// Tokens of a sample: the number of keys and values to which a query can attend.
+        /// Tokens of a sample, whose keys and values a query can use.
         tokens: u64,
-        /// Tokens whose queries, keys and values are inputs: all tokens of a sample, except in a
-        /// shard of context parallelism.
+        /// Tokens whose queries are inputs: all tokens of a sample, or a rank's own tokens under
+        /// context parallelism.
         queries: u64,
         /// Query heads.
         heads: u64,
@@ -169,26 +172,25 @@ pub enum OperatorKind {
         width: u64,
         /// Columns of a head of values.
         value_width: u64,
-        /// Columns of a head that rotary embedding rotates. With latent vectors, all key heads share one set of such
-        /// columns.
+        /// Columns of a head that rotary embedding rotates. With latent vectors, all key heads share one set
+        /// of rotated columns.
         turned: u64,
-        /// Elements of the latent vector from which a token's keys and values are computed, or 0
-        /// without a latent vector.
+        /// Elements of the latent vector from which a token's keys and values are computed; 0 if
+        /// there is none.
         latent: u64,
-        /// Earlier tokens to which a token attends.
+        /// Which earlier tokens a token attends to.
         span: AttentionSpan,
-        /// True if each head has a trained weight that its softmax includes as one more score.
+        /// True if each head has a trained weight that enters its softmax as one more score.
         sinks: bool,
         /// True if tokens attend only to themselves and earlier tokens.
         causal: bool,
         /// True if dropout follows the softmax.
         dropout: bool,
-        /// True if query heads and key heads are normalised, as in [`OperatorKind::Attention`].
+        /// True if query and key heads are normalised, as in [`OperatorKind::Attention`].
         qk_norm: bool,
     },
-    /// The two up-projections of latent attention: from a latent vector of `query_rank` elements to
-    /// the query heads, and from a latent vector of `kv_rank` elements to the heads of keys and
-    /// values.
+    /// The two up-projections of latent attention: a latent vector of `query_rank` elements gives
+    /// the query heads, and a latent vector of `kv_rank` elements the heads of keys and values.
     LatentUp {
         /// Tokens of a sample.
         rows: u64,
@@ -196,15 +198,15 @@ pub enum OperatorKind {
         query_rank: u64,
         /// Elements of the latent vector of keys and values.
         kv_rank: u64,
-        /// Number of heads; queries, keys and values have the same number.
+        /// Number of heads; the same for queries, keys and values.
         heads: u64,
         /// Query columns per head.
         query_width: u64,
         /// Columns of keys and values together, per head.
         kv_width: u64,
     },
-    /// The router: a score of each token for each expert, their softmax, and one copy of the token for each of its
-    /// `chosen` best experts (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
+    /// The router: scores every token for every expert, applies a softmax, and copies the token to each of
+    /// its `chosen` best experts (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
     ExpertDispatch {
         /// Tokens of a sample.
         tokens: u64,
@@ -217,21 +219,21 @@ pub enum OperatorKind {
         /// Rule by which the router chooses experts from scores.
         form: RouterForm,
     },
-    /// The operator is one matrix multiplication per expert: `rows` copies of tokens, divided evenly among the
-    /// experts, by the expert's `inputs x outputs`, with a bias of `outputs` per expert if `bias`.
+    /// One matrix product per expert. `rows` copies of tokens are divided evenly among the experts; each
+    /// expert multiplies by its own `inputs x outputs` matrix and, if `bias`, adds its own bias of `outputs`.
     ExpertLinear {
-        /// Copies of tokens, summed over experts.
+        /// Copies of tokens, all experts together.
         rows: u64,
-        /// Number of experts, each with separate weights.
+        /// Number of experts, each with weights of its own.
         experts: u64,
         /// Columns of the input.
         inputs: u64,
         /// Columns of the output.
         outputs: u64,
-        /// True if a vector is added to each row.
+        /// True if a bias vector is added to each row.
         bias: bool,
     },
-    /// Sum of the copies of each token, weighted by its scores.
+    /// Sum of each token's copies, weighted by the token's scores.
     ExpertCombine {
         /// Tokens of a sample.
         tokens: u64,
@@ -250,8 +252,8 @@ pub enum OperatorKind {
         /// True if there is a bias.
         bias: bool,
     },
-    /// An element-wise function. If `gated`, it applies to one half of `2 width` inputs and multiplies by the other
-    /// half.
+    /// An element-wise function. If `gated`, the input has `2 width` columns: the function is applied to one
+    /// half and multiplied by the other.
     Activation {
         /// The function, applied to each element.
         function: ActivationFunction,
@@ -262,8 +264,8 @@ pub enum OperatorKind {
         /// True for a gate (SwiGLU).
         gated: bool,
     },
-    /// Adds the branch's output to the skip path (or, before the blocks, sums the embeddings of an input), with dropout
-    /// if `dropout`.
+    /// Adds the branch's output to the skip path, with dropout if `dropout`. Before the blocks, sums the
+    /// embeddings of an input.
     Residual {
         /// Rows of both summands: tokens, or pixels.
         rows: u64,
@@ -272,13 +274,13 @@ pub enum OperatorKind {
         /// True if dropout is applied before the sum.
         dropout: bool,
     },
-    /// Looks up a row of a table for each token: words, positions, token types.
+    /// Looks up one row of a table for each token: words, positions or token types.
     Embedding {
         /// Rows of the table.
         vocabulary: u64,
         /// Columns of the table.
         width: u64,
-        /// Rows looked up.
+        /// Number of rows that are looked up.
         tokens: u64,
     },
     /// Cross entropy over classes.
@@ -298,11 +300,11 @@ pub enum OperatorKind {
         size: [u64; 2],
         /// Height and width of the filter.
         kernel: [u64; 2],
-        /// Pixels from one output to the next.
+        /// Distance in pixels between neighbouring windows.
         stride: u64,
         /// Pixels added on each side.
         padding: u64,
-        /// Groups of channels; 1 unless the convolution is grouped or depthwise.
+        /// Number of groups of channels; 1 unless the convolution is grouped or depthwise.
         groups: u64,
         /// True if each output channel has a bias.
         bias: bool,
@@ -315,7 +317,7 @@ pub enum OperatorKind {
         size: [u64; 2],
         /// Height and width of the window.
         kernel: [u64; 2],
-        /// Pixels from one output to the next.
+        /// Distance in pixels between neighbouring windows.
         stride: u64,
         /// Pixels added on each side.
         padding: u64,
@@ -326,7 +328,7 @@ pub enum OperatorKind {
         rows: u64,
         /// Columns of the table.
         width: u64,
-        /// Rows looked up per sample.
+        /// Rows that are looked up per sample.
         lookups: u64,
     },
     /// Dot products of all pairs of `vectors` vectors, appended to the first vector (DLRM).
@@ -338,22 +340,22 @@ pub enum OperatorKind {
     },
 }
 
-/// Earlier tokens to which a token attends.
+/// Which earlier tokens a token attends to, under a causal mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AttentionSpan {
     /// A token attends to all earlier tokens.
     #[default]
     All,
-    /// A token attends to this number of last tokens.
+    /// A token attends to this number of tokens: itself and those just before it.
     Window(u64),
-    /// The tokens of the token's own chunk of the sequence, with the length of a chunk.
+    /// A token attends to earlier tokens of its own chunk of the sequence; chunks have this length.
     Piece(u64),
 }
 
 impl AttentionSpan {
-    /// Returns the number of pairs of tokens that attend to each other in a sequence of `tokens`,
-    /// under a causal mask.
+    /// Returns the number of pairs of tokens (a query and a key that it uses) in a sequence of
+    /// `tokens` under a causal mask.
     pub fn causal_pairs(self, tokens: u64) -> u128 {
         let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
         match self {
@@ -375,13 +377,15 @@ impl AttentionSpan {
 pub struct RouterForm {
     /// True if scores have a trained bias.
     pub bias: bool,
-    /// True if the choice adds a bias per expert that balances loads and has no gradient.
+    /// True if a bias per expert is added when experts are chosen. The bias balances loads and has
+    /// no gradient.
     pub correction: bool,
-    /// True if scores are logistic functions; otherwise they are a softmax.
+    /// True if scores are logistic functions, false if they are a softmax.
     pub sigmoid: bool,
-    /// Groups of experts, of which the best are chosen first; 0 or 1 without groups.
+    /// Number of groups of experts, among which a token first chooses the best groups; 0 or 1
+    /// without groups.
     pub groups: u64,
-    /// Number of groups from which a token may choose.
+    /// Number of groups whose experts a token may choose.
     pub chosen_groups: u64,
 }
 
@@ -391,14 +395,14 @@ pub struct RouterForm {
 pub enum ActivationFunction {
     /// Negative elements become 0.
     Relu,
-    /// x times the normal distribution function at x.
+    /// x times the normal distribution function of x.
     Gelu,
-    /// x times the logistic function of x, used in SwiGLU.
+    /// x times the logistic function of x, as in SwiGLU.
     Silu,
 }
 
 impl ActivationFunction {
-    /// Every function with its name in files.
+    /// Every function, with its name in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Relu, "relu"),
         (Self::Gelu, "gelu"),
@@ -407,7 +411,7 @@ impl ActivationFunction {
 }
 
 impl ModelLayer {
-    /// Creates a layer; `operators` are in execution order.
+    /// Creates a layer from operators in execution order.
     pub fn new(name: impl Into<String>, role: LayerRole, operators: Vec<LayerOperator>) -> Self {
         Self {
             name: name.into(),
@@ -418,7 +422,8 @@ impl ModelLayer {
 }
 
 impl ModelLayer {
-    /// Returns true if operator `index` belongs to the experts, or to the dispatch or combine around them.
+    /// Returns true if operator `index` is one of the experts' operators, or the dispatch or combine
+    /// around them.
     pub fn stands_among_experts(&self, index: usize) -> bool {
         let at = |exchange| {
             let mut operators = self.operators.iter();

@@ -1,4 +1,4 @@
-//! Transformers with different blocks, or with more parts in attention and experts than a
+//! Transformers whose blocks differ, or whose attention and experts have more parts than a
 //! [`TransformerBlock`] can describe.
 //!
 //! | part | operators |

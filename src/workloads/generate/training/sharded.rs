@@ -276,7 +276,7 @@ impl ShardedLowering {
             };
             let digits = [cutting.samples, cutting.rows, outputs];
             let apart = MemberPartition::over(&digits, self.member_count());
-            // Gradients of experts are summed later, over the expert's replicas.
+            // Gradients of experts are summed later, over the replicas of the expert.
             if gradient > 0 && apart.size() > 1 && !of_experts {
                 let sum = partial.entry(self.kind_of_partition(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
@@ -350,8 +350,8 @@ impl ShardedLowering {
                 }
             }
             backward.push(programs.1);
-            // Without messages all members run the same program, so the first member represents
-            // all.
+            // Without messages, all members run the same program, so only the first member's is
+            // built.
             if slots == 0 {
                 alike = true;
                 break;

@@ -1,12 +1,12 @@
-//! Cuts of a model's layers into the parts of a pipeline.
+//! Cuts that divide a model's layers into the parts of a pipeline.
 
 use crate::generate::plan::{ParallelismPlan, SplitUnit};
 use crate::generate::schedule::PipelineSchedule;
 use crate::model::{LayerRole, Model, ModelLayer};
 
-/// Returns the first layer of each part, and the end of the last part. With [`SplitUnit::Blocks`],
-/// layers before the blocks go to the first part and layers after them to the last. With
-/// [`SplitUnit::Layers`], all layers count equally.
+/// Returns the first layer of each part; the last entry is the number of layers. With
+/// [`SplitUnit::Blocks`], layers before the blocks belong to the first part, and layers after them
+/// to the last. With [`SplitUnit::Layers`], all layers count equally.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
     let parts = plan.schedule.parts(plan.pipeline) as usize;
@@ -17,7 +17,8 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
         return (0..=count).collect();
     }
-    // Blocks and layers divide exactly, and there are at least as many layers as parts: `check` rejects other plans.
+    // The blocks and the layers divide evenly, and there are at least as many layers as parts, because
+    // `check` rejects other plans.
     match plan.split {
         SplitUnit::Layers => {
             let each = count / parts;
@@ -39,9 +40,9 @@ pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> 
     }
 }
 
-/// Returns the starts of `parts` runs of `counts`, and the end of the last run, such that the
-/// largest sum of a run is minimal. Later runs are filled first, and the first run, which has the
-/// most micro-batches in flight, has the rest.
+/// Divides `counts` into `parts` runs such that the largest sum of a run is minimal. Returns the
+/// start of each run and the end of the last. Later runs are filled first, so that the first run,
+/// whose stage has the most micro-batches in flight, has the rest.
 fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let fits = |most: u128| {
         let (mut runs, mut sum) = (1, 0);
@@ -53,7 +54,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
         }
         runs <= parts
     };
-    // The bound is at least the largest count, and at most the total.
+    // The largest sum is at least the largest count, and at most the total.
     let total: u128 = counts.iter().map(|&count| u128::from(count)).sum();
     let largest = counts.iter().max().map_or(0, |&count| count.into());
     let (mut least, mut most) = (largest, total);
@@ -68,7 +69,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
     let (mut starts, mut end) = (vec![counts.len()], counts.len());
     for before in (1..parts).rev() {
         let (mut start, mut sum) = (end, 0);
-        // Each earlier run of layers needs at least one layer.
+        // Each earlier run needs at least one entry.
         while start > before {
             sum += u128::from(counts[start - 1]);
             if sum > least && start < end {
@@ -88,7 +89,7 @@ fn min_max_partition(counts: &[u64], parts: usize) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// Returns the minimal largest sum, by trying all cuts.
+    /// Returns the minimal largest sum, found by trying all cuts.
     fn by_trial(counts: &[u64], parts: usize) -> u64 {
         if parts == 1 {
             return counts.iter().sum();
@@ -134,13 +135,14 @@ mod tests {
         }
     }
 
-    /// Llama's head counts more than half a block, so the stage with the head gets fewer blocks.
+    /// Llama's head takes more work than half a block, so the stage with the head gets fewer
+    /// blocks.
     #[test]
     fn a_stage_with_the_head_has_fewer_blocks() {
         let counts = [0, 4, 4, 4, 4, 4, 4, 6];
-        // If 30 is split into three parts, one part has either three blocks, 12, or two blocks and
-        // the head, 14. With a limit of 12 the last part has the head and one block, the second
-        // three blocks, and the first the other two.
+        // A total of 30 in three parts: some part has at least three blocks (12), or two blocks and
+        // the head (14). With at most 12 per part, the last part has the head and one block, the
+        // second three blocks, and the first the other two.
         assert_eq!(min_max_partition(&counts, 3), [0, 3, 6, 8]);
     }
 }

@@ -1,4 +1,4 @@
-//! Totals of a plan, computed without a replay.
+//! Totals of a plan that need no replay.
 
 use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
@@ -11,30 +11,30 @@ use chakram_trace::format::{
 };
 use std::collections::BTreeMap;
 
-/// Totals of a plan: parameters, FLOPs, memory, groups and communication.
+/// Totals of a plan: parameters, FLOPs, memory, groups, and communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanSummary {
     /// Number of ranks.
     pub ranks: u32,
-    /// Micro-batches of a replica in a step.
+    /// Number of micro-batches of a replica in a step.
     pub micro_batches: u32,
     /// Parameters of the model.
     pub parameters: u64,
     /// Model FLOPs of a step, without recomputation.
     pub model_flops: u128,
-    /// Pairs of tokens that both FLOP counts include, or `None` for a model without attention.
+    /// Token pairs that both FLOP counts include; `None` for a model without attention.
     pub attention: Option<CountedAttention>,
     /// FLOPs that all ranks execute in a step.
     pub flops: u128,
-    /// Recomputation in effect; never `as-needed`, which is resolved to another policy.
+    /// The recomputation policy in use; `as-needed` is resolved to another policy.
     pub recompute: super::RecomputePolicy,
-    /// Idle time of a stage divided by its working time, if passes are equal and messages take no time. `None` without
-    /// a formula.
+    /// Idle time of a stage divided by its computing time, if passes are equally long and messages take no
+    /// time. `None` if the schedule has no formula.
     pub bubble: Option<f64>,
-    /// Groups of ranks, by kind.
+    /// Groups of ranks by kind.
     pub groups: Vec<ParallelGroups>,
-    /// For every member of a tensor group and every replica, the ranks through which its activations pass, one on each
-    /// stage.
+    /// For every member of a tensor group and every replica, the ranks through which its activations pass:
+    /// one per stage.
     pub pipelines: Vec<Vec<u32>>,
     /// Totals of each stage.
     pub stages: Vec<StageSummary>,
@@ -45,47 +45,47 @@ pub struct PlanSummary {
 pub struct ParallelGroups {
     /// Name of the kind.
     pub family: &'static str,
-    /// The members of each group.
+    /// The members of every group of this kind.
     pub all: Vec<Vec<u32>>,
 }
 
 /// Totals of one rank of a stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StageSummary {
-    /// First and last layer of each chunk, by name.
+    /// Names of the first and the last layer of each chunk.
     pub layers: Vec<[String; 2]>,
-    /// Parameters of a rank, including copies.
+    /// Parameters of a rank, including copies of tied weights.
     pub parameters: u64,
     /// Nodes of a rank.
     pub nodes: u64,
-    /// FLOPs of a rank in all steps.
+    /// FLOPs that a rank executes in all steps.
     pub flops: u128,
-    /// Maximum bytes in use at once, if nodes run in the order of their ids.
+    /// Maximum bytes in use at once, if nodes run in id order.
     pub peak: u64,
-    /// True if the rank loads from or stores to remote memory, which then stores the state that
-    /// does not fit in the NPU.
+    /// True if the rank accesses remote memory, which then stores the state that does not fit on
+    /// the NPU.
     pub streams: bool,
-    /// Bytes at the peak, by tensor class.
+    /// Bytes in use at the peak, by tensor class.
     pub memory: [u64; TensorClass::COUNT],
-    /// Maximum number of passes whose activations are stored, and the bytes of one pass; the
-    /// product is the schedule's prediction of activation memory.
+    /// Maximum number of passes whose activations are stored, and the bytes of one of these passes.
+    /// By the schedule, their product is the memory for activations.
     pub stored: (u64, u64),
     /// Collectives and messages in all steps.
     pub communication: Vec<CommunicationTotals>,
 }
 
-/// Collectives of one operation and group kind, or messages.
+/// Collectives of one operation and one group kind, or messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommunicationTotals {
     /// `all-reduce`, or `send`.
     pub kind: String,
-    /// Group kind; `stages` for messages between stages.
+    /// Kind of the groups; `stages` for messages between stages.
     pub family: &'static str,
     /// Phase of the step.
     pub phase: Option<TrainingPhase>,
     /// Number of calls in all steps.
     pub calls: u64,
-    /// Total bytes; whole buffers for collectives.
+    /// Total bytes. For collectives, each call counts its whole buffer.
     pub bytes: u128,
 }
 
@@ -94,7 +94,7 @@ impl TrainingPattern {
     ///
     /// # Errors
     ///
-    /// Fails if the model cannot be distributed as the plan requires.
+    /// Fails if the plan cannot distribute the model.
     pub fn summary(self) -> Result<PlanSummary, GenerateError> {
         Ok(self.prepare_generator()?.summary())
     }
@@ -102,7 +102,7 @@ impl TrainingPattern {
 
 type CommunicationTally = BTreeMap<(Option<TrainingPhase>, &'static str, String), (u64, u128)>;
 
-/// Sink that sums a rank's FLOPs, memory and communication.
+/// Sink that adds up a rank's FLOPs, memory changes and communication.
 struct RankTally<'p> {
     plan: &'p TrainingGenerator,
     place: RankCoordinates,
@@ -116,8 +116,8 @@ struct RankTally<'p> {
 }
 
 impl RankTally<'_> {
-    /// Returns the kind of a group, or `None` for the group of all ranks if no kind includes all
-    /// ranks.
+    /// Returns the kind of a group. For the group of all ranks, returns `None` if no kind of group
+    /// has all ranks.
     fn group_kind(
         &self,
         group: GroupName<'_>,
@@ -128,7 +128,7 @@ impl RankTally<'_> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
         let whole = |family| placement.members(family) == placement.ranks();
-        // Several kinds can comprise all ranks; the collective and the phase then suggest the intended kind.
+        // If several kinds have all ranks, guess the intended kind from the collective and its phase.
         let likely = match phase {
             _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
@@ -168,7 +168,7 @@ impl Sink for RankTally<'_> {
                     (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
                     (_, Some(family)) => self.plan.placement.members_at(family, self.place),
                 };
-                // `comm_size` may be a member's shard, but totals count whole buffers.
+                // `comm_size` may be the size of a member's shard, but totals count whole buffers.
                 let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
                 let word = family.map_or("all ranks", |one| self.plan.placement.word(one));
                 (kind.to_string(), word, bytes)
@@ -206,7 +206,7 @@ impl Sink for RankTally<'_> {
             .used
             .iter()
             .fold(0, |sum: u64, one| sum.saturating_add(*one));
-        // The comparison is strict, so that the first of equal peaks is reported.
+        // Compare strictly, so that the first of several equal peaks is reported.
         if total > self.peak {
             self.peak = total;
             self.at_peak = self.used;
@@ -219,7 +219,7 @@ impl Sink for RankTally<'_> {
 }
 
 impl TrainingGenerator {
-    /// Returns the samples, tokens and FLOPs of all steps, counted by the model's rules.
+    /// Returns the samples, tokens and FLOPs of all steps, counted by the rules of model FLOPs.
     pub(super) fn work_amounts(&self) -> WorkAmounts {
         let plan = &self.plan;
         let samples = plan.batch.saturating_mul(plan.steps.into());

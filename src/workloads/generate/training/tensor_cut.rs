@@ -1,10 +1,10 @@
-//! Checks whether an operator can be split among the members of a tensor group.
+//! Checks whether an operator can be split among a tensor group's members.
 
 use crate::generate::{GenerateError, option_refused};
 use crate::model::{LayerOperator, OperatorAxis, TensorSplit};
 
-/// Checks that `operator` can be sharded by `cut` among the `members` of a tensor group. Vocabularies are padded, so
-/// they need not divide.
+/// Checks that `cut` can split `operator` among the `members` of a tensor group. Vocabularies are padded, so
+/// they need not divide evenly.
 pub(super) fn check_divides(
     operator: &LayerOperator,
     cut: TensorSplit,
@@ -23,7 +23,7 @@ pub(super) fn check_divides(
     match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
         None => Ok(()),
         Some((size, what)) => {
-            // Heads can be padded, but columns of a perceptron cannot.
+            // Padding is possible for heads, but not for columns of a perceptron.
             let or = if spec.attends() {
                 "; or pad_heads = true"
             } else {

@@ -1,4 +1,4 @@
-//! Tests of invariants of all plans, and of dependencies of nodes.
+//! Tests properties that all plans share, and dependencies of nodes.
 
 use super::super::testing::{EmittedNode, every_rank, refusal_of};
 use super::super::{WorkloadPattern, plan};
@@ -48,7 +48,7 @@ fn ranks_are_like_those_of_their_stage() {
     plans[2].scatter_gather = true;
     plans[2].batch = 6 * 2;
     plans[2].ranks = (0..12).rev().collect();
-    // 14 layers do not divide into five stages.
+    // 14 layers cannot be divided evenly among five stages.
     let uneven = || ParallelismPlan {
         pipeline: 5,
         split: plan::SplitUnit::Multiplications,
@@ -60,7 +60,8 @@ fn ranks_are_like_those_of_their_stage() {
     }
 }
 
-/// With adapters, members of a tensor group have two kinds of traces, for any number of members.
+/// With adapters, each stage has two kinds of traces, for any number of members: adapters and other
+/// members.
 #[test]
 fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     use plan::AdapterSums;
@@ -91,12 +92,12 @@ fn ranks_are_like_the_adapters_of_their_stage_or_the_others() {
     }
 }
 
-/// With SRAM and accesses limited to one tile, nearly every load and store is split into the
-/// maximum number of pieces. With such accesses, operators have more than 80 nodes, a number that
-/// operators never have with unsplit accesses.
+/// SRAM and accesses are limited to one tile, so nearly every load and store is split into the
+/// maximum number of accesses. Then operators have more than 80 nodes, more than with unsplit
+/// accesses.
 #[test]
 fn accesses_in_pieces_are_within_the_bound_on_nodes() {
-    // 2 x 3072 + 1 numbers of 2 B: the widest tile, of GPT-2.
+    // GPT-2's widest tile: 2 x 3072 + 1 numbers of 2 B.
     const TILE: u64 = 13_000;
     for (name, samples) in [("gpt2-small", 64), ("resnet-18", 64), ("dlrm", 4096)] {
         let model = Model::named(name).unwrap();
@@ -145,7 +146,7 @@ fn sums_are_formed_beside_the_gradients_of_weights() {
         data(nodes, &format!("{up}.all-reduce")),
         [format!("{up}.wgrad")]
     );
-    // With sequence parallelism the input is gathered again in parallel to the gradient of the input.
+    // With sequence parallelism, the input is gathered again while its gradient is computed.
     plan.tensor_overlap = true;
     plan.sequence_parallel = true;
     let ranks = every_rank(pattern(plan));
@@ -175,7 +176,8 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     let beside = every_rank(pattern(plan));
     let nodes = &beside[0];
     assert_eq!(gathers(nodes), gathers(&after[0]));
-    // In the first micro-batch each layer waits for its own gather, and the step's gathers wait only for the optimizer.
+    // In the first micro-batch, each layer waits for its own gather, and all gathers wait only for the
+    // optimizer.
     let of = |layer: &str| {
         gathers(nodes)
             .into_iter()
@@ -199,7 +201,7 @@ fn updated_parameters_are_gathered_beside_the_next_forward_pass() {
     assert_eq!(nodes.last().unwrap().name, "step1/optimizer");
 }
 
-/// With buckets of one byte, each gradient has a separate bucket.
+/// With buckets of one byte, each gradient has a bucket of its own.
 #[test]
 fn a_bucket_can_end_within_an_operator() {
     let mut plan = ParallelismPlan::new();
@@ -218,14 +220,15 @@ fn a_bucket_can_end_within_an_operator() {
         let (_, size) = op.split_once("bytes: ").unwrap();
         size.split_once(',').unwrap().0.parse().unwrap()
     };
-    // A bias of 768 and a matrix of 3072 x 768, of 2 B each, both produced by one node.
+    // One node computes both gradients: of a bias of 768 and of a matrix of 3072 x 768, with 2 B
+    // each.
     let found = reductions(&plan, 2, "layer9/mlp.down");
     let sizes: Vec<u64> = found.iter().map(|(_, op)| bytes(op)).collect();
     assert_eq!(sizes, [2 * 768, 2 * 3072 * 768]);
     for (after, _) in &found {
         assert_eq!(after, &["mb1/layer9/bwd/mlp.down.wgrad"]);
     }
-    // The last stage has a copy of the first stage's table of 50257 words.
+    // The last stage has a copy of the word table (50257 words) of the first stage.
     for (rank, of, finder) in [
         (2, "head/logits", "logits.wgrad"),
         (0, "embedding/tokens", "tokens"),
@@ -236,7 +239,7 @@ fn a_bucket_can_end_within_an_operator() {
         assert_eq!(found[0].0, [format!("mb1/{layer}/bwd/{finder}")]);
         assert_eq!(bytes(&found[0].1), 2 * 50257 * 768, "{of}");
     }
-    // If the norm's kernel is left out, its gradients are complete when the previous node ends.
+    // Without the norm's kernel, its gradients are complete when the previous node ends.
     plan.without.add(AblationEffect::MemoryBound);
     for (after, _) in reductions(&plan, 2, "layer9/norm2") {
         assert_eq!(after, ["mb1/layer9/bwd/mlp.up.wgrad"]);
@@ -305,8 +308,8 @@ fn what_does_not_divide_is_refused() {
             "`stages` is 13 layers; expected all layers of gpt2-small, 14, of which 0 is before and 13 is \
              after the 12 blocks",
         ),
-        // Stages written for the blocks alone are reported first, even if other options are also
-        // wrong.
+        // Stages that cover only the blocks are reported first, even if other options are invalid
+        // too.
         (
             |p| {
                 p.stages = vec![[0, 11]];

@@ -1,26 +1,25 @@
-//! Independent operators of a layer, with the dependencies of each operator if they run in
-//! parallel.
+//! Independent operators of a layer: dependencies of each operator if they run in parallel.
 //!
-//! In the forward pass, an operator waits for the operators whose results it uses; in the backward
-//! pass, for the operators that use its result. An operator that uses the layer's input, or
-//! nothing, waits for the layer's own dependencies. The layer ends when all its branches have
-//! ended.
+//! In the forward pass, an operator waits for the operators whose results it uses. In the backward
+//! pass, it waits for the operators that use its result. An operator whose inputs all come from
+//! outside the layer waits for the nodes on which the layer depends. The layer ends when all its
+//! branches have ended.
 
 use super::MemberOperator;
 use crate::generate::plan::BranchOrder;
 use crate::generate::training::program::{ProgramBuilder, ProgramDependency};
 
-/// Dependencies that represent each operator's result while a program is written. Not tracked if
-/// operators run in sequence.
+/// For each operator, the nodes that stand for its result while a program is written. Not tracked
+/// if operators run one after another.
 pub(super) struct BranchFronts {
     parallel: bool,
-    /// Dependencies at the start of the program.
+    /// Nodes on which the program depends.
     entry: Vec<ProgramDependency>,
     ends: Vec<Option<Vec<ProgramDependency>>>,
 }
 
 impl BranchFronts {
-    /// Starts at the current front of `to`, before the first of `count` operators.
+    /// Starts at the current end of the chain in `to`, before the first of `count` operators.
     pub fn new(order: BranchOrder, count: usize, to: &ProgramBuilder) -> Self {
         Self {
             parallel: order == BranchOrder::Parallel,
@@ -29,7 +28,8 @@ impl BranchFronts {
         }
     }
 
-    /// Starts operator `i` after the completed operators in `before`, or else at the program's start.
+    /// Makes operator `i` start after the operators in `before`, or at the program's start if there
+    /// are none.
     pub fn begin(
         &self,
         own: &[MemberOperator<'_>],
@@ -43,7 +43,7 @@ impl BranchFronts {
         }
     }
 
-    /// Records the end of operator `i`.
+    /// Records the nodes at which operator `i` ends.
     pub fn end(&mut self, i: usize, to: &mut ProgramBuilder) {
         if self.parallel {
             self.ends[i] = Some(to.front.clone());
@@ -51,7 +51,7 @@ impl BranchFronts {
         }
     }
 
-    /// Continues the chain after operators `last`, or at the program's start if there are none.
+    /// Continues the chain after the operators `last`, or at the program's start if there are none.
     pub fn finish(&self, last: impl Iterator<Item = usize>, to: &mut ProgramBuilder) {
         if self.parallel {
             to.front = self.join_fronts(last);
@@ -89,14 +89,15 @@ pub(super) fn consumers_of<'o>(
     (i + 1..own.len()).filter(move |&other| takes(&own[other]))
 }
 
-/// Returns the last operators of the forward program: no operator uses their results.
+/// Returns the operators that end the forward program, because no operator uses their results.
 pub(super) fn last_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {
     (0..own.len()).filter(|&i| consumers_of(own, i).next().is_none())
 }
 
-/// Returns the last operators of the backward program: they use the layer's input, or nothing.
+/// Returns the operators that end the backward program, because no operator of the layer produces
+/// their inputs.
 pub(super) fn first_operators<'o>(
     own: &'o [MemberOperator<'_>],
 ) -> impl Iterator<Item = usize> + 'o {

@@ -1,4 +1,4 @@
-//! Exchanges of a context group around attention.
+//! Exchanges in a context group before and after attention.
 
 use super::super::layer::node_name;
 use super::super::program::ProgramBuilder;
@@ -8,8 +8,9 @@ use crate::generate::plan::{ContextExchange, ParallelGroupKind};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Exchanges the inputs of attention: gathers keys and values of all tokens, or all tokens of
-    /// some heads; in the backward pass also exchanges the gradient of attention's output.
+    /// Emits the exchange of attention's inputs: gathers of all tokens' keys and values, or
+    /// all-to-alls that give each rank all tokens of some heads. In the backward pass, also
+    /// exchanges the gradient of attention's output.
     pub(super) fn exchange_before_attention(
         &mut self,
         one: &MemberOperator<'_>,
@@ -22,7 +23,7 @@ impl MemberProgramWriter<'_> {
             Some(ContextExchange::AllGather) => {
                 let mut held = gathered_bytes(one);
                 if phase == TrainingPhase::Backward {
-                    // The gradients of keys and values have the same number of bytes.
+                    // Gradients of keys and values have as many bytes as keys and values.
                     held = held.saturating_mul(2);
                 }
                 to.allocate(TensorClass::Temporary, held);
@@ -40,8 +41,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Sends results of attention back to the ranks of their tokens: the output, or the gradients
-    /// of the inputs.
+    /// Emits the exchange that returns attention's results to the ranks of their tokens: the
+    /// output, or the inputs' gradients.
     pub(super) fn exchange_behind_attention(
         &mut self,
         one: &MemberOperator<'_>,

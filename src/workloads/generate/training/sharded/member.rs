@@ -1,4 +1,4 @@
-//! Programs of one member of a tensor group: kernels, sums and redistributions in order.
+//! Programs of one member of a tensor group: kernels, sums and redistributions, in execution order.
 
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
 use super::super::layer::{kernels_after_weights, node_name, task_and_shapes};
@@ -15,8 +15,8 @@ use crate::model::{ChainRole, ExpertExchange};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
 impl MemberProgramWriter<'_> {
-    /// Builds the forward and the backward program; with full recomputation, `full` bytes of the
-    /// input are saved instead of activations.
+    /// Builds the forward and the backward program. With full recomputation, `full` bytes of the
+    /// layer's input are saved instead of activations.
     pub(super) fn build_programs(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -25,8 +25,8 @@ impl MemberProgramWriter<'_> {
     ) -> (LayerProgram, LayerProgram) {
         let trains = self.lowering_context().trains;
         let mut forward = ProgramBuilder::new();
-        // With full recomputation only the layer's input is kept, because the backward pass starts
-        // from it.
+        // With full recomputation, only the layer's input is kept, because the backward pass
+        // recomputes all else from it.
         if let Some(kept) = full.filter(|_| trains) {
             forward.allocate(TensorClass::Activations, kept);
         }
@@ -76,7 +76,7 @@ impl MemberProgramWriter<'_> {
         let mut fronts = BranchFronts::new(self.lowering_context().branches, own.len(), to);
         for (i, one) in own.iter().enumerate() {
             fronts.begin(own, i, branches::sources_of(own, i), to);
-            // The operator that left a sum pending in this layer has already emitted that sum.
+            // If an operator of this layer left a sum pending, the sum is already emitted.
             for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
                 self.redistribute_input(own, one, input, phase, to);
             }
@@ -113,7 +113,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Redistributes an input of `one` to the layout that `one` needs.
+    /// Redistributes an input of `one` to the layout that the operator needs.
     fn redistribute_input(
         &mut self,
         own: &[MemberOperator<'_>],
@@ -123,8 +123,8 @@ impl MemberProgramWriter<'_> {
         to: &mut ProgramBuilder,
     ) {
         let from = &input.from;
-        // A pending sum is completed even if the operator that uses it is left out, but only if the
-        // summands were computed.
+        // Complete a pending sum even if the plan leaves out the operator that uses it, but not if
+        // the summands were left out.
         let found = from.produced_by.is_some_and(|by| !own[by].idle);
         let sums = from.partial_over.is_some() && found;
         let moved = PendingRedistribution {
@@ -133,7 +133,7 @@ impl MemberProgramWriter<'_> {
             need: if one.idle { &from.layout } else { &input.need },
             elements: if one.idle && !sums { 0 } else { from.elements },
         };
-        // A sum has the name of the operator that left it pending, a redistribution the name of the
+        // A sum is named after the operator that left it pending, and a redistribution after the
         // operator that needs it.
         let whose = [self.producer_name(own, from, one), &one.step.operator.name];
         self.emit_redistribution(&moved, whose, phase, to);
@@ -161,8 +161,8 @@ impl MemberProgramWriter<'_> {
         self.emit_redistribution(&moved, whose, TrainingPhase::Backward, to);
     }
 
-    /// Returns the name of the operator that produced `held`, or of `one` if another layer produced
-    /// it.
+    /// Returns the name of the operator that produced `held`; if another layer produced it, the
+    /// name of `one`.
     fn producer_name<'o>(
         &self,
         own: &'o [MemberOperator<'_>],
@@ -173,8 +173,8 @@ impl MemberProgramWriter<'_> {
         &from.step.operator.name
     }
 
-    /// Emits the sums over sharded classes for a loss: the maximum, the sum of exponentials, and
-    /// the correct class's logit, each one number of 4 bytes per row.
+    /// Emits the sums over sharded classes that a loss needs: the maximum, the sum of exponentials,
+    /// and the logit of the correct class. Each is a number of 4 bytes per row.
     fn sum_over_classes(
         &mut self,
         one: &MemberOperator<'_>,
@@ -203,8 +203,8 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one` is the `at` end of
-    /// the experts.
+    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if operator `one`
+    /// is at the end `at` of the experts.
     fn exchange_tokens(
         &mut self,
         one: &MemberOperator<'_>,
@@ -214,8 +214,8 @@ impl MemberProgramWriter<'_> {
     ) {
         if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
             let context = self.lowering_context();
-            // Tokens and the gradients of their results are sent to experts in the exchange format;
-            // returned data keeps its format.
+            // Only data on the way to the experts is cast to the exchange format: tokens, and
+            // gradients of results. Returned data keeps its format.
             let goes = (at == ExpertExchange::Dispatch) != (phase == TrainingPhase::Backward);
             let (kind, suffix) = match (context.exchange, goes) {
                 (ExpertExchangeForm::AllGather, true) => (CollectiveKind::AllGather, ".all-gather"),
@@ -225,12 +225,12 @@ impl MemberProgramWriter<'_> {
                 _ => (CollectiveKind::AllToAll, ".all-to-all"),
             };
             let bytes = match context.exchange_dtype {
-                // With scaled numbers, one scale of 4 B is sent for every 128 numbers of 1 B.
+                // A scaled format sends a 4 B scale with every 128 numbers of 1 B.
                 Some(_) if goes => one.exchanged.saturating_add(one.exchanged.div_ceil(32)),
                 _ => one.exchanged.saturating_mul(context.sizes.number),
             };
             let bytes = match kind {
-                // `comm_size` of a reduce-scatter is the whole buffer, of all ranks together.
+                // The `comm_size` of a reduce-scatter is the whole buffer, all ranks together.
                 CollectiveKind::ReduceScatter => bytes.saturating_mul(context.expert),
                 _ => bytes,
             };
@@ -249,7 +249,7 @@ impl MemberProgramWriter<'_> {
         let (phase, one) = (TrainingPhase::Backward, &own[i]);
         let context = self.lowering_context();
         let operator = &one.step.operator.name;
-        // The gradient of a scattered sum is gathered.
+        // The gradient of a sum that was scattered must be gathered.
         let late = pending_inputs(own, i).filter(|(whose, input)| leaves_late(whose, input));
         for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
             self.redistribute_gradient(own, whose, input, to);
@@ -290,7 +290,7 @@ impl MemberProgramWriter<'_> {
             let name = node_name(phase, operator, ".all-gather");
             let silent = context.without.has(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                // Only the weight gradient needs the gathered input, so with split passes the pass
+                // Only the weight gradient needs the gathered input. So with split passes, the pass
                 // for weight gradients gathers it.
                 to.of_weights = true;
                 let item = if context.overlap {
@@ -307,7 +307,7 @@ impl MemberProgramWriter<'_> {
             to.allocate(TensorClass::Activations, one.kernels.scores);
             push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
         }
-        // Gradients of copies return from the experts that received the copies.
+        // Gradients of the copies come back from the experts to which the copies were sent.
         self.exchange_tokens(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
@@ -328,8 +328,8 @@ impl MemberProgramWriter<'_> {
         }
         self.exchange_tokens(one, ExpertExchange::Combine, phase, to);
         self.exchange_behind_attention(one, phase, to);
-        // The weight gradient overlaps the sums and redistributions of the input's gradient, or
-        // runs before them.
+        // Kernels of the weight gradient overlap the sums and redistributions of the input's
+        // gradient, or run before them.
         let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
             let Some(kernel) = weights else { return };
             let (task, shapes) = task_and_shapes(kernel);
@@ -341,8 +341,8 @@ impl MemberProgramWriter<'_> {
             to.push_behind(item, kernels_after_weights(&one.kernels, operator), beside);
             to.of_weights = false;
         };
-        // Kept tensors are needed until the operator's kernels have ended, but not during the sums
-        // of its gradients.
+        // Free the kept tensors when the operator's kernels have ended, before the sums of its
+        // gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
         let before = to.front.clone();
         let overlaps = context.overlap && weights.is_some();
@@ -365,18 +365,20 @@ impl MemberProgramWriter<'_> {
     }
 }
 
-/// Returns true for a sum that an operator of the same layer left pending.
+/// Returns true if an operator of the same layer left the sum of this input pending.
 fn is_pending(input: &OperatorInput) -> bool {
     input.from.partial_over.is_some() && input.from.produced_by.is_some()
 }
 
-/// Returns true if the gradient of `input` of `one` is redistributed just before the operator that left the sum,
-/// because `one` has no input-gradient sum that could overlap its weight gradient.
+/// Returns true if the gradient of `input` of `one` is redistributed only just before the operator that left
+/// the sum. This is so if `one` has no sum of its input's gradient with which its weight gradient could
+/// overlap.
 fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
     is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
 }
 
-/// Returns the inputs whose sum operator `i` left pending, each with the operator that needs it.
+/// Returns the inputs whose sums operator `i` left pending, each with the operator that needs the
+/// input.
 fn pending_inputs<'o, 's>(
     own: &'o [MemberOperator<'s>],
     i: usize,
@@ -391,7 +393,7 @@ fn output_operator<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOp
     own.iter().rev().find(|one| hands_on(one.step))
 }
 
-/// Adds `kernels` of `operator` to the chain.
+/// Adds the `kernels` of `operator` to the chain, one after another.
 fn push_kernels(
     kernels: &[LoweredKernel],
     phase: TrainingPhase,
@@ -409,7 +411,7 @@ fn push_kernels(
     }
 }
 
-/// Returns true if the operator's output can be the output of its layer.
+/// Returns true if an operator of this kind can produce its layer's output.
 fn hands_on(step: &ShardedOperator<'_>) -> bool {
     !step.operator.around && step.operator.work.spec().role != ChainRole::Beside
 }

@@ -9,7 +9,7 @@ use crate::generate::sharding::{MeshAxis, ShardLayout};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};
 use std::ops::Range;
 
-/// A result that must be summed or redistributed.
+/// A result that needs a sum or a redistribution.
 pub(super) struct PendingRedistribution<'m> {
     pub from: &'m ShardLayout,
     pub over: Option<MeshAxis>,
@@ -35,14 +35,15 @@ impl MemberProgramWriter<'_> {
         to.push_chained(name, phase, task, ["", ""]);
     }
 
-    /// Returns the bytes of `elements` per sample, over all samples.
+    /// Returns the bytes of `elements` (per sample) over all samples of a micro-batch.
     pub(super) fn sample_bytes(&self, elements: u64) -> u64 {
         let sizes = self.lowering_context().sizes;
         let each = sizes.samples.saturating_mul(sizes.number);
         elements.saturating_mul(each)
     }
 
-    /// Emits the sum of `what`, and its redistribution to the needed layout.
+    /// Emits the sum of `what`, if its partial sums are pending, and the redistribution to the
+    /// layout that is needed.
     pub(super) fn emit_redistribution(
         &mut self,
         what: &PendingRedistribution<'_>,
@@ -89,7 +90,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Emits this member's sends and receives. No node waits for a send.
+    /// Emits this member's sends and receives. No other node waits for a send.
     fn emit_messages(
         &mut self,
         all: &[MessageEnd],
@@ -118,7 +119,7 @@ impl MemberProgramWriter<'_> {
             let name = node_name(phase, whose, &format!(".{what}{peer}"));
             let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
             if receive {
-                // Only receives extend the chain, because no node waits for a send.
+                // Only receives extend the chain, because no other node waits for a send.
                 received.push(ProgramDependency::Node(item));
             }
         }
@@ -127,7 +128,7 @@ impl MemberProgramWriter<'_> {
         }
     }
 
-    /// Fetches the neighbours' rows that windows reach, or with `back` returns the gradients of these rows.
+    /// Fetches rows of the neighbours that windows reach or, with `back`, returns these rows' gradients.
     pub(super) fn exchange_halo(
         &mut self,
         one: &MemberOperator<'_>,
@@ -148,7 +149,7 @@ impl MemberProgramWriter<'_> {
         }
         let (cutting, spec) = (&one.step.cutting, &one.spec);
         let columns = cutting.input_layout(spec).columns;
-        // Number of elements of a row: all channels of all its pixels.
+        // Elements of a row: all channels of all its pixels.
         let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
         let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
         let digit = cutting.rows;
@@ -161,7 +162,7 @@ impl MemberProgramWriter<'_> {
         if !rows.iter().any(over) {
             return;
         }
-        // Peers differ from this member only in their part of the rows.
+        // Peers differ from this member only in the rows that they have.
         let part = digit.part(self.member);
         let base = self.member - part * digit.stride;
         let common = |needed: &Range<u64>, has: &Range<u64>| {
@@ -172,8 +173,8 @@ impl MemberProgramWriter<'_> {
         let mut all = Vec::new();
         for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
             let peer = base + other * digit.stride;
-            // Rows that this member needs from the peer, and rows that the peer needs from this
-            // member; in the backward pass, the gradients of these rows.
+            // First the rows that this member needs from the peer, then the rows that the peer
+            // needs from this member; in the backward pass, their gradients.
             for (receive, pieces) in [
                 (!back, common(own_needed, has)),
                 (back, common(needed, own_rows)),

@@ -1,5 +1,5 @@
-//! Cache of redistributions and groups. Caching helps because all members and most layers need the
-//! same ones.
+//! Cache of redistributions and their groups. Caching saves time, because all members and most
+//! layers need the same redistributions.
 
 use super::ShardedLowering;
 use crate::generate::plan::ParallelGroupKind;
@@ -10,27 +10,27 @@ use crate::generate::sharding::{
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A redistribution, with its groups.
+/// A redistribution, with the groups in which it takes place.
 pub(super) enum GroupRedistribution {
     Nothing,
-    /// All-gather, before which a member has 1/of of the whole.
+    /// All-gather. Before it, a member has 1/of of the whole result.
     Gather {
         family: ParallelGroupKind,
         of: u64,
     },
-    /// All-to-all, in which a member sends 1/share of the whole.
+    /// All-to-all. Each member sends 1/share of the whole result.
     Exchange {
         family: ParallelGroupKind,
         share: u64,
     },
-    /// Messages by member, in fragments of 1/of of the whole.
+    /// Messages of each member; sizes are in fragments of 1/of of the whole result.
     Messages {
         hops: Vec<Vec<MessageEnd>>,
         of: u64,
     },
 }
 
-/// One end of a message: a sender or a receiver.
+/// One end of a message: its sender or its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MessageEnd {
     pub receive: bool,
@@ -38,7 +38,7 @@ pub(super) struct MessageEnd {
     pub pieces: u64,
 }
 
-/// Redistributions, reduce-scatters, and sums.
+/// Redistributions, reduce-scatters and sums that were found so far.
 #[derive(Default)]
 pub(super) struct RedistributionCache {
     moves: BTreeMap<(ShardLayout, ShardLayout), Rc<GroupRedistribution>>,
@@ -57,8 +57,8 @@ impl ShardedLowering {
         family
     }
 
-    /// Returns the groups that reduce-scatter over `over` into layout `need`, if a reduce-scatter
-    /// gives this layout.
+    /// Returns the groups of a reduce-scatter that sums over `over` and leaves the result in layout
+    /// `need`, or `None` if no reduce-scatter does.
     pub(super) fn scatter_groups(
         &mut self,
         from: &ShardLayout,
@@ -75,7 +75,7 @@ impl ShardedLowering {
         family
     }
 
-    /// Returns the redistribution from layout `from` to layout `need`.
+    /// Returns the redistribution that turns layout `from` into layout `need`.
     pub(super) fn find_redistribution(
         &mut self,
         from: &ShardLayout,

@@ -1,4 +1,4 @@
-//! Tests of operators with separate degrees: expected sums, redistributions and messages.
+//! Tests operators with degrees of their own: expected sums, redistributions and messages.
 
 use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
 use crate::generate::sharding::ShardingDegrees;
@@ -31,8 +31,8 @@ fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
     }
 }
 
-/// Returns a plan of one step of `samples` on a tensor group of `members`, in numbers of 2 bytes,
-/// without an optimizer.
+/// Returns a plan with one step of `samples` samples on a tensor group of `members`, with numbers
+/// of 2 bytes and without an optimizer.
 fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     plan.tensor = members;
@@ -44,7 +44,8 @@ fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> Parallel
     plan
 }
 
-/// Returns the collectives and messages of a rank: name and operation, without their common parts.
+/// Returns a rank's collectives and messages, each with its name and operation, without the text
+/// that they have in common.
 fn moved(nodes: &[EmittedNode]) -> Vec<String> {
     let bytes = |op: &str, key: &str| {
         let at = op.find(key).unwrap() + key.len();
@@ -96,7 +97,7 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
                 let told = |plan| {
                     let mut ranks = every_rank(pattern(&model, plan));
                     let nodes = ranks.iter_mut().flatten();
-                    // Sums of gradients at the end of a step also include other operators.
+                    // The sums of gradients at the end of a step include those of other operators.
                     nodes.for_each(|node| node.name = node.name.replace("operators/", "norms/"));
                     ranks
                 };
@@ -108,12 +109,12 @@ fn megatrons_degrees_spelled_out_are_megatrons() {
 
 #[test]
 fn gathered_tokens_are_gathered_again() {
-    // Four members share the 1,024 tokens of a sample with 768 columns of 2 B: 393,216 B each.
-    // Products before the heads and the perceptron gather these tokens forward, and again backward
-    // for their weight gradients, because members keep a quarter; the gradients of their inputs are
-    // scattered. After heads and perceptron, sums are scattered and their gradients gathered. The
-    // logits behave like the products before the heads; the word table sums like the products after
-    // the heads.
+    // Four members share a sample's 1,024 tokens of 768 columns of 2 B, so each has 393,216 B.
+    // Before the heads and the perceptron, products gather these tokens in the forward pass. They
+    // gather them again in the backward pass for the weight gradients, because members keep only a
+    // quarter; the gradients of their inputs are scattered. After the heads and the perceptron,
+    // sums are scattered and their gradients gathered. The logits behave like the products before
+    // the heads, and the word table sums like the products after the heads.
     let model = Model::named("gpt2-small").unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -142,7 +143,8 @@ fn gathered_tokens_are_gathered_again() {
         format!("embedding/bwd/tokens.all-gather {share} B in all"),
     ];
     assert_eq!(of("embedding/"), ends);
-    // Words are summed before positions are looked up, and their gradients are gathered after the positions' gradients.
+    // Word embeddings are summed before positions are looked up; their gradients are gathered after those of
+    // positions.
     let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
     let behind = |[one, other]: [&str; 2]| {
         at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
@@ -162,8 +164,8 @@ fn gathered_tokens_are_gathered_again() {
 
 #[test]
 fn a_table_in_front_of_the_blocks_scatters_its_sum() {
-    // Llama-3 8B has no position table: 256 tokens of 4,096 columns of 2 B enter the first block sharded by tokens, and
-    // their gradients return the same way.
+    // Llama-3 8B has no position table, so 256 tokens of 4,096 columns of 2 B enter the first block sharded
+    // by tokens. Their gradients return in the same way.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     let mut plan = plan(4, 1, Vec::new());
     plan.sequence_parallel = true;
@@ -176,8 +178,8 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         format!("embedding/bwd/tokens.all-gather {} B in all", whole / 4),
     ];
     assert_eq!(table, expected);
-    // A block keeps the inputs of its four products: shards of the tokens for the first two and shards of the columns
-    // for the other two, so a quarter of each; also with degrees from the plan.
+    // A block keeps the inputs of its four products: shards of tokens for the first two, and shards of
+    // columns for the other two. So a member keeps a quarter of each, also if the plan gives degrees.
     let kept = |operators| {
         let mut plan = plan.clone();
         plan.operators = operators;
@@ -190,9 +192,9 @@ fn a_table_in_front_of_the_blocks_scatters_its_sum() {
         kept(Vec::new()),
         kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
     );
-    // Norms and attention are added: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for
-    // each of 32 heads, its output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256
-    // logits, with the last norm's and the logits' input.
+    // Norms and attention add to this: 2 norms and 2 inputs of 4096; q, k and v of 6144 with 4 B
+    // for each of 32 heads; attention's output of 4096; and gate and half of it, 3 x 14336. Outside
+    // the blocks, 128256 logits add 4 B each, and the last norm and the logits their inputs.
     let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
     let head = 2 * 4096 * 2 + 4 * 128_256;
     assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);
@@ -222,13 +224,13 @@ operators = [
 #[test]
 fn rows_of_images_come_from_neighbours() {
     // The batch has two samples in numbers of 2 bytes. Both convolutions are sharded into two
-    // halves of 4 rows. The windows of `second` reach one row over the edge: 8 pixels of 8 channels
-    // of 2 samples, 256 B, forward, and the same for gradients backward. `first` fetches rows of
-    // the input samples (8 x 4 x 2 x 2 = 128 B), which need no gradients. Windows of the pool stay
-    // within the shards. The pool's output, 16 channels of 4 x 4, 1,024 B, is gathered for the
-    // product, half of it from each member; its gradient is already whole. Weight gradients are
-    // computed for half of the rows each: `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 =
-    // 1152, of 2 B each.
+    // halves of 4 rows each. The windows of `second` reach one row into the other half. This row
+    // has 8 pixels of 8 channels in 2 samples, 256 B; its gradients have the same size in the
+    // backward pass. `first` fetches rows of the input samples (8 x 4 x 2 x 2 = 128 B), whose
+    // gradients are not needed. Windows of the pool stay within the shards. The pool's output, 16
+    // channels of 4 x 4 (1,024 B), is gathered for the product, half of it from each member. The
+    // output's gradient is already whole. Each member computes weight gradients for half of the
+    // rows: `first` 8 x 4 x 9 = 288, the norm 16, and `second` 16 x 8 x 9 = 1152, of 2 B each.
     let model = chain(IMAGES);
     let plan = plan(
         2,
@@ -251,7 +253,7 @@ fn rows_of_images_come_from_neighbours() {
             format!("operators/all-reduce {} B in all", 2 * (288 + 16 + 1152)),
         ];
         if other == 0 {
-            // Messages are in the order of senders.
+            // Messages are sorted by sender.
             for at in [0, 2, 5] {
                 expected.swap(at, at + 1);
             }
@@ -264,13 +266,14 @@ fn rows_of_images_come_from_neighbours() {
 
 #[test]
 fn channels_are_summed_over_those_that_share_them() {
-    // Four members; `first` is sharded by output channels into 4, `second` by 2 input channels and 2 output channels,
-    // numbered (b, c, i, k): input channels have stride 2. The batch has two samples of 2 bytes. A member of `second`
-    // needs half of the 8 channels but has a quarter: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B
-    // from each. The output of `second`, 16 channels, has partial sums on 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 /
-    // 2 = 2048 B. Backward, the gradient of its input, half of the channels, has partial sums over {0, 1} and {2, 3},
-    // of which each needs a quarter of all: a reduce-scatter of 1024 B. Pool and loss are replicated, so the pool's
-    // gradient is sharded without a message.
+    // Four members. `first` is sharded by output channels into 4, and `second` by 2 input channels and 2
+    // output channels; the numbering (b, c, i, k) gives input channels a stride of 2. The batch has two
+    // samples in numbers of 2 bytes. For `second`, a member needs half of the 8 channels but has only a
+    // quarter, so the pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 = 1024 B, 512 B from each member. The
+    // output of `second` has 16 channels, with partial sums on 0 and 2, and on 1 and 3: 2 x 16 x 64 x 2 / 2 =
+    // 2048 B. In the backward pass, the gradient of its input (half of the channels) has partial sums over
+    // {0, 1} and {2, 3}. Each member needs a quarter of all channels, so the sum is a reduce-scatter of 1024
+    // B. Pool and loss are replicated, so the pool's gradient becomes sharded without a message.
     let model = chain(IMAGES);
     let operators = vec![
         degrees("first", [1, 1, 4, 1]),
@@ -278,14 +281,15 @@ fn channels_are_summed_over_those_that_share_them() {
     ];
     let plan = plan(4, 2, operators);
     let ranks = every_rank(pattern(&model, &plan));
-    // Groups by index: partitions are ordered by their first use.
+    // The name of each rank's group. Partitions are numbered in the order of their first use.
     let pair = |rank: usize| ["1", "1", "2", "2"][rank];
     let apart = |rank: usize| ["3", "4", "3", "4"][rank];
     for (rank, nodes) in ranks.iter().enumerate() {
         let expected = [
             format!("a/fwd/second.all-gather 512 B in {}", pair(rank)),
             format!("a/fwd/second.all-reduce 2048 B in {}", apart(rank)),
-            // The pool keeps its half of the channels, 8 x 16 x 2 x 2 = 512 B, which pairs {0, 1} and {2, 3} gather.
+            // The pairs {0, 1} and {2, 3} gather the pool's channels, of which each member keeps half: 8 x 16
+            // x 2 x 2 = 512 B.
             format!("b/fwd/linear.all-gather 512 B in {}", pair(rank)),
             format!("a/bwd/second.reduce-scatter 1024 B in {}", pair(rank)),
         ];
@@ -295,17 +299,18 @@ fn channels_are_summed_over_those_that_share_them() {
 
 #[test]
 fn tables_are_exchanged_for_samples() {
-    // DLRM on four members with 8 samples: perceptrons sharded by samples, tables by columns. The
-    // output of 26 tables for all samples, 64 columns each, is 26 x 64 x 8 x 2 B = 26,624 B. A
-    // member has a quarter of this output and exchanges it for a quarter of the samples: one
-    // all-to-all of 6,656 B forward and one backward.
+    // DLRM on four members with 8 samples: the perceptrons are sharded by samples, and the tables
+    // by columns. 26 tables with 64 columns each give an output of 26 x 64 x 8 x 2 B = 26,624 B for
+    // all samples. A member has a quarter of the columns and exchanges it for a quarter of the
+    // samples, by one all-to-all of 6,656 B in each direction.
     let model = Model::named("dlrm").unwrap();
     let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
     let plan = plan(4, 8, operators);
     let ranks = every_rank(pattern(&model, &plan));
     for nodes in &ranks {
         let all = moved(nodes);
-        // Gradients of the perceptrons' weights, 2 B each: 13-512-256-64 and 415-512-512-256-1, with biases.
+        // Gradients of the weights of the perceptrons 13-512-256-64 and 415-512-512-256-1, with biases, 2 B
+        // each.
         let bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 64 + 64;
         let wide = 27 * 26 / 2 + 64;
         let top = wide * 512 + 512 + 512 * 512 + 512 + 512 * 256 + 256 + 256 + 1;
@@ -326,7 +331,7 @@ fn tables_are_exchanged_for_samples() {
     let tables: u64 = model.table_weights();
     let others = model.parameters() - tables;
     assert_eq!(summary.stages[0].parameters, tables / 4 + others);
-    // Gradients of the 13 input features are not computed.
+    // The gradients of the 13 input features are not computed.
     let all = 3 * 2 * 8 * u128::from(model.multiplications());
     assert_eq!(summary.flops, all - 2 * 8 * 13 * 512);
     assert_eq!(summary.model_flops, summary.flops);

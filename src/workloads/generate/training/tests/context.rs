@@ -11,8 +11,8 @@ use crate::model::{
 };
 use chakram_trace::format::TensorClass;
 
-/// Tokens. The following constants are the hidden size, heads of queries, heads of keys and values,
-/// columns per head, and columns of the perceptron.
+/// Tokens. The next constants are the hidden size, query heads, heads of keys and values, columns
+/// per head, and columns of the perceptron.
 const T: u64 = 16;
 const H: u64 = 16;
 const A: u64 = 4;
@@ -59,7 +59,7 @@ fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
     }
 }
 
-/// Returns a plan with two replicas, each with two ranks that share the tokens of its sequences.
+/// Returns a plan with two replicas, each of two ranks that share the tokens of their sequences.
 fn shared(exchange: ContextExchange) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.context, plan.batch) = (2, 2, 4);
@@ -89,8 +89,8 @@ fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
 
 const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
 
-/// Each context-parallel rank has half of the tokens, and half of causal attention: 68 of 16 x 17 /
-/// 2 pairs.
+/// Each context-parallel rank has half of the tokens and half of the causal pairs: 68 of 16 x 17 /
+/// 2.
 #[test]
 fn kernels_have_the_tokens_of_a_rank() {
     let t = T / 2;
@@ -101,14 +101,14 @@ fn kernels_have_the_tokens_of_a_rank() {
         let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
         assert_eq!(of("fwd/attention.qkv"), qkv);
         assert_eq!(of("fwd/norm1"), [0, 2 * 2 * t * H]);
-        // A rank rotates its queries and keys by their positions: half of the tokens, or half of the heads.
+        // A rank rotates its own queries and keys: half of the tokens, or half of the heads.
         assert_eq!(
             of("fwd/attention.core.rotary"),
             [0, 2 * 2 * t * (A + V) * W]
         );
         let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
-        // Attention reads all keys and values, or all tokens of some heads; it writes an output of
-        // the size of the queries, and 4 B per row.
+        // Attention reads the keys and values of all tokens, or of some heads for all tokens. It
+        // writes an output as large as the queries, and 4 B per row.
         let keys = match exchange {
             ContextExchange::AllGather => T * V,
             ContextExchange::AllToAll => T * V / 2,
@@ -121,8 +121,8 @@ fn kernels_have_the_tokens_of_a_rank() {
     }
 }
 
-/// All ranks together execute the same FLOPs as one rank alone, with either exchange, fused or
-/// unfused, causal or not.
+/// All ranks together execute as many FLOPs as one rank without parallelism: with either exchange,
+/// fused or unfused, causal or not.
 #[test]
 fn flops_of_all_ranks_are_those_of_one() {
     for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -143,8 +143,8 @@ fn flops_of_all_ranks_are_those_of_one() {
     }
 }
 
-/// A rank with the i-th piece of a sequence from each end has the same number of pairs as every
-/// other rank, by counting.
+/// Counts pairs one by one: ranks that have the i-th piece of a sequence from each end have equally
+/// many.
 #[test]
 fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
     for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
@@ -181,7 +181,7 @@ fn keys_and_values_are_gathered_and_their_gradients_scattered() {
     let keys = 2 * 2 * (T / 2) * V * W;
     let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
     assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
-    // The bytes of a reduce-scatter are its whole input.
+    // The bytes of a reduce-scatter are those of its whole input.
     assert_eq!(
         expected("bwd"),
         [
@@ -255,7 +255,7 @@ fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
     }
 }
 
-/// Ranks 0 and 1 are one tensor group; ranks 2 and 3 have the other tokens of the same sequences.
+/// Ranks 0 and 1 are a tensor group; ranks 2 and 3 have the other tokens of the same sequences.
 #[test]
 fn neighbouring_replicas_have_a_sequence_between_them() {
     let mut plan = shared(ContextExchange::AllGather);
@@ -271,12 +271,13 @@ fn neighbouring_replicas_have_a_sequence_between_them() {
     assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     let found = &summary.stages[0].communication;
     let context = found.iter().filter(|one| one.family == "context");
-    // Each of two layers and two micro-batches has a gather forward, and a gather and a
-    // reduce-scatter backward.
+    // In each of two layers and two micro-batches, the forward pass has a gather, and the backward
+    // pass a gather and a reduce-scatter.
     assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
 }
 
-/// Every rank has all of the model's weights; gradients are summed over all four ranks, which share ZeRO's state.
+/// Every rank has all of the model's weights. Gradients are summed over all four ranks, which also shard
+/// ZeRO's state.
 #[test]
 fn all_replicas_sum_gradients_and_share_state() {
     let weights = pattern(&ParallelismPlan::new()).model.parameters();
@@ -301,8 +302,8 @@ fn all_replicas_sum_gradients_and_share_state() {
     }
 }
 
-/// Tensors kept for the backward pass have only the rank's own tokens, but attention's kernels keep all keys and
-/// values.
+/// Tensors that are kept for the backward pass have only the rank's own tokens, but attention's kernels keep
+/// all keys and values.
 #[test]
 fn memory_is_that_of_a_ranks_tokens() {
     let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
@@ -326,7 +327,7 @@ fn memory_is_that_of_a_ranks_tokens() {
     assert_eq!(temporary(&(core("bwd") + ".reduce-scatter")), [0, all]);
 }
 
-/// Experts are also divided among replicas with different tokens.
+/// Experts are divided among replicas, including replicas that share a sequence's tokens.
 #[test]
 fn experts_lie_across_ranks_with_different_tokens() {
     let routing = ExpertRouting {
@@ -342,12 +343,12 @@ fn experts_lie_across_ranks_with_different_tokens() {
         .iter()
         .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
         .unwrap();
-    // A rank exchanges two copies of 8 tokens.
+    // A rank exchanges two copies of each of its 8 tokens.
     let bytes = 2 * 2 * (T / 2) * H;
     assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
 }
 
-/// Stages send the activations of a rank's tokens.
+/// A stage sends only the activations of a rank's own tokens.
 #[test]
 fn boundaries_have_a_ranks_tokens() {
     let mut plan = shared(ContextExchange::AllToAll);
@@ -377,7 +378,7 @@ fn degrees_that_do_not_share_out_tokens_are_refused() {
         |plan| plan.context = 3,
         "`context` is 3; expected a divisor of 16 tokens (operator tokens)",
     );
-    // 16 ranks need 32 pieces, but 16 tokens have only 16.
+    // 16 ranks need 32 pieces, but a sequence has only 16 tokens.
     refused(
         own(),
         |plan| plan.context = 16,

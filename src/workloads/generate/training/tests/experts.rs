@@ -1,4 +1,4 @@
-//! Tests of experts: kernels, exchanges of tokens between ranks, gradients and memory.
+//! Tests experts: kernels, exchanges of tokens between ranks, gradients and memory.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -13,8 +13,8 @@ use chakram_trace::format::{TensorClass, TrainingPhase};
 
 mod forms;
 
-/// Tokens. The following constants are the hidden size, experts, copies of a token, and columns of
-/// an expert.
+/// Tokens. The next constants are the hidden size, experts, copies of a token, and columns of an
+/// expert.
 const T: u64 = 12;
 const H: u64 = 16;
 const X: u64 = 4;
@@ -81,12 +81,12 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
     let nodes = &ranks(ParallelismPlan::new())[0];
     let up = 2 * F;
     for (name, expected) in [
-        // Tokens times the router's weights, in numbers of 2 B.
+        // The product of tokens and the router's weights, in numbers of 2 B.
         (
             "fwd/experts.dispatch.score",
             [2 * T * H * X, 2 * (T * H + H * X + T * X)],
         ),
-        // Scores are read, and the result is written in single precision.
+        // The kernel reads scores, and writes its result in single precision.
         ("fwd/experts.dispatch.choose", [0, (2 + 4) * T * X]),
         // A token is read once and written twice.
         ("fwd/experts.dispatch.permute", [0, 2 * (T * H + C * T * H)]),
@@ -103,8 +103,8 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             [2 * C * T * F * H, 2 * (C * T * F + X * F * H + C * T * H)],
         ),
         ("fwd/experts.combine", [0, 2 * (C * T * H + T * H)]),
-        // The kernel reads both factors of the gradient of a score, and writes the score's gradient
-        // in single precision.
+        // The kernel reads both factors of a score's gradient, and writes this gradient in single
+        // precision.
         (
             "bwd/experts.combine.scores",
             [0, 2 * 2 * C * T * H + 4 * C * T],
@@ -125,7 +125,7 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             ],
         ),
         ("bwd/experts.dispatch.permute", [0, 2 * (C * T * H + T * H)]),
-        // Probabilities and their gradients in single precision are read.
+        // The kernel reads probabilities and their gradients in single precision.
         ("bwd/experts.dispatch.choose", [0, (4 + 4 + 2) * T * X]),
         (
             "bwd/experts.dispatch.score.dgrad",
@@ -143,8 +143,8 @@ fn kernels_of_experts_have_the_sizes_of_their_tensors() {
             "{name}"
         );
     }
-    // All multiplications of the model, once forward and twice backward, except the ones that the causal mask skips and
-    // the attention scores that flash attention recomputes: two of seven products.
+    // All multiplications of the model, once forward and twice backward, with two corrections: the causal
+    // mask skips some, and flash attention recomputes its scores, so it has seven products instead of six.
     let flops: u64 = nodes
         .iter()
         .filter_map(|node| node.kernel)
@@ -162,8 +162,8 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     (plan.tensor, plan.sequence_parallel) = (2, true);
     let nodes = &ranks(plan)[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
-    // Each member of the group routes its own tokens; all members gather the copies for their columns of every
-    // expert, and each receives the results of its own copies.
+    // Each member of the group routes its own tokens. All members gather the copies for their columns of
+    // every expert, and each member receives the results of its own copies.
     assert_eq!(
         kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
         T * H * X
@@ -184,7 +184,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
         data("fwd/experts.combine"),
         ["mb0/layer1/fwd/experts.down.reduce-scatter"]
     );
-    // The gathered copies are kept, so only the gradient of the result is gathered again.
+    // The gathered copies are kept, so only the result's gradient is gathered again.
     let gathers = nodes
         .iter()
         .filter(|node| node.name.contains("layer1/bwd/experts"));
@@ -193,7 +193,7 @@ fn a_tensor_group_gathers_copies_and_scatters_their_results() {
     assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
 }
 
-/// Returns a plan with pairs of replicas in which each rank has two experts.
+/// Returns a plan in which pairs of replicas share the experts, two on each rank.
 fn shared() -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.data, plan.expert, plan.batch) = (4, 2, 8);
@@ -205,7 +205,7 @@ fn summary(plan: &ParallelismPlan) -> PlanSummary {
     TrainingPattern { model, plan }.summary().unwrap()
 }
 
-/// Number of weights of a layer's experts. The following constants are the weights of the rest of a
+/// Number of weights of the experts in a layer. The next constants are the weights in the rest of a
 /// layer, and outside layers.
 const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
 const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
@@ -220,7 +220,7 @@ fn neighbouring_replicas_have_experts_between_them() {
         let found = groups.iter().find(|one| one.family == family);
         found.map(|one| one.all.clone()).unwrap_or_default()
     };
-    // Ranks 0 and 1 are one tensor group; ranks 2 and 3 are the next replica.
+    // Ranks 0 and 1 are a tensor group; ranks 2 and 3 are the next replica.
     let pairs = [[0, 2], [1, 3], [4, 6], [5, 7]];
     assert_eq!(of("expert"), pairs);
     assert_eq!(of("expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
@@ -231,8 +231,8 @@ fn neighbouring_replicas_have_experts_between_them() {
     assert!(groups.iter().all(|one| one.family != "expert-data"));
 }
 
-/// Returns a plan with `tensor` members in each of `data` replicas; each member has one of `shards`
-/// shards of its experts, and `expert` blocks of ranks together have all experts.
+/// Returns a plan with `data` replicas of `tensor` members. Each expert has `shards` shards, one
+/// per member, and `expert` blocks of ranks together have all experts.
 fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
@@ -248,22 +248,23 @@ fn members_of_tensor_groups_have_experts_between_them() {
         let found = groups.into_iter().find(|one| one.family == family);
         found.map(|one| one.all).unwrap_or_default()
     };
-    // Rank `2 replica + member`: four neighbours have whole experts, so ranks at a distance of 4 have the same experts.
+    // Rank `2 replica + member`: four neighbouring ranks have whole experts, so ranks at a distance of 4 have
+    // the same experts.
     let plan = spread(2, 4, 4, 1);
     assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     assert_eq!(of(&plan, "data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
     assert_eq!(of(&plan, "tensor"), [[0, 1], [2, 3], [4, 5], [6, 7]]);
     assert!(of(&plan, "expert-tensor").is_empty());
-    // Two of four members share an expert: rank `4 replica + member` has shard `rank % 2` of the experts of block `rank
-    // / 2`, and two neighbouring blocks have all experts.
+    // Two of four members share an expert: rank `4 replica + member` has shard `rank % 2` of the experts of
+    // block `rank / 2`. Two neighbouring blocks together have all experts.
     let plan = spread(4, 2, 2, 2);
     assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
     assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
     let pairs = [[0, 1], [2, 3], [4, 5], [6, 7]];
     assert_eq!(of(&plan, "expert-tensor"), pairs);
-    // World = expert_tensor x expert x expert-data x pipeline in any order of ranks; the second stage has its own
-    // groups.
+    // For any order of ranks, the world is expert_tensor x expert x expert-data x pipeline. The second stage
+    // has groups of its own.
     let mut plan = spread(4, 2, 4, 1);
     (plan.pipeline, plan.order) = (
         2,
@@ -273,12 +274,12 @@ fn members_of_tensor_groups_have_experts_between_them() {
             ParallelAxis::Data,
         ],
     );
-    // Rank `8 replica + 2 member + stage`.
+    // These are the groups for rank `8 replica + 2 member + stage`.
     let groups = [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]];
     assert_eq!(of(&plan, "expert"), groups);
     let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
     assert_eq!(of(&plan, "expert-data"), pairs);
-    // The default expert tensor degree is the degree of the other weights.
+    // By default, the tensor degree of experts is that of the other weights.
     let mut usual = shared();
     usual.tensor = 2;
     let mut same = usual.clone();
@@ -288,7 +289,7 @@ fn members_of_tensor_groups_have_experts_between_them() {
 
 #[test]
 fn members_send_copies_of_their_own_tokens_to_whole_experts() {
-    // Each of two members has 6 tokens, so 12 copies, and one whole expert of the four.
+    // Each of two members has 6 tokens (12 copies), and one of the four experts as a whole.
     let nodes = &ranks(spread(2, 2, 4, 1))[1];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, 2 * F);
@@ -318,8 +319,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
     }
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // The exchanges are two forward and two backward in each of two layers, with 2 B per number,
-    // among all four ranks.
+    // Each of two layers has two exchanges forward and two backward among all four ranks, with 2 B
+    // per number.
     assert_eq!(exchanges.len(), 2 * 4);
     for node in exchanges {
         assert!(
@@ -329,7 +330,7 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
         );
         assert!(node.op.contains("group: World"), "{}", node.op);
     }
-    // The FLOPs of all ranks sum to the model's FLOPs, for any distribution of experts.
+    // For any distribution of experts, the FLOPs of all ranks add up to the model's FLOPs.
     let mut cut = spread(2, 2, 2, 2);
     assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 4, 1)).flops);
     cut.expert_tensor = None;
@@ -338,8 +339,8 @@ fn members_send_copies_of_their_own_tokens_to_whole_experts() {
 
 #[test]
 fn members_that_cut_an_expert_gather_their_copies() {
-    // Each of four members has 3 tokens and 6 copies; a pair multiplies its 12 copies with halves of two of the four
-    // experts.
+    // Each of four members has 3 tokens and 6 copies. A pair multiplies its 12 copies by the halves of two of
+    // the four experts.
     let nodes = &ranks(spread(4, 1, 2, 2))[0];
     let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
     let (copies, up) = (C * T / 2, F);
@@ -375,7 +376,7 @@ fn members_that_cut_an_expert_gather_their_copies() {
 
 #[test]
 fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
-    // A member has halves of attention, embedding and logits, and all norms and the router.
+    // A member has half of attention, embedding and logits, and the whole norms and router.
     let halves = H * 3 * H / 2 + H * H / 2;
     let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
     // Four replicas of two members are eight ranks. Four ranks together have all experts, so each expert is on two
@@ -406,8 +407,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
         sums.map(|one| (one.family, one.bytes)).collect()
     };
     let bytes = |weights: u64| u128::from(2 * weights);
-    // Members have gradients of their own tokens for norms and router; no gradient of their experts remains to be
-    // summed.
+    // Members have gradients of norms and router from their own tokens, which must be summed; the gradients
+    // of their experts are complete.
     let of_tokens = H + 2 * (H * X + 2 * H);
     assert_eq!(
         sums(&plan),
@@ -417,8 +418,8 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Both members have all experts, so they sum the gradients of experts, although no replica shares the other
-    // weights.
+    // Both members have all experts, so they sum the experts' gradients, although there is no replica for the
+    // other weights.
     let alone = spread(2, 1, 1, 1);
     assert_eq!(
         sums(&alone),
@@ -427,7 +428,7 @@ fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
             ("tensor", bytes(of_tokens))
         ]
     );
-    // Each member has half of the experts, so their gradients are not summed.
+    // Each member has one half of the experts, so gradients of experts are not summed.
     let parted = spread(2, 1, 2, 1);
     assert_eq!(sums(&parted), [("tensor", bytes(of_tokens))]);
 }
@@ -458,11 +459,11 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
     ] {
         assert_eq!(data(name), at(after), "{name}");
     }
-    // Two copies of 12 tokens, 2 B per number, are exchanged in the group of two and not among all
-    // four ranks.
+    // Two copies of 12 tokens, with 2 B per number, are exchanged in the group of two, not among
+    // all four ranks.
     let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
     let exchanges: Vec<_> = exchanges.collect();
-    // The exchanges are two forward and two backward in each of two layers and two micro-batches.
+    // Each of two layers and two micro-batches has two exchanges forward and two backward.
     assert_eq!(exchanges.len(), 2 * 2 * 4);
     for node in exchanges {
         assert!(
@@ -473,7 +474,8 @@ fn copies_of_tokens_go_to_their_experts_and_back() {
         assert!(node.op.contains("group: Number("), "{}", node.op);
         assert_eq!(node.lane, Some(EXPERT_LANE));
     }
-    // The kernel has the same number of rows, with half of the experts' weights.
+    // The kernel has as many rows as without expert parallelism, but only half of the experts'
+    // weights.
     let up = 2 * F;
     let expected = [
         2 * C * T * H * up,
@@ -513,8 +515,8 @@ fn ranks_keep_and_step_their_own_experts() {
         let stage = &summary.stages[0];
         assert_eq!(summary.parameters, all);
         assert_eq!(stage.parameters, common + 2 * own);
-        // A parameter has 12 B of state. In the test, each of four replicas has a quarter of the
-        // state of common parameters, and each of two replicas a half of the experts' state.
+        // A parameter has 12 B of state. Each of four replicas has a quarter of the state of common
+        // parameters, and each of two replicas half of the experts' state.
         let [by, of_experts] = replicas;
         let kept = 12 * common / by + 12 * 2 * own / of_experts;
         assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
@@ -527,14 +529,14 @@ fn ranks_keep_and_step_their_own_experts() {
         let moved = 28 * (common / by + 2 * own / of_experts);
         assert_eq!(kernel(nodes, "optimizer")[1], moved, "{zero}");
     }
-    // The FLOPs of all ranks sum to the model's FLOPs, for any distribution of experts.
+    // For any distribution of experts, the FLOPs of all ranks add up to the model's FLOPs.
     let mut alone = shared();
     alone.expert = 1;
     assert_eq!(summary(&alone).flops, summary(&shared()).flops);
 }
 
-/// Returns the reductions of a rank: group, bytes, and by node id whether the reduction waits for
-/// the node.
+/// Returns a rank's reductions: group, bytes and, for each node id, whether the reduction waits for
+/// this node.
 fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
     let mut found = Vec::new();
     for node in nodes
@@ -573,7 +575,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             };
             assert_eq!(bytes(true), 2 * (OF_ENDS + 2 * OF_BLOCK), "{by} {bucket}");
             assert_eq!(bytes(false), 2 * 2 * OF_EXPERTS / 2, "{by} {bucket}");
-            // The last sum of either kind waits for all gradients of that kind in the last micro-batch.
+            // The last sum of each kind waits for all gradients of this kind in the last micro-batch.
             for (of_all, names) in [
                 (
                     true,
@@ -600,7 +602,7 @@ fn gradients_of_experts_are_summed_by_those_that_have_them() {
             }
         }
     }
-    // If no two ranks have the same expert, no expert gradient is summed.
+    // If every expert is on one rank only, no gradient of experts is summed.
     let mut plan = shared();
     plan.expert = 4;
     let nodes = &ranks(plan.clone())[0];
@@ -638,7 +640,8 @@ fn updated_experts_are_gathered_from_those_that_have_them() {
             };
             own.map(bytes).sum::<u64>()
         };
-        // A quarter of the common parameters, and half of a rank's experts, are in one bucket each.
+        // One bucket has a quarter of the common parameters, and another half of the rank's
+        // experts.
         assert_eq!(
             gathered("World"),
             (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
@@ -713,7 +716,8 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
     );
 }
 
-/// Query heads and key heads are normalised before rotary positions; members of a tensor group add to one gradient.
+/// Query heads and key heads are normalised before rotary positions, and the members of a tensor group add to
+/// the same gains' gradients.
 #[test]
 fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
     let mut model = model();
@@ -733,8 +737,8 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
         every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
     };
     let alone = nodes(1, |_| ());
-    // Four heads of 4 columns for queries, and four for keys: each number is read and written at 2 B, and backward
-    // reads one more.
+    // Queries and keys each have four heads of 4 columns. Each number is read and written with 2 B; the
+    // backward kernel reads one more.
     let heads = T * (4 + 4) * 4;
     let core = |pass: &str| format!("mb0/layer0/{pass}/attention.core");
     assert_eq!(kernel(&alone, &(core("fwd") + ".norm")), [0, 2 * 2 * heads]);
@@ -756,7 +760,7 @@ fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
             .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
         own.map(|node| node.kernel.unwrap().1).sum::<u64>()
     };
-    // The kernels move the bytes of RMSNorm: 4 d + 28 and 6 d + 48 for each element.
+    // The kernels move as many bytes as RMSNorm: 4 d + 28 and 6 d + 48 per element.
     assert_eq!(
         [bytes("fwd"), bytes("bwd")],
         [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]

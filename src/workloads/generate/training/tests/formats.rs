@@ -1,5 +1,4 @@
-//! Tests of number formats of products, kernels other than products, and recomputation per
-//! operator.
+//! Tests number formats of products, kernels that are not products, and recomputation per operator.
 
 use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
@@ -26,7 +25,7 @@ fn count(nodes: &[EmittedNode], end: &str) -> u64 {
     nodes.iter().filter(|node| node.name.ends_with(end)).count() as u64
 }
 
-/// `mlp.up` of gpt2-small with 1,024 tokens is 1024 x 768 by 768 x 3072.
+/// Sizes of `mlp.up` of gpt2-small with 1,024 tokens: a product of 1024 x 768 by 768 x 3072.
 const UP: [u64; 3] = [1024, 768, 3072];
 
 #[test]
@@ -37,13 +36,14 @@ fn products_of_eight_bits_read_what_was_cast() {
     let fp8 = gpt2(&plan);
     let [n, k, m] = UP;
     let up = |phase: &str, suffix: &str| format!("mb0/layer3/{phase}/mlp.up{suffix}");
-    // Operands have 1 B, results have 2 B.
+    // Operands have 1 B per number, and results 2 B.
     let forward = (2 * n * k * m, n * k + k * m + 2 * n * m, Some(Dtype::Fp8));
     assert_eq!(kernel(&fp8, &up("fwd", "")), forward);
-    // 2 B are read, and 1 B written twice, for each element of the input and of the output's gradient.
+    // For each element of the input and of the output's gradient, 2 B are read, and 1 B is written
+    // twice.
     assert_eq!(kernel(&fp8, &up("fwd", ".quantize")).1, 4 * n * k);
     assert_eq!(kernel(&fp8, &up("bwd", ".grad.quantize")).1, 4 * n * m);
-    // Four products of 12 blocks, in both directions; the logits are unchanged.
+    // 12 blocks have four products each, in both directions; the logits are unchanged.
     assert_eq!(count(&fp8, ".quantize"), 2 * 4 * 12);
     let logits = "mb0/head/fwd/logits";
     assert_eq!(kernel(&fp8, logits), kernel(&bf16, logits));
@@ -51,10 +51,10 @@ fn products_of_eight_bits_read_what_was_cast() {
     plan.scaling = ScalingRecipe::Current;
     assert_eq!(kernel(&gpt2(&plan), &up("fwd", ".amax")).1, 2 * n * k);
     plan.scaling = ScalingRecipe::Block;
-    // A scale of one byte per 32 numbers is added twice.
+    // One byte of scales per 32 numbers is added twice.
     let cast = kernel(&gpt2(&plan), &up("fwd", ".quantize")).1;
     assert_eq!(cast, 4 * n * k + 2 * n * k / 32);
-    // The Adam step, 28 B, also reads weights and writes them cast, 4 B.
+    // The Adam step moves 28 B, and additionally reads the weights and writes them cast, 4 B.
     let step = |nodes: &[EmittedNode]| kernel(nodes, "optimizer").1;
     assert_eq!(step(&fp8) * 28, step(&bf16) * 32);
 }
@@ -80,14 +80,15 @@ fn megatron_sums_gradients_apart_from_their_products() {
     let all = gpt2(&plan);
     let up = |suffix: &str| kernel(&all, &format!("mb1/layer3/bwd/mlp.up{suffix}")).1;
     let [n, k, m] = UP;
-    // The product writes 2 B per element; the sum reads this result, and reads and writes 2 B.
+    // The product writes 2 B per element. The sum reads these, and reads and writes 2 B of the
+    // accumulated gradient.
     assert_eq!(up(".wgrad"), 2 * (n * k + n * m + k * m));
     assert_eq!(up(".wgrad.sum"), 6 * k * m);
     assert_eq!(up(".bgrad"), 2 * n * m);
-    // A single micro-batch needs no sum.
+    // With a single micro-batch, no sum is needed.
     plan.batch = 1;
     assert_eq!(count(&gpt2(&plan), ".wgrad.sum"), 0);
-    // Clipping makes three passes over gradients in single precision.
+    // Clipping reads or writes single-precision gradients three times.
     let step = |plan: &ParallelismPlan| kernel(&gpt2(plan), "optimizer").1;
     let before = step(&plan);
     plan.clip = true;
@@ -101,8 +102,8 @@ fn every_other_product_is_done_again() {
     let all = nodes("llama3-8b", plan.clone());
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Recomputed products: keys, 8 heads of 128 columns; attention's output, 4,096 by 4,096; half
-    // of a gate, 14,336 columns.
+    // Three products are recomputed: keys (8 heads of 128 columns), after attention (4,096 by
+    // 4,096), and half of the gate (14,336 columns).
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 1024);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 14_336);
@@ -156,7 +157,7 @@ fn embedding_and_head_can_count_as_layers() {
         let plan = plan.clone();
         TrainingPattern { model, plan }.prepare_generator()
     };
-    // 14 layers, including embedding and head, on 7 stages.
+    // 14 layers, including embedding and head, are on 7 stages.
     let prepared = prepare(&plan).unwrap();
     let layers: Vec<_> = (0..7).map(|part| prepared.layers_of_part(part)).collect();
     let expected: Vec<_> = (0..7).map(|part| 2 * part..2 * part + 2).collect();
@@ -166,7 +167,7 @@ fn embedding_and_head_can_count_as_layers() {
     assert!(refused.contains("14 layers"), "{refused}");
 }
 
-/// Number of elements of the queries and keys of llama3-8b: 8,192 tokens, 32 and 8 heads of 128
+/// Number of elements of queries and keys in llama3-8b: 8,192 tokens, with 32 and 8 heads of 128
 /// columns.
 const TURNED: u64 = 8192 * (32 + 8) * 128;
 
@@ -177,12 +178,12 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         kernel(nodes, &format!("mb0/layer3/{phase}/attention.core{suffix}")).1
     };
     let fused = nodes("llama3-8b", plan.clone());
-    // 2 B are read and 2 B written, in both directions.
+    // 2 B are read and 2 B are written in each direction.
     for phase in ["fwd", "bwd"] {
         assert_eq!(core(&fused, phase, ".rotary"), 4 * TURNED);
     }
     assert_eq!(count(&fused, ".repeat"), 0);
-    // GPT-2 has a learned position table.
+    // GPT-2 has a learned position table instead of rotary positions.
     assert_eq!(count(&gpt2(&plan), ".rotary"), 0);
     plan.elementwise = ElementwiseKernels::Eager;
     let eager = nodes("llama3-8b", plan.clone());
@@ -192,9 +193,9 @@ fn queries_and_keys_are_turned_in_one_kernel_or_in_three() {
         assert_eq!(core(&eager, "fwd", &suffix), each * TURNED);
         assert_eq!(core(&eager, "bwd", &suffix), each * TURNED);
     }
-    // For keys and for values each, 8 heads are read and 32 written.
+    // For keys, and also for values, 8 heads are read and 32 are written.
     assert_eq!(core(&eager, "fwd", ".repeat"), 2 * 2 * TURNED);
-    // The inputs of attention are recomputed, but attention itself is not.
+    // Attention's inputs are recomputed, but attention itself is not.
     plan.recompute = RecomputePolicy::Operators;
     let again = nodes("llama3-8b", plan);
     assert_eq!(count(&again, "/again/attention.core.rotary.turn"), 32);
@@ -210,8 +211,8 @@ fn products_of_eight_bits_are_all_done_again() {
     let all = nodes("llama3-8b", plan);
     let again = |name: &str| kernel(&all, &format!("mb0/layer3/again/{name}")).0;
     let tokens = 8192;
-    // Recomputed are queries, keys and values, 48 heads of 128 columns, and both halves of the
-    // gate. No gradient needs the last product's output.
+    // The products for queries, keys and values (48 heads of 128 columns) are recomputed, and both
+    // halves of the gate. The last product is not, because no gradient needs its output.
     assert_eq!(again("attention.qkv"), 2 * tokens * 4096 * 48 * 128);
     assert_eq!(again("attention.out"), 2 * tokens * 4096 * 4096);
     assert_eq!(again("mlp.up"), 2 * tokens * 4096 * 2 * 14_336);
@@ -225,13 +226,13 @@ fn a_fused_loss_reads_logits_twice() {
         kernel(&gpt2(plan), &format!("mb0/head/{phase}/loss")).1 / 1024
     };
     let words = loss(&plan, "fwd") / 38;
-    // The loss moves 2 + 36 B forward, of which 36 B are in single precision, and 2 + 12 B
-    // backward.
+    // The forward loss moves 2 + 36 B, of which 36 B are in single precision, and the backward loss
+    // 2 + 12 B.
     assert_eq!(words, 50_257);
     assert_eq!(loss(&plan, "bwd"), 14 * words);
     plan.loss = LossKernel::Fused;
-    // Logits are read twice and written in the forward pass, and read and written in the backward
-    // pass.
+    // The forward pass reads logits twice and writes them once; the backward pass reads and writes
+    // them once.
     assert_eq!(
         [loss(&plan, "fwd"), loss(&plan, "bwd")],
         [6 * words, 4 * words]
@@ -244,7 +245,8 @@ fn pytorch_steps_and_clips_operation_by_operation() {
     let mut plan = ParallelismPlan::new();
     let before = step(&plan);
     plan.elementwise = ElementwiseKernels::Compiled;
-    // 80 - 28 B more than the 28 B of one kernel, and 12 B for the norm and the product.
+    // The unfused step moves 80 B, 52 B more than the fused kernel; clipping adds 12 B for the norm
+    // and the product.
     assert_eq!(step(&plan) * 28, before * 80);
     plan.clip = true;
     assert_eq!(step(&plan) * 28, before * 92);
@@ -266,11 +268,12 @@ fn pytorch_copies_what_it_gathers_and_reduces() {
     assert!(copies(&plan).iter().all(Vec::is_empty));
     plan.elementwise = ElementwiseKernels::Compiled;
     let [unpacked, packed] = copies(&plan);
-    // The parameters of fourteen layers are gathered twice; gradients are reduced once, in buckets.
+    // The parameters of fourteen layers are gathered twice, so they are copied 28 times. Gradients
+    // are reduced once, in 7 buckets.
     assert_eq!([unpacked.len(), packed.len()], [28, 7]);
-    // A block of 768 columns has 12 x 768^2 weights of products, 9 x 768 of their biases and 4 x
-    // 768 of two norms. Parameters are read and written with 2 B each; gradients are read with 2 B
-    // and written with 4 B.
+    // A block of 768 columns has 12 x 768^2 weights in products, 9 x 768 in their biases, and 4 x
+    // 768 in two norms. Parameters are read and written with 2 B; gradients are read with 2 B and
+    // written with 4 B.
     let block = 12 * 768 * 768 + 13 * 768;
     assert_eq!(unpacked[5], 4 * block);
     let [gathered, reduced] = [&unpacked, &packed].map(|copies| copies.iter().sum::<u64>());

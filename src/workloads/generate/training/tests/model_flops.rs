@@ -12,9 +12,9 @@ fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, Generat
     TrainingPattern { model, plan }.summary()
 }
 
-/// gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products with weights have `s (12
-/// l h² + V h)` multiplications, all with two gradients, because table look-ups are not products. A causal kernel
-/// processes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications each.
+/// gpt2-small on 3 tokens, with 12 blocks of 768 columns and a vocabulary of 50,257. Products with weights
+/// have `s (12 l h² + V h)` multiplications, and all have two gradients, because table look-ups are not
+/// products. A causal kernel computes 1 + 2 + 3 of 9 pairs, with `2 l h` multiplications each.
 #[test]
 fn attention_counts_the_pairs_of_its_kernels() {
     let (s, l, h, v) = (3, 12, 768, 50_257);
@@ -26,20 +26,21 @@ fn attention_counts_the_pairs_of_its_kernels() {
     let flash = summary(&model, &plan).unwrap();
     assert_eq!(flash.attention, Some(CountedAttention::Causal));
     assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
-    // The kernels execute seven products of pairs, two forward and five backward; the model needs
-    // six.
+    // The kernels execute seven products of pairs (two forward, five backward); the model needs
+    // only six.
     assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
     plan.attention = AttentionKernel::Unfused;
     let unfused = summary(&model, &plan).unwrap();
     assert_eq!(unfused.attention, Some(CountedAttention::Full));
     assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
     assert_eq!(unfused.flops, unfused.model_flops);
-    // Korthikanti et al., appendix A: recomputed scores and values are hardware FLOPs, 2 more than attention's 6.
+    // Korthikanti et al., appendix A: recomputing scores and values adds 2 products to attention's 6, as
+    // hardware FLOPs only.
     plan.recompute = RecomputePolicy::Selective;
     let selective = summary(&model, &plan).unwrap();
     assert_eq!(selective.model_flops, unfused.model_flops);
     assert_eq!(selective.flops, unfused.flops + 4 * 2 * 9 * pair);
-    // Without logits, neither number includes them.
+    // If logits are left out, neither number includes them.
     plan.recompute = RecomputePolicy::None;
     plan.without.add(AblationEffect::Logits);
     let headless = summary(&model, &plan).unwrap();
@@ -48,8 +49,8 @@ fn attention_counts_the_pairs_of_its_kernels() {
     assert_eq!(headless.flops, headless.model_flops);
 }
 
-/// The gradient of the job's own data is neither needed nor computed: resnet-18's first convolution multiplies 64 x 112
-/// x 112 outputs with 3 x 7 x 7 inputs.
+/// The gradient of the job's own data is neither needed nor computed. Resnet-18's first convolution
+/// multiplies 64 x 112 x 112 outputs by 3 x 7 x 7 inputs.
 #[test]
 fn gradients_of_data_count_nowhere() {
     let model = Model::named("resnet-18").unwrap();
@@ -63,8 +64,8 @@ fn gradients_of_data_count_nowhere() {
     assert_eq!(found.attention, None);
 }
 
-/// Returns the multiplications of one attention product per sample, which a fused kernel repeats in
-/// its backward pass.
+/// Returns the multiplications per sample of one product of attention, which a fused kernel repeats
+/// in its backward pass.
 fn repeated(model: &Model) -> u128 {
     let operators = model.layers.iter().flat_map(|layer| &layer.operators);
     let of = |work: &OperatorKind| match *work {
@@ -163,8 +164,8 @@ fn plans() -> impl Strategy<Value = ParallelismPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
 
-    /// Hardware executes at least the model FLOPs, and exactly these if nothing is recomputed, padded or replicated in
-    /// a tensor group.
+    /// The hardware executes at least the model FLOPs. The two are equal if nothing is recomputed, padded, or
+    /// replicated in a tensor group.
     #[test]
     fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
         let found = summary(&model, &plan);

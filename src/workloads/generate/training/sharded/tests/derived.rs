@@ -1,5 +1,5 @@
-//! Tests of Megatron's split, derived for models that give none, and of padded heads, with expected
-//! numbers.
+//! Tests Megatron-LM's split, which is derived for models that give none, and padded heads, with
+//! expected numbers.
 
 use super::{IMAGES, chain, degrees, moved, pattern, plan};
 use crate::generate::testing::{every_rank, refusal_of};
@@ -8,13 +8,13 @@ use crate::model::Model;
 
 #[test]
 fn convolutions_are_cut_in_pairs() {
-    // The batch has two samples in numbers of 2 bytes on two members. `first` is cut by its 8
-    // output channels; the norm and the activation process each member's channels; `second` takes
-    // these without redistribution, and its outputs, 16 channels of 8 x 8, are summed: 2 x 16 x 64
-    // x 2 = 4096 B. The product after the pool is cut by its 10 outputs, so three numbers of 4
-    // bytes per sample are summed over classes, and in the backward pass the gradient of its 16 x 4
-    // x 4 inputs: 1024 B. The gradient of the input of `second` already has the needed layout, and
-    // the gradient of the image is not needed. No weight gradients are summed.
+    // The batch has two samples in numbers of 2 bytes on two members. `first` is split by its 8
+    // output channels, and the norm and the activation process each member's own channels. `second`
+    // uses them without redistribution. Its output, 16 channels of 8 x 8, is summed: 2 x 16 x 64 x
+    // 2 = 4096 B. The product after the pool is split by its 10 outputs. So three numbers of 4
+    // bytes per sample are summed over classes and, in the backward pass, the gradient of its 16 x
+    // 4 x 4 inputs: 1024 B. The gradient of the input of `second` already has the layout that
+    // `first` needs, and the image's gradient is not needed. No weight gradients are summed.
     let model = chain(IMAGES);
     let plan = plan(2, 2, Vec::new());
     let expected = [
@@ -27,13 +27,13 @@ fn convolutions_are_cut_in_pairs() {
     for nodes in every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // Weights of a member: 4 of the first layer's 8 filters, 4 x 4 x 9, with halves of gains and biases; 16 x 4 x 9 of
-    // the second; and 5 columns of 256 with their biases.
+    // A member has the weights of 4 of the first layer's 8 filters (4 x 4 x 9, and halves of gains and
+    // biases), 16 x 4 x 9 weights of the second layer, and 5 columns of 256 weights with their biases.
     let all = 3 * 2 * 2 * u128::from(model.multiplications());
     let summary = TrainingPattern { model, plan }.summary().unwrap();
     let weights = 4 * 4 * 9 + 2 * 4 + 16 * 4 * 9 + 5 * 256 + 5;
     assert_eq!(summary.stages[0].parameters, weights);
-    // All matrix multiplications are split, and the gradient of the image is not computed.
+    // All matrix products are split, and the image's gradient is not computed.
     let image = 2 * 2 * 8 * 64 * 4 * 9;
     assert_eq!(summary.flops, all - image);
     assert_eq!(summary.model_flops, summary.flops);
@@ -61,11 +61,11 @@ operators = [
 
 #[test]
 fn skip_paths_are_brought_to_what_they_are_added_to() {
-    // The batch has two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in halves, which `one` takes
-    // without redistribution; its 4 channels are summed: 2 x 4 x 16 x 2 = 256 B. `two` is cut by outputs and
-    // `three` takes these; its 8 channels are summed, 512 B. The second summand is still sharded by channels: 256
-    // B of each are gathered. Backward, its gradient is already whole; the gradient of the input of `two` is
-    // summed, 256 B.
+    // The batch has two samples of 16 pixels in 2 bytes. `stem` leaves its 8 channels in halves, which `one`
+    // uses without redistribution. The 4 output channels of `one` are summed: 2 x 4 x 16 x 2 = 256 B. `two`
+    // is split by outputs, and `three` uses its output; the 8 output channels of `three` are summed, 512 B.
+    // The second summand is still sharded by channels, so 256 B are gathered from each member. In the
+    // backward pass, its gradient is already whole. The gradient of the input of `two` is summed, 256 B.
     let plan = plan(2, 2, Vec::new());
     let expected = [
         "b/fwd/one.all-reduce 256 B in all",
@@ -80,12 +80,12 @@ fn skip_paths_are_brought_to_what_they_are_added_to() {
 
 #[test]
 fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
-    // DLRM on four members, 8 samples in 2 bytes. In the perceptrons 13-512-256-64 and
-    // 415-512-512-256-1 the first product is cut by outputs, the second by inputs, and so on. The
-    // outputs of products cut by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B. The
-    // interaction needs all 64 columns of all 27 vectors: a member has a quarter of 8 x 64 x 2 B
-    // and a quarter of 26 x 8 x 64 x 2 B. Backward, input gradients of products cut by outputs are
-    // summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
+    // DLRM on four members, with 8 samples in numbers of 2 bytes. In the perceptrons 13-512-256-64
+    // and 415-512-512-256-1, products are split alternately by outputs and by inputs. The outputs
+    // of products that are split by inputs are summed: 8 x 256 x 2, 8 x 512 x 2 and 8 x 1 x 2 B.
+    // The interaction needs all 64 columns of all 27 vectors. A member has a quarter of 8 x 64 x 2
+    // B and of 26 x 8 x 64 x 2 B. In the backward pass, the gradients of inputs of products that
+    // are split by outputs are summed: 8 x 512 x 2, 8 x 415 x 2 and 8 x 256 x 2 B.
     let model = Model::named("dlrm").unwrap();
     let plan = plan(4, 8, Vec::new());
     let expected = [
@@ -101,7 +101,7 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
     for nodes in every_rank(pattern(&model, &plan)) {
         assert_eq!(moved(&nodes), expected);
     }
-    // Biases after a sum are replicated.
+    // Biases that are added after a sum are replicated.
     let quarter = |weights: u64| weights / 4;
     let bottom = quarter(14 * 512) + quarter(512 * 256) + 256 + quarter(257 * 64);
     let top = quarter(416 * 512) + quarter(512 * 512) + 512 + quarter(513 * 256) + 256 / 4 + 1;
@@ -112,9 +112,9 @@ fn tables_are_cut_by_columns_and_perceptrons_in_pairs() {
 
 #[test]
 fn sizes_that_do_not_divide_are_left_whole() {
-    // With three members, `first` is cut into 6 output channels; `second` has 6 inputs and 8 outputs and takes the
-    // shards, 2 x 8 x 64 x 2 B in all. Ten classes and 8 channels are not divisible by 3, so the last product is
-    // replicated.
+    // With three members, `first` is split into 6 output channels. `second` has 6 inputs and 8 outputs and
+    // uses these shards, 2 x 8 x 64 x 2 B in total. 3 divides neither ten classes nor 8 channels, so the last
+    // product is replicated.
     let text = IMAGES.replace("outputs = 8", "outputs = 6");
     let model = chain(&text.replace("outputs = 16", "outputs = 8"));
     for nodes in every_rank(pattern(&model, &plan(3, 2, Vec::new()))) {
@@ -139,7 +139,7 @@ fn flops_of(model: &Model, plan: &ParallelismPlan, name: &str) -> u64 {
 
 #[test]
 fn heads_are_padded_on_request() {
-    // 25 heads of 64 columns on 4 members become 28, 7 for each member, so products have 3 x 7 x 64
+    // On 4 members, 25 heads of 64 columns become 28, 7 per member. Products then have 3 x 7 x 64
     // outputs, 7 x 64 inputs and 1024 tokens.
     let model = Model::named("gpt2-xl").unwrap();
     let mut plan = plan(4, 1, Vec::new());
@@ -150,12 +150,12 @@ fn heads_are_padded_on_request() {
     let flops = |name: &str| flops_of(&model, &plan, &format!("mb0/layer0/{name}"));
     assert_eq!(flops("fwd/attention.qkv"), 2 * 1024 * 1600 * 3 * 7 * 64);
     assert_eq!(flops("fwd/attention.out"), 2 * 1024 * 1600 * 7 * 64);
-    // In causal attention, each token forms pairs with itself and earlier tokens, with two products
-    // per pair.
+    // In causal attention, each token pairs with itself and with earlier tokens; each pair takes
+    // part in two products.
     let pairs = 1024 * 1025 / 2;
     assert_eq!(flops("fwd/attention.core"), 2 * 2 * pairs * 7 * 64);
     assert_eq!(flops("fwd/mlp.up"), 2 * 1024 * 1600 * 1600);
-    // The model itself is unchanged; heads that divide are not padded.
+    // The model itself is unchanged. Heads that divide evenly are not padded.
     let own = TrainingPattern {
         model: model.clone(),
         plan: plan.clone(),
@@ -169,9 +169,9 @@ fn heads_are_padded_on_request() {
 
 #[test]
 fn heads_of_keys_and_values_are_padded_too() {
-    // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members
-    // the 8 heads become 16 and the 32 remain: 2 + 1 + 1 heads for each member, also with degrees
-    // from the plan.
+    // Llama-3 8B has 32 query heads and 8 heads of keys and values, of 128 columns. On 16 members,
+    // the 8 heads become 16 and the 32 stay: each member has 2 + 1 + 1 heads, also if the plan
+    // gives degrees.
     let model = Model::with_sequence("llama3-8b", 256).unwrap();
     for operators in [Vec::new(), vec![degrees("attention.core", [1, 1, 16, 1])]] {
         let mut plan = plan(16, 1, operators);

@@ -1,4 +1,4 @@
-//! Tests of skip paths, left-out effects, and weights shared by two operators.
+//! Tests skip paths, effects that are left out, and weights that two operators share.
 
 use super::{chain, degrees, moved, pattern, plan};
 use crate::generate::plan::AblationEffect;
@@ -26,10 +26,11 @@ operators = [
 
 #[test]
 fn norms_behind_a_sum_are_what_goes_around() {
-    // The norm is sharded by samples, and so are the operators after it. The result of the norm
-    // takes the skip path around `down`, so `sum2` receives both inputs in the needed layout. In
-    // the backward pass, only the gradient of `sum1` is gathered: 4 samples x 8 x 2 B, half of it
-    // from each member. Gradients of the weights of the norm, 16, and of `down`, 64, are summed.
+    // The norm is sharded by samples, and so are all operators after it. The norm's result takes
+    // the skip path around `down`, so both inputs of `sum2` arrive in the layout that it needs. In
+    // the backward pass, only the gradient of `sum1` is gathered: 4 samples of 8 numbers of 2 B,
+    // half of it from each member. The weight gradients of the norm (16 B) and of `down` (64 B) are
+    // summed.
     let model = chain(BEHIND);
     let plan = plan(2, 4, vec![degrees("norm1", [2, 1, 1, 1])]);
     for nodes in every_rank(pattern(&model, &plan)) {
@@ -65,7 +66,7 @@ fn kernels_that_are_left_out_leave_sums_and_others_do_not() {
 
 #[test]
 fn logits_are_summed_though_no_loss_takes_them() {
-    // 1024 tokens of 2 samples, 50,257 words, 2 B each.
+    // 2 samples of 1024 tokens, 50,257 words, 2 B each.
     let model = Model::named("gpt2-small").unwrap();
     let operators = vec![
         degrees("tokens", [1, 1, 4, 1]),
@@ -92,7 +93,8 @@ fn weights_of_two_operators_are_cut_alike() {
                     embedding/tokens, whose weights it shares: the degree of n of one is the degree of k \
                     of the other, here n = 1 and k = 2";
     assert!(found.starts_with(expected), "{found}");
-    // On one stage the shared gradient is summed once; on two stages each sums its own.
+    // On one stage, the shared gradient is summed once. On two stages, each stage sums its own
+    // gradient.
     let operators = vec![
         degrees("tokens", [2, 1, 1, 1]),
         degrees("logits", [2, 1, 1, 1]),
@@ -107,8 +109,8 @@ fn weights_of_two_operators_are_cut_alike() {
         bytes.parse::<u64>().ok()
     };
     let table = 2 * 50257 * 768;
-    // In addition to the table, positions and norms are sharded by samples, like the operators
-    // before them.
+    // Besides the table, positions and norms are sharded by samples, because the operators before
+    // them are.
     let whole = summed(&plan, 0).unwrap();
     assert!((table..2 * table).contains(&whole), "{whole}");
     plan.pipeline = 2;
