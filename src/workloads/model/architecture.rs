@@ -8,66 +8,68 @@
 //! | dense layers | a perceptron instead of experts |
 //! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block after the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
 //!
-//! In training and prefill, latent attention runs expanded: each head has its own keys and values. Decoding caches only
-//! the latent vectors: see [`OperatorKind::cached_elements`] and [`OperatorKind::decode_multiplications`].
+//! In training and prefill, latent attention is expanded: each head has its own keys and values. In decoding,
+//! only the latent vectors are cached: see [`OperatorKind::cached_elements`] and
+//! [`OperatorKind::decode_multiplications`].
 
 use super::transformer::{TransformerBlock, TransformerModel};
 use super::{
     AttentionSpan, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
 };
 
-/// A transformer with parts that a [`TransformerModel`] does not have.
+/// A transformer with parts that a [`TransformerModel`] cannot describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerArchitecture {
-    /// The model without these parts. The experts of this model's block, if any, apply to layers that
-    /// are not dense.
+    /// The model without the additional parts. If its block has experts, they apply to all layers
+    /// that are not dense.
     pub base: TransformerModel,
-    /// Latent attention instead of heads of keys and values.
+    /// Latent attention, which replaces separate heads of keys and values.
     pub latent: Option<LatentAttention>,
-    /// True if the products before attention have biases, independent of other products.
+    /// True if the products before attention have biases, whether other products have them or not.
     pub qkv_biases: bool,
     /// True if each head's softmax includes a trained score that belongs to no token.
     pub sinks: bool,
-    /// Earlier tokens to which a token attends, in layers without full attention.
+    /// Which earlier tokens a token attends to, in layers without full attention.
     pub span: AttentionSpan,
-    /// Period of layers with full attention: the last layer of each period has it, or 0 if no layer
-    /// has.
+    /// Period of layers with full attention, which are the last of each period; 0 if there are
+    /// none.
     pub full_every: u64,
     /// True if attention and perceptron each have a norm before and after them.
     pub sandwich_norm: bool,
-    /// Columns of the shared experts' perceptron, or 0 without shared experts.
+    /// Columns of the shared experts' perceptron; 0 if there are no shared experts.
     pub shared_ffn: u64,
-    /// Rule by which the router chooses experts.
+    /// Rule by which the router chooses experts from scores.
     pub router: RouterForm,
-    /// Number of first layers that are dense.
+    /// Number of layers at the model's beginning that have no experts.
     pub dense_layers: u64,
-    /// Period of layers with experts: the last layer of each period has experts; the others are
+    /// Period of layers with experts, which are the last of each period. The other layers are
     /// dense.
     pub experts_every: u64,
-    /// Columns of the perceptron of dense layers.
+    /// Columns of the perceptron in dense layers.
     pub dense_ffn: u64,
-    /// Number of blocks that predict further tokens.
+    /// Number of additional blocks that each predict one more token.
     pub more_predictions: u64,
 }
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentAttention {
-    /// Elements of the latent vector of queries, or 0 if queries are computed from the hidden
+    /// Elements of the latent vector of queries; 0 if queries are computed directly from the hidden
     /// state.
     pub query_rank: u64,
     /// Elements of the latent vector of keys and values.
     pub kv_rank: u64,
     /// Columns of a query or key head without rotary embedding.
     pub plain: u64,
-    /// Columns with rotary embedding. All key heads share one set of such columns.
+    /// Columns of a query or key head with rotary embedding. All key heads share one set of these
+    /// columns.
     pub turned: u64,
     /// Columns of a head of values.
     pub values: u64,
 }
 
 impl TransformerArchitecture {
-    /// Creates `base` without further parts.
+    /// Creates `base` without additional parts.
     pub fn plain(base: TransformerModel) -> Self {
         Self {
             base,
@@ -86,8 +88,8 @@ impl TransformerArchitecture {
         }
     }
 
-    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, the blocks that predict
-    /// further tokens, `predict0`, …, and `head`.
+    /// Returns the model's layers: `embedding`, `layer0`, `layer1`, …, then `predict0`, … (blocks
+    /// that predict further tokens), and `head`.
     pub fn layers(&self) -> Vec<ModelLayer> {
         let mut layers = self.base.layers();
         let blocks = layers
@@ -96,7 +98,7 @@ impl TransformerArchitecture {
         for (index, layer) in (0..).zip(blocks) {
             layer.operators = self.block_operators(index);
         }
-        // All token predictions use the same logits matrix.
+        // The predictions of all tokens use the same logits matrix.
         let predictions = self.more_predictions.saturating_add(1);
         for operator in layers
             .iter_mut()
@@ -123,7 +125,7 @@ impl TransformerArchitecture {
         at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
     }
 
-    /// Returns the earlier tokens to which the tokens of block `index` attend.
+    /// Returns which earlier tokens the tokens of block `index` attend to.
     fn span_of(&self, index: u64) -> AttentionSpan {
         match self.full_every {
             0 => self.span,
@@ -271,8 +273,7 @@ impl TransformerArchitecture {
         dispatch
     }
 
-    /// Returns the perceptron of the shared experts, which is on the skip path of the routed
-    /// experts.
+    /// Returns the shared experts' perceptron, which is on the skip path around the routed experts.
     fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
         if self.shared_ffn == 0 {
             return Vec::new();
@@ -291,9 +292,9 @@ impl TransformerArchitecture {
         perceptron.collect()
     }
 
-    /// Returns a block that predicts a further token: norms of the state and of the token's
-    /// embedding, a product of both, and a block like the last block, with a norm before the
-    /// model's logits.
+    /// Returns a block that predicts one more token: norms of the hidden state and of the token's
+    /// embedding, a product of both, a copy of the last block, and a norm before the model's
+    /// logits.
     fn prediction_layer(&self, index: u64) -> ModelLayer {
         let block = self.base.block;
         let (rows, hidden) = (block.tokens, block.hidden);

@@ -1,4 +1,5 @@
-//! Conversion of a model file's tables to a [`ModelDefinition`]: the format, and all rules for models.
+//! Conversion of a model file's tables to a [`ModelDefinition`]: the file format, and all rules for
+//! models.
 
 use super::{DefinitionKind, Model, ModelDefinition, ModelError, ModelSizes};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
@@ -9,22 +10,22 @@ mod operator;
 mod transformer;
 mod vit;
 
-/// Maximum size in a file.
+/// Maximum of each size in a file.
 const MOST: u64 = 1_000_000_000_000;
 
-/// Maximum number of layers.
+/// Maximum number of layers of a model.
 const MOST_LAYERS: u64 = 20_000;
 
 /// The keys that all models have.
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
 impl ModelDefinition {
-    /// Parses a model file, called `file` in errors. If `tokens` is given, it replaces the file's
-    /// number of tokens of a sample.
+    /// Parses a model file, which errors call `file`. If `tokens` is given, samples have this many
+    /// tokens instead of the file's number.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or the model's samples cannot have this number of tokens.
+    /// Fails if the text is invalid, or if samples of the model cannot have this number of tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
         Self::of_sizes(
             text,
@@ -36,24 +37,25 @@ impl ModelDefinition {
         )
     }
 
-    /// As [`parse`](Self::parse), with the caller's `sizes` in place of the file's.
+    /// Like [`parse`](Self::parse), but the caller's `sizes` replace the file's.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or the model cannot have those sizes.
+    /// Fails if the text is invalid, or if the model cannot have these sizes.
     pub fn of_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
         parse_definition(text, file, sizes)
     }
 }
 
-/// Parses and checks the model in `text`, called `file` in errors, with the caller's `sizes` where given.
+/// Parses and checks the model in `text`, which errors call `file`. The caller's `sizes`, if given,
+/// replace the file's.
 fn parse_definition(
     text: &str,
     file: &str,
     sizes: ModelSizes,
 ) -> Result<ModelDefinition, ModelError> {
     let ModelSizes { tokens, layers } = sizes;
-    // TOML never begins with a brace, so this is JSON.
+    // TOML never starts with a brace, so this is JSON.
     if text.trim_start().starts_with('{') {
         let (hidden, model) = hub_config::parse_model(text, file, sizes)?;
         check_counts(&model, file)?;
@@ -102,7 +104,7 @@ fn parse_definition(
     })
 }
 
-/// Rejects models whose counts do not fit in 64 bits.
+/// Rejects models that have counts above 64 bits.
 fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     let between = model.layers.iter().flat_map(|layer| &layer.operators);
     let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
@@ -125,7 +127,7 @@ fn check_counts(model: &Model, file: &str) -> Result<(), ModelError> {
     }
 }
 
-/// Returns the number of blocks, from the caller or from the file.
+/// Returns the caller's number of blocks if given, otherwise the file's.
 fn block_count(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
     let field = root.need("layers", "the number of blocks")?;
     let own = field.between(1, MOST_LAYERS)?;
@@ -144,7 +146,7 @@ fn parse_size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
     table.need(key, expected)?.between(1, MOST)
 }
 
-/// Reads the integer at `key`, at least `least`; `default` without the key.
+/// Reads the integer at `key`, at least `least`. If the key is missing, returns `default`.
 fn size_or(
     table: &ConfigTable<'_>,
     key: &str,
@@ -154,12 +156,12 @@ fn size_or(
     table.or(key, default, |field| field.between(least, MOST))
 }
 
-/// Reads the boolean at `key`; `default` without the key.
+/// Reads the boolean at `key`. If the key is missing, returns `default`.
 fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
     table.or(key, default, |field| field.flag())
 }
 
-/// Reads height and width at `key`, given as one number for both or as two numbers.
+/// Reads height and width: one number for both, or a list of two numbers.
 fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     if field.whole().is_some() {
         let side = field.between(1, MOST)?;
@@ -169,8 +171,7 @@ fn parse_area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
     Ok([height.between(1, MOST)?, width.between(1, MOST)?])
 }
 
-/// Rejects another number of tokens for a model whose sizes do not follow from the number of
-/// tokens.
+/// Rejects another number of tokens, because this model's sizes do not depend on tokens.
 fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
     match tokens {
         None => Ok(()),

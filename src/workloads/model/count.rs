@@ -9,13 +9,13 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl OperatorKind {
-    /// Number of weights. Returns 0 if the weights are tied to another operator's.
+    /// Number of weights. 0 if the weights are tied to another operator's.
     pub fn parameters(&self) -> u64 {
         saturate_to_u64(saturating_total(self.spec().gradients(false)))
     }
 
-    /// Multiplications of matrix products in a forward pass of one sample; elementwise work is left out, as in papers.
-    /// Attention counts the whole square of tokens.
+    /// Multiplications of matrix products in the forward pass of one sample. Elementwise work does not count,
+    /// as in papers. Attention counts all pairs of tokens, even under a causal mask.
     pub fn multiplications(&self) -> u64 {
         let spec = self.spec();
         let products = spec.products.iter().filter(|one| one.multiplies);
@@ -26,8 +26,8 @@ impl OperatorKind {
         saturate_to_u64(saturating_total(products.map(each)))
     }
 
-    /// The part of [`multiplications`](Self::multiplications) that has no effect: under a causal mask, the products of
-    /// tokens with later tokens, `s (s - 1) / 2` of `s s` pairs.
+    /// The part of [`multiplications`](Self::multiplications) that a causal kernel skips: the products of
+    /// tokens with later tokens, which are `s (s - 1) / 2` of `s s` pairs.
     pub fn skippable_multiplications(&self) -> u64 {
         let spec = self.spec();
         let products = spec.products.iter().filter(|one| !one.skipped.is_empty());
@@ -36,8 +36,8 @@ impl OperatorKind {
         ))
     }
 
-    /// Elements per token in the decoding cache: its keys and values, or the latent vector and the rotary key from
-    /// which they are computed.
+    /// Elements per token in the cache for decoding: the token's keys and values, or the latent vector and
+    /// the rotary key from which they are computed.
     pub fn cached_elements(&self) -> u64 {
         match *self {
             Self::Attention {
@@ -56,9 +56,9 @@ impl OperatorKind {
         }
     }
 
-    /// Multiplications of a decoded token with each earlier token: of queries with keys, and of scores with values.
-    /// With latent vectors, the products to heads are absorbed into the queries and the weighted sum, so heads multiply
-    /// with latent vectors directly.
+    /// Multiplications per pair of a decoded token and an earlier token: queries with keys, and scores with
+    /// values. With latent vectors, heads multiply by latent vectors directly, because the up-projections are
+    /// absorbed into the queries and the weighted sums.
     pub fn decode_multiplications(&self) -> u64 {
         let [heads, keys, values] = match *self {
             Self::Attention { heads, width, .. } => [heads, width, width],
@@ -79,12 +79,12 @@ impl OperatorKind {
         heads.saturating_mul(keys.saturating_add(values))
     }
 
-    /// Weights of tables whose rows are looked up.
+    /// Number of weights in tables whose rows are looked up.
     ///
-    /// LIGHTSPEED's Table 5.2, and the simulator for it, count each of these weights as a
-    /// multiplication, once per sample, as if a look-up were a product with a one-hot vector. The
-    /// weights of tables plus [`multiplications`](Self::multiplications) give the table's counts of
-    /// GPT-2, BERT and DLRM. The table's values for MegatronBERT (3.57e9) and DLRM (3.14e9) do not
+    /// LIGHTSPEED's Table 5.2, and the simulator behind it, count each of these weights as one
+    /// multiplication per sample, as if a look-up were a product with a one-hot vector. The sum of
+    /// these weights and [`multiplications`](Self::multiplications) gives the counts in Table 5.2
+    /// of GPT-2, BERT and DLRM. The values there for MegatronBERT (3.57e9) and DLRM (3.14e9) do not
     /// follow from any published sizes.
     pub fn table_weights(&self) -> u64 {
         if self.spec().looks_up() {
@@ -94,19 +94,20 @@ impl OperatorKind {
         }
     }
 
-    /// Elements read from the previous layer, per sample; token ids for a look-up.
+    /// Elements per sample that are read from the previous layer; for a look-up, the number of
+    /// token ids.
     pub fn input_elements(&self) -> u64 {
         let spec = self.spec();
         saturate_to_u64(spec.volumes(&spec.inputs))
     }
 
-    /// Elements of the output, per sample.
+    /// Elements of the output per sample.
     pub fn output_elements(&self) -> u64 {
         let spec = self.spec();
         saturate_to_u64(spec.volumes(&spec.outputs))
     }
 
-    /// Rows of an image's output. Returns 0 for operators without windows.
+    /// Rows of the output image of an operator with windows. 0 for other operators.
     pub fn window_rows(&self) -> u64 {
         self.spec().extent('h')
     }
@@ -123,41 +124,41 @@ impl LayerOperator {
         self.work.parameters()
     }
 
-    /// Multiplications of a forward pass of one sample.
+    /// Multiplications in the forward pass of one sample.
     pub fn multiplications(&self) -> u64 {
         self.work.multiplications()
     }
 }
 
 impl ModelLayer {
-    /// Number of weights of the layer's operators.
+    /// Number of weights of all operators of the layer.
     pub fn parameters(&self) -> u64 {
         sum(self.operators.iter().map(LayerOperator::parameters))
     }
 
-    /// Multiplications of a forward pass of one sample.
+    /// Multiplications in the forward pass of one sample.
     pub fn multiplications(&self) -> u64 {
         sum(self.operators.iter().map(LayerOperator::multiplications))
     }
 
-    /// Number of its multiplications that a causal kernel skips.
+    /// Multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
         let each = |operator: &LayerOperator| operator.work.skippable_multiplications();
         sum(self.operators.iter().map(each))
     }
 
-    /// Weights of its look-up tables.
+    /// Number of weights in tables whose rows are looked up.
     pub fn table_weights(&self) -> u64 {
         sum(self.operators.iter().map(|o| o.work.table_weights()))
     }
 
-    /// Elements of the input from the previous layer, per sample.
+    /// Elements per sample that the layer reads from the previous layer.
     pub fn input_elements(&self) -> u64 {
         let first = self.operators.first();
         first.map_or(0, |operator| operator.work.input_elements())
     }
 
-    /// Elements of the output, per sample.
+    /// Elements of the layer's output per sample.
     pub fn output_elements(&self) -> u64 {
         let last = self.operators.last();
         last.map_or(0, |operator| operator.work.output_elements())
@@ -182,7 +183,8 @@ impl Model {
         self.over_layers(ModelLayer::parameters)
     }
 
-    /// Number of weights used for one token: of the experts, only the chosen ones.
+    /// Number of weights that one token uses: of the experts' weights, only those of the chosen
+    /// experts.
     pub fn active_parameters(&self) -> u64 {
         let tokens = self.sequence.max(1);
         self.over_layers(|layer| {
@@ -196,22 +198,22 @@ impl Model {
         })
     }
 
-    /// Elements per token in the decoding cache of all layers.
+    /// Elements per token in the cache for decoding, all layers together.
     pub fn cached_elements(&self) -> u64 {
         self.over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
 
-    /// Multiplications of a forward pass of one sample.
+    /// Multiplications in the forward pass of one sample.
     pub fn multiplications(&self) -> u64 {
         self.over_layers(ModelLayer::multiplications)
     }
 
-    /// Number of its multiplications that a causal kernel skips.
+    /// Multiplications that a causal kernel skips.
     pub fn skippable_multiplications(&self) -> u64 {
         self.over_layers(ModelLayer::skippable_multiplications)
     }
 
-    /// Weights of its look-up tables.
+    /// Number of weights in tables whose rows are looked up.
     pub fn table_weights(&self) -> u64 {
         self.over_layers(ModelLayer::table_weights)
     }

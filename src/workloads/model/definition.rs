@@ -1,4 +1,4 @@
-//! Models as described in files.
+//! Models as model files describe them.
 //!
 //! Every file has `name`, `source` and `kind`; unknown keys are rejected. Defaults are in parentheses.
 //!
@@ -8,22 +8,22 @@
 //!   `norm` layernorm or rmsnorm, `norm_after` (false), `embedding_norm` (false), `final_norm`
 //!   (unless norm_after); `positions` learned, rotary or none, `qk_norm` (false), `position_rows`
 //!   (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
-//!   masked or pooler (logits), `tied` for logits. More keys, of a
+//!   masked or pooler (logits), `tied` for logits. Further keys, for a
 //!   [`TransformerArchitecture`](super::TransformerArchitecture):
 //!   - `kv_rank`, `plain_width`, `turned_width`, `value_width` and `query_rank` (0) for latent attention;
-//!   - `qkv_biases` (biases), `sinks` (false), `window` or `piece`: number of tokens that a token attends to, except in
-//!     every `full_every`-th layer (0: none); `sandwich_norm` (false);
-//!   - `shared_ffn` (0), `scores` softmax or sigmoid (softmax), `router_bias`, `correction_bias` (false), `groups` (0)
-//!     and `groups_per_token` (groups) of experts; the first `dense_layers` (0) and all except every `experts_every`-th
-//!     (1) layer have a perceptron of `dense_ffn` (ffn) instead of experts;
+//!   - `qkv_biases` (biases), `sinks` (false), `window` or `piece`: length of the window or piece of tokens
+//!     to which a token attends, except in every `full_every`-th layer (0: none); `sandwich_norm` (false);
+//!   - `shared_ffn` (0), `scores` softmax or sigmoid (softmax), `router_bias`, `correction_bias` (false),
+//!     `groups` (0) and `groups_per_token` (groups) of experts. Only every `experts_every`-th (1) layer after
+//!     the first `dense_layers` (0) has experts; the others have a perceptron of `dense_ffn` (ffn);
 //!   - `more_predictions` (0).
 //! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
 //!   `dropout` (false).
-//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and layers
-//!   under `[[layer]]`, which have a `name`, a `role` (input, block, output) and `operators`. An entry that describes
-//!   several layers also has the number of times to `repeat` it and the `first` number after its name (0). Sizes of an
-//!   operator's input follow from the operators before it. An operator has an `op`, a `name` (the op), a `cut` (whole),
-//!   and
+//! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and
+//!   layers under `[[layer]]`, each with a `name`, a `role` (input, block, output) and `operators`. An entry
+//!   can describe several layers: `repeat` is their number, and `first` (0) the number in the first one's
+//!   name. An operator's input sizes follow from the operators before it. An operator has an `op`, a `name`
+//!   (the op), a `cut` (whole), and
 //!   - `linear`: `outputs`, `bias` (true), `tied` (false); an image becomes one row;
 //!   - `attention`: `heads`, `kv_heads` (heads), `causal`, `dropout`, `rotary`, `qk_norm` (false);
 //!   - `convolution`: `outputs`, `kernel`, `stride` (1), `padding` (0), `groups` (1), `bias` (true);
@@ -34,26 +34,26 @@
 //!   - `embedding`: `vocabulary`, `width`; `embedding_bag`: `rows`, `width`, `lookups` (1), outside the chain;
 //!     `interaction`: `vectors`.
 //!
-//!   An operator with `around = true` is on the skip path until the next residual, which adds both paths and requires
-//!   equal sizes.
+//! An operator with `around = true` is on the skip path. The next residual adds the skip path and the branch,
+//! which must have equal sizes.
 
 use super::Model;
 
-/// A model with the properties that its file gives for the whole model.
+/// A model, and the properties that its file gives for the model as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelDefinition {
-    /// Kind of description.
+    /// Kind of description in the file.
     pub kind: DefinitionKind,
-    /// Width of the activations between blocks, if it is the same for all.
+    /// Width of the activations between blocks; `None` if blocks differ in width.
     pub hidden: Option<u64>,
     /// The model.
     pub model: Model,
 }
 
-/// Sizes that replace the sizes in a model file.
+/// Sizes that replace those of a model file; `None` keeps the file's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModelSizes {
-    /// Tokens of a sample.
+    /// Number of tokens per sample.
     pub tokens: Option<u64>,
     /// Number of blocks.
     pub layers: Option<u64>,
@@ -62,16 +62,16 @@ pub struct ModelSizes {
 /// Kind of description in a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionKind {
-    /// The parameters of a transformer over tokens.
+    /// A few numbers of a transformer over tokens.
     Transformer,
-    /// The parameters of a transformer over the patches of an image.
+    /// A few numbers of a transformer over an image's patches.
     Vit,
-    /// A list of layers and their operators.
+    /// A list of layers with their operators.
     Layers,
 }
 
 impl DefinitionKind {
-    /// Every kind with its name.
+    /// Every kind, with its name in files.
     pub const ALL: [(Self, &'static str); 3] = [
         (Self::Transformer, "transformer"),
         (Self::Vit, "vit"),

@@ -1,15 +1,15 @@
-//! Errors about models. Every message states the place, the found value and the allowed values.
+//! Errors about models. Every message gives the place, the value found and the values allowed.
 
 use chakram_base::config::{ConfigError, did_you_mean};
 use std::io;
 
-/// A rejected model file or model name.
+/// Reason why a model file or a model name is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// The file's text is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A count of the model reaches 2^64 - 1.
+    /// A count of the model is 2^64 - 1 or more.
     #[error(
         "{file}: the model's {what} do not fit in 64 bits; found sizes whose product is 2^64 - 1 \
          or more, try smaller sizes"
@@ -17,10 +17,10 @@ pub enum ModelError {
     TooLarge {
         /// Name of the text, usually its path.
         file: String,
-        /// The count, such as `parameters`.
+        /// Name of the count, such as `parameters`.
         what: &'static str,
     },
-    /// No preset has this name, and it is not the name of a file.
+    /// No preset has this name, and it does not look like a file name.
     #[error(
         "no model is called {name:?}{}\n  \
          try: a preset, which `chakram model list` names, or a file, whose name ends in .toml or has a / in it",
@@ -29,10 +29,10 @@ pub enum ModelError {
     Unknown {
         /// The requested name.
         name: String,
-        /// The preset with the most similar name, or `None`.
+        /// The preset with the most similar name, if one is similar.
         closest: Option<&'static str>,
     },
-    /// The name has the form of a hub's model names, but models are not read from hubs.
+    /// The name looks like the name of a model on a hub, but models are not loaded from hubs.
     #[error(
         "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
@@ -41,7 +41,7 @@ pub enum ModelError {
     OnHub {
         /// The requested name.
         name: String,
-        /// The preset of the same family and size, or `None`.
+        /// The preset of the same family and size, if there is one.
         closest: Option<&'static str>,
     },
     /// The file cannot be read.
@@ -54,7 +54,7 @@ pub enum ModelError {
     },
 }
 
-/// Explains that models are not read from hubs, and names the nearest preset.
+/// Returns a note that models are not loaded from hubs, with the nearest preset.
 pub fn not_from_hubs(closest: Option<&str>) -> String {
     let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
     format!(

@@ -1,8 +1,10 @@
-//! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and their nearest presets.
+//! Names of models on hubs, such as `meta-llama/Llama-3.1-8B-Instruct`, and the presets nearest to
+//! them.
 
 use chakram_base::config::nearest;
 
-/// Returns true if `name` has the form of a hub's names, `OWNER/MODEL`, and is not a relative path.
+/// Returns true if `name` has the form of a name on a hub, `OWNER/MODEL`, and is not a relative
+/// path.
 pub(super) fn is_hub_name(name: &str) -> bool {
     let is_plain = |part: &str| {
         !part.is_empty()
@@ -18,9 +20,9 @@ pub(super) fn is_hub_name(name: &str) -> bool {
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
 }
 
-/// Returns the preset of `all` whose family, generation and size all occur in `name`. Of several
-/// such presets, the function returns the preset with the most parts. Otherwise returns the first
-/// preset that begins with the parts of `name`, and otherwise the preset with the nearest spelling.
+/// Returns the preset of `all` whose family, generation and size all occur in `name`. If several
+/// match, returns the one with the most parts. If none matches, returns the first preset that
+/// begins with the parts of `name`, or else the preset with the most similar spelling.
 pub(super) fn nearest_preset<'n>(
     name: &str,
     all: impl IntoIterator<Item = &'n str>,
@@ -39,12 +41,13 @@ pub(super) fn nearest_preset<'n>(
     }
     let begins = |preset: &&&str| !parts.is_empty() && split_name(preset).starts_with(&parts);
     let found = best.map(|(_, preset)| preset);
-    // `mixtral` alone is a valid beginning; a single letter must not be.
+    // `mixtral` alone may match a preset's beginning, but a single letter must not.
     let found = found.or_else(|| all.iter().find(begins).copied().filter(|_| model.len() > 3));
     found.or_else(|| nearest(model, all))
 }
 
-/// Splits a name at its punctuation and before each number: `Llama-3.1-8B` is `llama`, `3`, `1`, `8b`.
+/// Splits a name at punctuation and before each number: `Llama-3.1-8B` becomes `llama`, `3`, `1`,
+/// `8b`.
 fn split_name(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut last = ' ';
@@ -61,8 +64,8 @@ fn split_name(name: &str) -> Vec<String> {
     parts
 }
 
-/// Returns true if the parts of a preset occur in a name in this order, the family first. A single letter, the size of
-/// a vision transformer, matches any word that begins with it.
+/// Returns true if a preset's parts occur in a name in the same order, beginning with the family. A single
+/// letter (the size of a vision transformer) matches any word that begins with it.
 fn is_subsequence(preset: &[String], name: &[String]) -> bool {
     let mut rest = name.iter();
     preset.iter().enumerate().all(|(index, part)| {

@@ -1,4 +1,4 @@
-//! The built-in models, and the lookup of a model file by preset name or path.
+//! The built-in models, and how a preset's name or a path leads to a model file.
 
 use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
@@ -11,13 +11,13 @@ use std::io::ErrorKind;
 pub struct ModelPreset {
     /// Name of the preset.
     pub name: &'static str,
-    /// Text of the model's file; comments in it state the source of every number.
+    /// Text of the model file. Its comments give the source of every number.
     pub text: &'static str,
 }
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Every preset, by family and size.
+        /// Every preset, sorted by family and size.
         pub const PRESETS: &[ModelPreset] = &[$(ModelPreset {
             name: $name,
             text: include_str!(concat!("presets/", $name, ".toml")),
@@ -95,21 +95,22 @@ presets!(
     "dlrm",
 );
 
-/// Text of a model's file, with the file's name for errors.
+/// Text of a model file, with the name that errors call it.
 #[derive(Clone, Debug)]
 pub struct ModelSource {
-    /// The preset's name, or the path as given.
+    /// The preset's name, or the path as the user gave it.
     pub file: String,
     /// The model's file.
     pub text: Cow<'static, str>,
 }
 
 impl ModelSource {
-    /// Finds the text of `name`: a file if the name contains a `/` or ends in `.toml` or `.json`, otherwise a preset.
+    /// Finds the model file of `name`. If the name contains a `/` or ends in `.toml` or `.json`, it is a
+    /// path, otherwise a preset.
     ///
     /// # Errors
     ///
-    /// Fails if the preset does not exist, or the file cannot be read.
+    /// Fails if there is no such preset, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
         let is_file = name.ends_with(".toml") || name.ends_with(".json");
         if name.contains('/') || is_file || name == STANDARD_INPUT {
@@ -135,33 +136,34 @@ impl ModelSource {
                 text: Cow::Borrowed(preset.text),
             }),
             None => Err(ModelError::Unknown {
-                // An arbitrarily long argument must not flood the message.
+                // Shorten the name, because an arbitrarily long argument must not flood the
+                // message.
                 name: name.chars().take(80).collect(),
                 closest: nearest_preset(name, PRESETS.iter().map(|preset| preset.name)),
             }),
         }
     }
 
-    /// Parses the text, for samples of `tokens` tokens if given.
+    /// Parses the text. If `tokens` is given, samples have this number of tokens.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or the model's samples cannot have this number of tokens.
+    /// Fails if the text is invalid, or if samples of the model cannot have this number of tokens.
     pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse(&self.text, &self.file, tokens)
     }
 
-    /// Parses the text, with `sizes` in place of the file's sizes.
+    /// Parses the text; `sizes` replace the file's sizes.
     ///
     /// # Errors
     ///
-    /// Fails if the text is invalid, or the model cannot have those sizes.
+    /// Fails if the text is invalid, or if the model cannot have these sizes.
     pub fn definition_of(&self, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::of_sizes(&self.text, &self.file, sizes)
     }
 
-    /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a transformer over tokens or
-    /// patches, or `None` if the model does not have it.
+    /// Returns the size `key` (`hidden`, `heads`, `kv_heads`, `ffn` or `vocabulary`) of a transformer over
+    /// tokens or patches. Returns `None` if the model does not have this size.
     ///
     /// # Errors
     ///
@@ -179,21 +181,22 @@ impl ModelSource {
 }
 
 impl Model {
-    /// Loads the model of a preset, or of a file (its name contains a `/` or ends in `.toml`).
+    /// Loads the model of a preset or of a file; names that contain a `/` or end in `.toml` are
+    /// paths.
     ///
     /// # Errors
     ///
-    /// Fails if the preset does not exist, or the file cannot be read or is invalid.
+    /// Fails if there is no such preset, or the file cannot be read or is invalid.
     pub fn named(name: &str) -> Result<Self, ModelError> {
         Ok(ModelSource::find(name)?.definition(None)?.model)
     }
 
-    /// As [`Model::named`], with samples of `tokens` tokens. A position table keeps its size, and
-    /// must have at least `tokens` rows.
+    /// Like [`Model::named`], but samples have `tokens` tokens. A position table keeps its size, so
+    /// it must have at least `tokens` rows.
     ///
     /// # Errors
     ///
-    /// Fails like [`Model::named`], and if the model's samples cannot have this number of tokens.
+    /// Fails like [`Model::named`], and if samples of the model cannot have this number of tokens.
     pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
         Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
     }

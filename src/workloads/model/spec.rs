@@ -1,8 +1,9 @@
-//! Operators as data: axes, tensors over them, products, and tensors that the backward pass keeps.
+//! Operators as data: their axes, tensors over these axes, products, and the tensors that the
+//! backward pass keeps.
 //!
-//! Axes and tensors are written as letters, as in `einsum`: a linear operator multiplies `mk` by `kn` to `mn`. An
-//! operator is one entry of [`OperatorKind::spec`]. Parameters, multiplications, elements, kept bytes, the volumes of
-//! PALM's Table III, shards, layouts and kernels are derived from it.
+//! Letters name axes and tensors, as in `einsum`: a linear operator multiplies `mk` by `kn` to `mn`. An
+//! operator is one entry of [`OperatorKind::spec`]. From this entry follow the parameters, multiplications,
+//! elements, kept bytes, the volumes of PALM's Table III, shards, layouts and kernels.
 //!
 //! | operator | input | weights | output | products, and the axes summed over | kept |
 //! |---|---|---|---|---|---|
@@ -23,11 +24,11 @@
 //! | pool | `nij` | | `nhw` | none; windows compare `nhw` over `rs` | input |
 //! | interaction | `vu` | | `p`, `u` | `p` over `u` | input |
 //!
-//! Every input and output has the sample axis `b` before the letters shown. Letters other than `b`,
-//! `m`, `n` and `k` are sizes that no degree cuts, or sizes that are cut together with one of these
-//! letters: rows `h` of an image's output and `i` of its input with m, copies `c` of tokens with m,
-//! heads `g` of keys and values with n. In a grouped convolution a filter processes `c` channels
-//! instead of `k`.
+//! Every input and output also has the sample axis `b`, which is not shown. Letters other than `b`,
+//! `m`, `n` and `k` are sizes that no degree divides, or that are divided together with one of
+//! these axes: rows `h` of an image's output and `i` of its input with m, copies `c` of tokens with
+//! m, and heads `g` of keys and values with n. In a grouped convolution, a filter processes `c`
+//! channels instead of `k`.
 
 mod kernels;
 mod operators;
@@ -41,9 +42,9 @@ pub enum OperatorAxis {
     B,
     /// Rows of a sample: tokens, or rows of pixels.
     M,
-    /// Columns of the output: outputs, channels or heads.
+    /// Columns of the output: output features, channels or heads.
     N,
-    /// Columns of the input, over which products sum.
+    /// Columns of the input, which products sum.
     K,
 }
 
@@ -59,22 +60,22 @@ pub struct AxisSpec {
     pub letter: char,
     /// Size for one sample.
     pub extent: u64,
-    /// Degree that cuts the axis.
+    /// The degree that divides the axis.
     pub cut: AxisCut,
 }
 
-/// Degree by which an axis is cut.
+/// Which degree divides an axis, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AxisCut {
-    /// Cut by this degree; the noun names the units of the axis in messages.
+    /// This degree divides the axis; the noun names the axis's units in messages.
     By(OperatorAxis, &'static str),
-    /// Cannot be cut by this degree; the text gives the reason.
+    /// This degree would divide the axis, but must be 1; the text gives the reason.
     Whole(OperatorAxis, &'static str),
-    /// No degree applies.
+    /// No degree divides the axis.
     Never,
 }
 
-/// Weights of an operator that share one gradient tensor.
+/// Weights of an operator that have one gradient tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeightSpec {
     /// Letters of the tensor's axes.
@@ -83,38 +84,38 @@ pub struct WeightSpec {
     pub tied: bool,
 }
 
-/// A sum of products: one multiplication for each element of the result and of the summed axes.
+/// A sum of products. It has one multiplication per element of the result and of the summed axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProductSpec {
     /// Axes of the result.
     pub result: &'static str,
     /// Axes over which the products are summed.
     pub over: &'static str,
-    /// Axes of the multiplications that a causal kernel skips (empty if none).
+    /// Axes of the multiplications that a causal kernel skips; empty if it skips none.
     pub skipped: &'static str,
     /// False for comparisons, which only PALM's Table III counts.
     pub multiplies: bool,
 }
 
-/// A tensor that the backward pass needs.
+/// A tensor that is kept for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptTensor {
     /// Letters of the tensor's axes.
     pub axes: &'static str,
-    /// Bytes of an element, or `None` for the bytes of the number format.
+    /// Bytes per element; `None` for the bytes of the number format.
     pub bytes: Option<u64>,
-    /// Attention kernels that keep the tensor.
+    /// Which attention kernels keep the tensor.
     pub with: KeptWith,
 }
 
-/// Attention kernels that keep a tensor.
+/// Which attention kernels keep a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptWith {
     /// All attention kernels.
     Any,
     /// Only fused attention.
     Fused,
-    /// Only unfused attention; selective recomputation recomputes the tensor.
+    /// Only unfused attention; with selective recomputation the tensor is recomputed instead.
     Unfused,
 }
 
@@ -123,34 +124,34 @@ pub enum KeptWith {
 pub struct WindowSpec {
     /// Rows of a window.
     pub kernel: u64,
-    /// Pixels from one window to the next.
+    /// Distance in pixels between neighbouring windows.
     pub stride: u64,
     /// Rows added on each side.
     pub padding: u64,
 }
 
-/// Source of an operator's inputs in the chain of its layer.
+/// Which results an operator of a layer's chain uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainRole {
-    /// Uses the output of the previous operator.
+    /// The previous operator's output.
     Next,
-    /// Also uses the skip path, or tables outside the chain.
+    /// The previous operator's output, and the skip path or the tables outside the chain.
     Join,
-    /// Uses all results outside the chain.
+    /// The previous operator's output, and all results outside the chain.
     Collect,
-    /// Starts a new chain; the result of the previous chain is stored outside the chain until it is
-    /// used.
+    /// None. The operator starts a new chain, and the previous chain's result is kept outside until
+    /// an operator uses it.
     Table,
-    /// Produces a result outside the chain.
+    /// The operator's own result is kept outside the chain.
     Beside,
 }
 
-/// Side of an operator on which the ranks that have a layer's experts exchange tokens.
+/// Side of an operator on which ranks with different experts of a layer exchange tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpertExchange {
-    /// After the operator: copies are sent to their experts.
+    /// After the operator: copies of tokens are sent to their experts.
     Dispatch,
-    /// Before the operator: results return.
+    /// Before the operator: results return from the experts.
     Combine,
 }
 
@@ -159,9 +160,9 @@ pub enum ExpertExchange {
 pub struct OperatorSpec {
     /// Name in files.
     pub name: &'static str,
-    /// All axes of the operator's tensors.
+    /// Axes of all the operator's tensors.
     pub axes: Vec<AxisSpec>,
-    /// Inputs, which are outputs of earlier operators or of the previous layer.
+    /// Inputs as letters of axes: outputs of earlier operators or of the previous layer.
     pub inputs: Vec<&'static str>,
     /// Outputs, as letters of axes.
     pub outputs: Vec<&'static str>,
@@ -169,17 +170,17 @@ pub struct OperatorSpec {
     pub weights: Vec<WeightSpec>,
     /// Products of the forward pass.
     pub products: Vec<ProductSpec>,
-    /// Tensors kept for the backward pass.
+    /// Tensors that are kept for the backward pass.
     pub kept: Vec<KeptTensor>,
-    /// Axes of rows and pixels, as opposed to columns and channels.
+    /// Axes that count as rows (rows and pixels), not as columns (columns and channels).
     pub rows: &'static str,
-    /// Sliding windows over an image, or `None`.
+    /// Sliding windows over an image, if the operator has them.
     pub windows: Option<WindowSpec>,
-    /// Source of the operator's inputs in the chain of its layer.
+    /// Which results of the layer's chain the operator uses.
     pub role: ChainRole,
     /// Kernels of the forward and backward pass.
     pub kernels: KernelSpec,
-    /// Exchange of tokens under expert parallelism, if the operator starts or ends one.
+    /// With expert parallelism, the exchange of tokens that the operator starts or ends, if any.
     pub exchange: Option<ExpertExchange>,
 }
 
@@ -189,13 +190,13 @@ impl OperatorSpec {
         self.axes.iter().any(|axis| axis.letter == letter)
     }
 
-    /// Size of the axis called `letter`. Returns 0 without such an axis.
+    /// Size of the axis called `letter`. 0 if there is no such axis.
     pub fn extent(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);
         found.map_or(0, |axis| axis.extent)
     }
 
-    /// Elements of a tensor over `axes`, saturating.
+    /// Elements of a tensor over `axes`; saturates.
     pub fn volume(&self, axes: &str) -> u128 {
         axes.chars().fold(1, |all: u128, letter| {
             all.saturating_mul(self.extent(letter).into())
@@ -208,14 +209,14 @@ impl OperatorSpec {
         each.fold(0, u128::saturating_add)
     }
 
-    /// Returns true if `axis` cuts the tensor over `axes`.
+    /// Returns true if a degree of `axis` divides the tensor over `axes`.
     pub fn cuts(&self, axis: OperatorAxis, axes: &str) -> bool {
         let cut = |one: &&AxisSpec| matches!(one.cut, AxisCut::By(by, _) if by == axis);
         let mut all = self.axes.iter().filter(cut);
         all.any(|one| axes.contains(one.letter))
     }
 
-    /// Returns the sizes that a degree of `axis` must divide, each with the noun of its units.
+    /// Returns the sizes that a degree of `axis` must divide, each with a noun for its units.
     pub fn sizes(&self, axis: OperatorAxis) -> impl Iterator<Item = (u64, &'static str)> {
         self.axes.iter().filter_map(move |one| match one.cut {
             AxisCut::By(by, what) if by == axis => Some((one.extent, what)),
@@ -223,45 +224,47 @@ impl OperatorSpec {
         })
     }
 
-    /// Returns true if `axis` can be cut into `parts` equal parts.
+    /// Returns true if `axis` can be divided into `parts` equal parts.
     pub fn divides(&self, axis: OperatorAxis, parts: u64) -> bool {
         let mut sizes = self.sizes(axis).peekable();
         sizes.peek().is_some() && sizes.all(|(size, _)| size.is_multiple_of(parts.max(1)))
     }
 
-    /// Returns true for products that sum over columns of the input.
+    /// Returns true if the operator's products sum over input columns.
     pub fn sums(&self) -> bool {
         self.inputs.iter().any(|axes| axes.contains('k'))
     }
 
-    /// Returns true for a matrix product, but not for sliding windows.
+    /// Returns true for a matrix product; sliding windows are not one.
     pub fn is_linear(&self) -> bool {
         self.sums() && self.windows.is_none()
     }
 
-    /// Returns the number of experts with separate weights, or 0 for operators without experts.
+    /// Returns the number of experts that have weights of their own; 0 for operators without
+    /// experts.
     pub fn expert_weights(&self) -> u64 {
         let own = self.weights.iter().any(|one| one.axes.starts_with('e'));
         if own { self.extent('e') } else { 0 }
     }
 
-    /// Returns true for attention: tokens are multiplied with tokens.
+    /// Returns true for attention, in which tokens are multiplied by tokens.
     pub fn attends(&self) -> bool {
         self.axes.iter().any(|axis| axis.letter == 'g')
     }
 
-    /// Returns true if each row of the input is reduced to a number, as a loss does over classes.
+    /// Returns true if each row of the input becomes one number, as in a loss over classes.
     pub fn reduces_columns(&self) -> bool {
         let has = |tensors: &[&'static str]| tensors.iter().any(|axes| axes.contains('n'));
         has(&self.inputs) && !has(&self.outputs)
     }
 
-    /// Returns true for functions of each row or element on the chain: norms and activations.
+    /// Returns true for operators on the chain that act on each row or element: norms and
+    /// activations.
     pub fn is_elementwise(&self) -> bool {
         self.is_by_column() && self.products.is_empty() && self.role == ChainRole::Next
     }
 
-    /// Elements of the weights that belong to another operator.
+    /// Number of the operator's weights that belong to another operator, if any.
     pub fn tied_weights(&self) -> Option<u64> {
         let tied = self.weights.iter().find(|one| one.tied);
         tied.map(|one| saturate_to_u64(self.volume(one.axes)))
@@ -278,7 +281,7 @@ impl OperatorSpec {
         has(&self.inputs) && has(&self.outputs)
     }
 
-    /// Columns of the output; channels for an image.
+    /// Columns of the output; for an image, channels.
     pub fn columns(&self) -> u64 {
         let each = |axes: &&'static str| {
             let columns = axes.chars().filter(|letter| !self.rows.contains(*letter));
@@ -287,7 +290,7 @@ impl OperatorSpec {
         self.outputs.iter().map(each).fold(0, u64::saturating_add)
     }
 
-    /// Rows of a sample if they can be cut: tokens, but not rows of images.
+    /// Rows of a sample if a degree can divide them: tokens, but not rows of images.
     pub fn token_rows(&self) -> Option<u64> {
         let mut sizes = self.sizes(OperatorAxis::M);
         sizes
@@ -296,8 +299,8 @@ impl OperatorSpec {
             .map(|(size, _)| size)
     }
 
-    /// Allows columns to be cut, because each is computed separately, as in a norm over the
-    /// channels of images.
+    /// Allows degrees to divide columns, because each column is computed independently, as in a
+    /// norm over the channels of images.
     pub fn free_columns(mut self) -> Self {
         let alone = self.is_by_column();
         for axis in &mut self.axes {
@@ -308,14 +311,14 @@ impl OperatorSpec {
         self
     }
 
-    /// Returns the number of elements of each gradient, including the weights of other operators if
-    /// `tied`.
+    /// Returns the number of elements of each weight gradient. If `tied`, includes weights that
+    /// belong to other operators.
     pub fn gradients(&self, tied: bool) -> impl Iterator<Item = u128> {
         let own = self.weights.iter().filter(move |one| tied || !one.tied);
         own.map(|one| self.volume(one.axes))
     }
 
-    /// Returns the kept bytes of one sample: of all tensors, and of the tensors that selective
+    /// Returns the bytes that are kept per sample: of all tensors, and of those that selective
     /// recomputation recomputes.
     pub fn kept_bytes(&self, element: u64, fused: bool) -> [u64; 2] {
         let bytes = |one: &KeptTensor| {
@@ -335,18 +338,19 @@ impl OperatorSpec {
     }
 }
 
-/// Number of positions of a window of `kernel` in `size` with `padding` on both sides.
+/// Number of positions of a window with side `kernel` along a side of `size` pixels with `padding`
+/// at both ends.
 pub(in crate::model) fn window_count(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let padded = size.saturating_add(padding.saturating_mul(2));
     match padded.checked_sub(kernel) {
-        // The stride of a parsed model is at least 1; max() avoids a division by zero for models
-        // built in code.
+        // Parsed models have strides of at least 1; `max` avoids a division by zero for models that
+        // are built in code.
         Some(free) => free / stride.max(1) + 1,
         None => 0,
     }
 }
 
-/// Converts to 64 bits, saturating.
+/// Converts to 64 bits; saturates.
 pub(in crate::model) fn saturate_to_u64(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,5 @@
-//! Compares counts of presets with formulas and published numbers, and tests rejected files.
+//! Compares the counts of presets with formulas and published numbers, and tests that invalid files
+//! are rejected.
 
 use super::{LayerRole, Model};
 
@@ -15,7 +16,7 @@ fn preset(name: &str) -> Model {
     Model::named(name).unwrap()
 }
 
-/// Returns the sum of `count` over layers with `role`.
+/// Returns the sum of `count` over the layers that have this `role`.
 fn over(model: &Model, role: LayerRole, count: impl Fn(&super::ModelLayer) -> u64) -> u64 {
     let layers = model.layers.iter().filter(|layer| layer.role == role);
     layers.map(count).sum()

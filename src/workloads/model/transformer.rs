@@ -13,9 +13,9 @@ pub struct TransformerModel {
     pub block: TransformerBlock,
     /// Rows of the token table.
     pub vocabulary: u64,
-    /// Position encoding of tokens.
+    /// How the model encodes the positions of tokens.
     pub positions: PositionEncoding,
-    /// Rows of the table of token types (BERT's sentences A and B), or 0 without a table.
+    /// Rows of the table of token types (BERT's sentences A and B); 0 if there is none.
     pub segments: u64,
     /// True if embeddings are normalized before the first block.
     pub embedding_norm: bool,
@@ -25,29 +25,29 @@ pub struct TransformerModel {
     pub head: OutputHead,
 }
 
-/// A block: attention and a perceptron, each with a norm and a skip path.
+/// A transformer block: attention and a perceptron, each with a norm and a skip path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransformerBlock {
-    /// Number of tokens of a sample, which are the rows of activations.
+    /// Number of tokens of a sample.
     pub tokens: u64,
     /// Width of the activations between blocks.
     pub hidden: u64,
     /// Query heads.
     pub heads: u64,
-    /// Heads of keys and of values.
+    /// Number of heads of keys, and of values.
     pub kv_heads: u64,
     /// Columns of a head.
     pub head_width: u64,
-    /// Columns between the two products of the perceptron.
+    /// Columns of the result of the perceptron's first product, or of half of it if gated.
     pub ffn: u64,
     /// The perceptron's activation function.
     pub function: ActivationFunction,
-    /// True if half of the first product gates the other half.
+    /// True if one half of the first product gates the other.
     pub gated: bool,
-    /// True if norms have a bias, as in LayerNorm but not in RMSNorm.
+    /// True if norms have a bias (LayerNorm), false if not (RMSNorm).
     pub norm_bias: bool,
-    /// True for post-norm, after the residual sums (BERT), and false for pre-norm, before attention and perceptron
-    /// (GPT-2).
+    /// True if norms follow the residual sums (post-norm, BERT), false if they precede attention and
+    /// perceptron (pre-norm, GPT-2).
     pub norm_after: bool,
     /// True if matrix products have biases.
     pub biases: bool,
@@ -59,11 +59,11 @@ pub struct TransformerBlock {
     pub rotary: bool,
     /// True if query heads and key heads are normalised to length 1.
     pub qk_norm: bool,
-    /// Experts instead of one perceptron, each with `ffn` columns between its products.
+    /// Experts that replace the perceptron; each has `ffn` columns between its products.
     pub experts: Option<ExpertRouting>,
 }
 
-/// Experts of a block, and the number of experts per token.
+/// Experts of a block, and how many of them a token uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertRouting {
     /// Number of experts.
@@ -72,28 +72,29 @@ pub struct ExpertRouting {
     pub chosen: u64,
 }
 
-/// Position encoding of a transformer.
+/// How a transformer encodes positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PositionEncoding {
-    /// A table with this number of rows, one per position.
+    /// A trained table with this number of rows, one per position.
     Learned(u64),
     /// Rotary embedding of queries and keys, without weights.
     Rotary,
-    /// No encoding, or a fixed function that is added.
+    /// No encoding, or a fixed function that is added without weights.
     None,
 }
 
 /// Head of a transformer: the operators after its last block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputHead {
-    /// Scores of all words for each token, and their cross entropy.
+    /// Scores of all words for each token, and the cross entropy of these scores.
     Logits {
         /// True if the logits share the embedding's weights.
         tied: bool,
     },
-    /// Logits after one more product, activation and norm, with tied weights and a bias: BERT's masked words.
+    /// Logits after another product, an activation and a norm, with tied weights and a bias: BERT's
+    /// prediction of masked words.
     Masked,
-    /// One matrix multiplication on the first token: BERT's pooler.
+    /// A matrix product on the first token: BERT's pooler.
     Pooler,
 }
 
@@ -193,7 +194,7 @@ impl TransformerBlock {
         ]
     }
 
-    /// Returns the inputs and outputs of each matrix product of a perceptron.
+    /// Returns the numbers of inputs and outputs of both matrix products of a perceptron.
     fn perceptron_sizes(&self) -> [[u64; 2]; 2] {
         let halves = if self.gated { 2 } else { 1 };
         let up = self.ffn.saturating_mul(halves);
@@ -209,12 +210,12 @@ impl TransformerBlock {
         }
     }
 
-    /// Columns of queries.
+    /// Columns of the queries, all heads together.
     fn attention_width(&self) -> u64 {
         self.heads.saturating_mul(self.head_width)
     }
 
-    /// Columns of queries, keys and values together.
+    /// Columns of queries, keys and values, all heads together.
     fn qkv_width(&self) -> u64 {
         let heads = self.kv_heads.saturating_mul(2).saturating_add(self.heads);
         heads.saturating_mul(self.head_width)
@@ -302,8 +303,8 @@ impl TransformerModel {
             };
             LayerOperator::new(name, work, cut)
         };
-        // The table is sharded by words: each member looks up its own words, and rows are summed
-        // over members.
+        // The table is sharded by words: each member looks up its own words, and the rows are
+        // summed over members.
         let mut operators = vec![table("tokens", self.vocabulary, TensorSplit::RowParallel)];
         if let PositionEncoding::Learned(rows) = self.positions {
             operators.push(table("positions", rows, TensorSplit::Replicated));
@@ -311,7 +312,7 @@ impl TransformerModel {
         if self.segments > 0 {
             operators.push(table("segments", self.segments, TensorSplit::Replicated));
         }
-        // A single table without dropout needs no sum.
+        // With a single table and no dropout, there is nothing to sum.
         if operators.len() > 1 || self.block.dropout {
             operators.push(self.block.residual_operator("sum"));
         }
@@ -335,7 +336,7 @@ impl TransformerModel {
             tied,
         };
         let (bias, tied) = match self.head {
-            // The model ends with the pooler: no logits and no loss.
+            // A model with a pooler has no logits and no loss.
             OutputHead::Pooler => {
                 let work = product(1, hidden, true, false);
                 operators.push(LayerOperator::new("pooler", work, TensorSplit::Replicated));

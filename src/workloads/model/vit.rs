@@ -5,8 +5,8 @@ use super::{
     TransformerBlock,
 };
 
-/// A transformer over the patches of an image and one class token (Dosovitskiy et al., "An Image is Worth 16x16 Words",
-/// 2021): LayerNorm before attention and perceptron, biases everywhere, GELU.
+/// A transformer over an image's patches and one class token (Dosovitskiy et al., "An Image is Worth 16x16
+/// Words", 2021), with LayerNorm before attention and perceptron, biases everywhere, and GELU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionTransformer {
     /// Number of blocks.
@@ -23,7 +23,7 @@ pub struct VisionTransformer {
     pub image: [u64; 2],
     /// Color channels of a pixel.
     pub channels: u64,
-    /// Number of pixels along a patch's side.
+    /// Side of a square patch, in pixels.
     pub patch: u64,
     /// Number of classes of the classifier.
     pub classes: u64,

@@ -1,5 +1,5 @@
-//! Parses `kind = "layers"`, which lists every operator. Sizes of inputs follow from the previous
-//! operators.
+//! Parses `kind = "layers"`, which lists every operator. An operator's input sizes follow from the
+//! operators before it.
 
 use super::operator::{self, ActivationShape, LayerCursor};
 use super::{MOST, MOST_LAYERS, no_sequence, parse_size};
@@ -21,7 +21,7 @@ const ROLES: [(LayerRole, &str); 3] = [
     (LayerRole::Output, "output"),
 ];
 
-/// Returns the tokens of a sample, no hidden size, and the layers.
+/// Returns the number of tokens per sample, `None` for the hidden size, and the layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,
@@ -39,7 +39,8 @@ pub(super) fn parse_layers(
         let field = table.need("name", "the layer's name")?;
         let name = field.line()?;
         let role = table.choice("role", &ROLES)?;
-        // `repeat` is bounded by the remaining layers, so `layers` never exceeds MOST_LAYERS.
+        // `repeat` is at most the number of remaining layers, so `layers` never exceeds
+        // MOST_LAYERS.
         let room = MOST_LAYERS - layers.len() as u64;
         let repeat = table.get("repeat").map(|field| field.between(1, room));
         let first = table.get("first").map(|field| field.between(0, MOST));
@@ -54,15 +55,14 @@ pub(super) fn parse_layers(
         let items = table.need("operators", "an array of operators")?;
         let items =
             items.items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
-        // The sum cannot overflow, because the factors are bounded by the file's size and
-        // MOST_LAYERS.
+        // The sum cannot overflow, because the file's size and MOST_LAYERS limit the factors.
         operators += repeat * items.len() as u64;
         if items.is_empty() || operators > MOST_OPERATORS {
             let found = format_args!("{operators} operators in the layers so far");
             let expected = format_args!("at most {MOST_OPERATORS}, and at least one in each layer");
             return Err(table.refuse(found, expected));
         }
-        // Each copy of a repeated layer is built separately, because a layer may change the shape of
+        // Build each copy of a repeated layer separately, because a layer may change the shape of
         // the next one's input.
         for number in first..first + repeat {
             let name = if numbered {
@@ -106,7 +106,7 @@ fn parse_chain(
     Ok(operators)
 }
 
-/// Parses the tokens of a sample, and the shape of the first layer's input.
+/// Parses the number of tokens per sample, and the shape of the first layer's input.
 fn parse_input(
     root: &ConfigTable<'_>,
     tokens: Option<u64>,

@@ -1,7 +1,7 @@
 //! Models from Hugging Face's `config.json`.
 //!
-//! Keys that determine a model's sizes are read, keys known not to affect sizes are ignored, and any other key is
-//! rejected by name.
+//! The parser reads keys that determine the model's sizes, ignores keys that are known not to affect them,
+//! and rejects any other key by name.
 
 use super::MOST_LAYERS;
 use crate::model::{
@@ -30,8 +30,8 @@ const KINDS: [&str; 12] = [
     "llama4_text",
 ];
 
-/// Keys that affect no size: meanings of tokens, scaling factors, and settings for making the file
-/// or running the model.
+/// Keys that affect no size: token ids, scaling factors, and settings for saving or running the
+/// model.
 const NO_SIZES: &[&str] = &[
     "_name_or_path",
     "architectures",
@@ -97,7 +97,7 @@ impl HubConfig<'_> {
         }
     }
 
-    /// Returns the value of `key`, or `None` if it is missing or null.
+    /// Returns the value of `key`; `None` if the key is missing or its value is null.
     fn value_of(&self, key: &str) -> Option<&Value> {
         self.known.borrow_mut().insert(key.to_owned());
         self.keys.get(key).filter(|value| !value.is_null())
@@ -159,13 +159,13 @@ impl HubConfig<'_> {
         }
     }
 
-    /// Returns the size at the first of `keys` that is present.
+    /// Returns the size at the first of `keys` that the file has.
     fn first_size(&self, keys: &[&str]) -> Read<Option<u64>> {
         let found: Read<Vec<_>> = keys.iter().map(|key| self.read_size(key)).collect();
         Ok(found?.into_iter().flatten().next())
     }
 
-    /// Rejects keys that were neither read nor known not to affect sizes.
+    /// Rejects keys that were not read, unless they are known not to affect sizes.
     fn check_keys(&self) -> Read<()> {
         let known = self.known.borrow();
         let unknown = |key: &&String| !known.contains(*key) && !NO_SIZES.contains(&key.as_str());
@@ -186,7 +186,7 @@ impl HubConfig<'_> {
     }
 }
 
-/// Parses the model in `text`, called `file` in errors; returns its hidden size and the model.
+/// Parses the model in `text`, which errors call `file`. Returns its hidden size and the model.
 pub(super) fn parse_model(
     text: &str,
     file: &str,
@@ -222,7 +222,7 @@ pub(super) fn parse_model(
     Ok((base.block.hidden, model))
 }
 
-/// Returns the text transformer's part of a multimodal model's file.
+/// If the file describes a multimodal model, returns the part for its text transformer.
 fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     let Some(Value::Object(inner)) = config.keys.get("text_config") else {
         return Ok(config);
@@ -244,7 +244,7 @@ fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
     Ok(HubConfig { keys, ..config })
 }
 
-/// Returns the name of a model: the folder of its file, or otherwise its model type.
+/// Returns a name for the model: the folder of its file or, if it has none, its model type.
 fn model_name(file: &str, kind: &str) -> String {
     let folder = std::path::Path::new(file).parent();
     let folder = folder.and_then(|folder| folder.file_name());
@@ -324,7 +324,7 @@ fn read_architecture(
         qk_norm: matches!(kind, "qwen3" | "qwen3_moe"),
         experts,
     };
-    // Norms of heads without gains have no weights.
+    // Per-head norms have no gains here, hence no weights, so the key is read and ignored.
     config.value_of("use_qk_norm");
     let base = TransformerModel {
         layers,
@@ -370,7 +370,7 @@ fn read_latent_attention(config: &HubConfig<'_>) -> Read<Option<LatentAttention>
     }))
 }
 
-/// Returns whether products before attention have biases, and whether all products have biases.
+/// Returns whether the products before attention have biases, and whether all products do.
 fn read_biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
     let attention = config.read_flag("attention_bias", false)?;
     if config.read_flag("mlp_bias", false)? && !attention {
@@ -434,7 +434,7 @@ fn read_router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
     })
 }
 
-/// Returns the period of layers with experts: the last layer of each period has experts.
+/// Returns the period of layers with experts, which are the last of each period.
 fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
     let keys = [
         "interleave_moe_layer_step",
@@ -465,7 +465,7 @@ fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
 }
 
 /// Returns the attention span of layers without full attention, and the period of layers with full
-/// attention: the last layer of each period has it.
+/// attention, which are the last of each period.
 fn read_attention_span(
     config: &HubConfig<'_>,
     kind: &str,
@@ -501,7 +501,7 @@ fn read_attention_span(
                 None => config.invalid_value("layer_types", "a list of kinds of attention")?,
             }
         }
-        // A zero marks a layer without rotary embedding, which has full attention.
+        // A zero marks a layer without rotary embedding, which is a layer with full attention.
         (None, Some(turned), _) if !turned.is_empty() => {
             turned.iter().map(|one| one.as_u64() == Some(0)).collect()
         }

@@ -1,4 +1,4 @@
-//! Parsing of one operator of a layer, given the shape of its input.
+//! Parsing of a layer's operator, given the shape of its input.
 
 use super::{MOST, flag_or, parse_area, parse_size, size_or};
 use crate::model::spec::window_count;
@@ -6,7 +6,7 @@ use crate::model::{ActivationFunction, LayerOperator, OperatorKind, RouterForm, 
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
 
-/// Shape of the activations between operators.
+/// Shape of the activations that one operator passes to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActivationShape {
     /// Channels of an image.
@@ -26,7 +26,7 @@ pub(super) enum ActivationShape {
 }
 
 impl ActivationShape {
-    /// Returns the rows and columns, or, for an image, pixels and channels.
+    /// Returns the numbers of rows and columns; for an image, the numbers of pixels and channels.
     fn rows_and_columns(self) -> (u64, u64) {
         match self {
             Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
@@ -58,14 +58,15 @@ impl fmt::Display for ActivationShape {
     }
 }
 
-/// Shapes of the activations before the next operator of a layer: on its branch, and on the skip path around it.
+/// Shapes of the activations that the next operator of a layer can use: on the branch, and on the skip path
+/// around it.
 pub(super) struct LayerCursor {
     pub(super) main: ActivationShape,
     around: ActivationShape,
 }
 
 impl LayerCursor {
-    /// Creates the state at the beginning of a layer with input `shape`.
+    /// Creates the state at the start of a layer whose input has shape `shape`.
     pub(super) fn new(shape: ActivationShape) -> Self {
         Self {
             main: shape,
@@ -93,7 +94,7 @@ enum OperatorKeyword {
     ExpertCombine,
 }
 
-/// Keywords of operators, each with its keys in addition to the common keys.
+/// Each operator's keyword, with the keys that it has in addition to the common keys.
 const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     (
         OperatorKeyword::Linear,
@@ -153,7 +154,7 @@ const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
     ),
 ];
 
-/// The keys that every operator may have.
+/// The keys that every operator can have.
 const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
 
 const CUTS: [(TensorSplit, &str); 4] = [
@@ -163,7 +164,7 @@ const CUTS: [(TensorSplit, &str); 4] = [
     (TensorSplit::InsideRegion, "between"),
 ];
 
-/// Parses an operator and advances `state` past it.
+/// Parses an operator, and updates `state` to the shapes after it.
 pub(super) fn parse_operator(
     field: &ConfigField<'_>,
     state: &mut LayerCursor,
@@ -195,7 +196,7 @@ pub(super) fn parse_operator(
         (_, true) => state.around = shape,
         (_, false) => state.main = shape,
     }
-    // The skip path starts again after a sum, and before the first block.
+    // A new skip path starts after a residual sum, and after an embedding.
     if matches!(op, OperatorKeyword::Residual | OperatorKeyword::Embedding) {
         state.around = state.main;
     }
@@ -203,7 +204,8 @@ pub(super) fn parse_operator(
     Ok(if around { operator.around() } else { operator })
 }
 
-/// Parses an operator's kind on an input of `shape`, and returns it with the output's shape.
+/// Parses an operator's kind, given the `shape` of its input. Returns the kind and the output's
+/// shape.
 fn parse_operator_kind(
     op: OperatorKeyword,
     table: &ConfigTable<'_>,
@@ -263,7 +265,8 @@ fn parse_operator_kind(
                 width: parse_size(table, "width")?,
                 lookups: size_or(table, "lookups", 1, 1)?,
             };
-            // Tables stay outside the chain until an interaction uses their rows.
+            // Tables are outside the chain until an interaction uses their rows, so the chain's
+            // shape stays.
             (work, shape)
         }
         OperatorKeyword::Interaction => {
@@ -278,7 +281,7 @@ fn parse_operator_kind(
     })
 }
 
-/// Parses a product, which flattens an image to one row.
+/// Parses a matrix product. If the input is an image, it is flattened to one row.
 fn parse_linear(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
@@ -309,7 +312,7 @@ fn parse_attention(
     let (tokens, columns) = require_sequence(table, shape)?;
     let heads = parse_size(table, "heads")?;
     let kv_heads = size_or(table, "kv_heads", 1, heads)?;
-    // The input's columns are queries, keys and values, one after another.
+    // The input's columns are the queries, then the keys, then the values.
     let all = heads.saturating_add(kv_heads.saturating_mul(2));
     if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
         return Err(table.refuse(
@@ -399,7 +402,7 @@ fn parse_convolution(
     shape: ActivationShape,
 ) -> Result<(OperatorKind, ActivationShape), ConfigError> {
     let (inputs, size_before) = require_image(table, shape)?;
-    // By default the stride is 1 in convolutions and the kernel size in pools, as in PyTorch.
+    // As in PyTorch, the default stride is 1 for convolutions, and the kernel size for pools.
     let window = WindowSpec::read_window(table, size_before, None)?;
     let groups = size_or(table, "groups", 1, 1)?;
     let outputs = parse_size(table, "outputs")?;
@@ -479,7 +482,7 @@ impl WindowSpec {
     }
 }
 
-/// Returns the channels and size of an image; other shapes are errors.
+/// Returns the channels and size of an image. Fails for other shapes.
 fn require_image(
     table: &ConfigTable<'_>,
     shape: ActivationShape,
@@ -492,7 +495,7 @@ fn require_image(
     }
 }
 
-/// Returns the rows and columns of a sequence; other shapes are errors.
+/// Returns the rows and columns of a sequence. Fails for other shapes.
 fn require_sequence(
     table: &ConfigTable<'_>,
     shape: ActivationShape,

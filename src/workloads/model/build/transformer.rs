@@ -56,7 +56,7 @@ pub(super) const KEYS: &[&str] = &[
     "tied",
 ];
 
-/// The perceptron's activation, and whether it is gated.
+/// Activations of the perceptron by name in files: the function, and whether it is gated.
 const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, false), "gelu"),
     ((ActivationFunction::Relu, false), "relu"),
@@ -64,10 +64,10 @@ const ACTIVATIONS: [((ActivationFunction, bool), &str); 4] = [
     ((ActivationFunction::Gelu, true), "geglu"),
 ];
 
-/// Norms by name in files, and whether they have a bias.
+/// Norms by name in files, each with whether it has a bias.
 const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 
-/// Returns the tokens of a sample, the hidden size and the layers.
+/// Returns the number of tokens per sample, the hidden size, and the layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,
@@ -75,7 +75,7 @@ pub(super) fn parse_layers(
     let layers = block_count(root, sizes.layers)?;
     let hidden = parse_size(root, "hidden")?;
     let sequence = parse_size(root, "sequence")?;
-    // The position table keeps the file's size, even if samples get another length.
+    // The position table keeps the file's number of rows, even if samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
     let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
@@ -117,7 +117,7 @@ pub(super) fn parse_layers(
     Ok((tokens, Some(hidden), architecture.layers()))
 }
 
-/// Keys that apply only to models with experts.
+/// Keys that only models with experts can have.
 const OF_EXPERTS: [&str; 8] = [
     "experts_every",
     "dense_layers",
@@ -129,10 +129,10 @@ const OF_EXPERTS: [&str; 8] = [
     "groups",
 ];
 
-/// Keys of latent attention, in addition to `kv_rank`.
+/// Keys of latent attention besides `kv_rank`.
 const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
 
-/// Parses the parts of a transformer outside its basic block.
+/// Parses the parts that a [`TransformerModel`] cannot describe.
 fn parse_architecture(
     root: &ConfigTable<'_>,
     base: TransformerModel,
@@ -213,7 +213,7 @@ fn parse_architecture(
     })
 }
 
-/// Parses latent attention, if the file has it.
+/// Parses latent attention; returns `None` if the file has none.
 fn parse_latent_attention(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError> {
     let Some(kv_rank) = root.get("kv_rank") else {
         return Ok(None);
@@ -259,7 +259,7 @@ fn parse_block(
     })
 }
 
-/// Parses the experts that replace one perceptron, if the file has them.
+/// Parses the experts that replace the perceptron; returns `None` if the file has none.
 fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, ConfigError> {
     let Some(field) = root.get("experts") else {
         return match root.get("experts_per_token") {
@@ -274,7 +274,8 @@ fn parse_experts(root: &ConfigTable<'_>) -> Result<Option<ExpertRouting>, Config
     Ok(Some(ExpertRouting { experts, chosen }))
 }
 
-/// Parses the number of query heads, of heads of keys and values, and columns per head.
+/// Parses the number of query heads, the number of heads of keys and values, and the columns per
+/// head.
 pub(super) fn parse_heads(
     root: &ConfigTable<'_>,
     hidden: u64,
@@ -290,7 +291,7 @@ pub(super) fn parse_heads(
         ));
     }
     if root.get("kv_rank").is_some() {
-        // Latent attention sets the widths of heads, so this width is not used.
+        // With latent attention, head widths come from other keys, so nothing uses this width.
         return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {

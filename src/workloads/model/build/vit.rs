@@ -1,4 +1,4 @@
-//! Parses `kind = "vit"`: a transformer over the patches of an image.
+//! Parses `kind = "vit"`: a transformer over an image's patches.
 
 use super::{block_count, flag_or, no_sequence, parse_area, parse_size, size_or, transformer};
 use crate::model::{ModelLayer, ModelSizes, VisionTransformer};
@@ -8,7 +8,7 @@ pub(super) const KEYS: &[&str] = &[
     "layers", "hidden", "heads", "ffn", "image", "channels", "patch", "classes", "dropout",
 ];
 
-/// Returns the tokens of a sample, the hidden size and the layers.
+/// Returns the number of tokens per sample, the hidden size, and the layers.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     sizes: ModelSizes,

@@ -1,7 +1,7 @@
-//! Kernels of an operator as data: its products, or the reads and writes of each kernel.
+//! Kernels of an operator as data: products, or the bytes that each kernel reads and writes.
 //!
-//! Operators without matrix products move bytes for each element of a tensor, with `d` bytes per
-//! number and `g` bytes per weight gradient:
+//! Operators without matrix products move bytes per element of a tensor, for `d` bytes per number
+//! and `g` bytes per weight gradient:
 //!
 //! | operator | forward | backward |
 //! |---|---|---|
@@ -18,28 +18,28 @@
 //! | pool | `d` of input and output | the same |
 //! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
 //!
-//! The loss processes its logits as Megatron-LM's vocabulary-parallel cross entropy does: conversion to single
-//! precision (`d + 4`), maximum (4), difference (8), exponential (8), sum (4), quotient (8); and backward: product (8),
-//! conversion to the format of logits (`4 + d`).
+//! The loss has the kernels of Megatron-LM's vocabulary-parallel cross entropy. Forward: conversion to single
+//! precision (`d + 4`), maximum (4), difference (8), exponential (8), sum (4), quotient (8). Backward:
+//! product (8), conversion to the logits' format (`4 + d`).
 
 use chakram_trace::format::MovingKernel::{
     self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
 };
 
-/// Bytes for each element of a tensor.
+/// Bytes per element of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementBytes {
-    /// Numbers in the model's format.
+    /// Count of numbers in the model's format.
     pub numbers: u8,
-    /// Numbers in the format of weight gradients.
+    /// Count of numbers in the format of weight gradients.
     pub gradients: u8,
-    /// Bytes independent of formats: masks, and numbers in single precision.
+    /// Bytes that do not depend on the formats: masks, and numbers in single precision.
     pub fixed: u8,
 }
 
 impl ElementBytes {
-    /// Returns the number of bytes, with `number` bytes per number and `gradient` bytes per weight
-    /// gradient.
+    /// Returns the bytes per element, with `number` bytes per number and `gradient` bytes per
+    /// weight gradient.
     pub fn count(self, number: u64, gradient: u64) -> u128 {
         let [numbers, gradients, fixed] =
             [self.numbers, self.gradients, self.fixed].map(u128::from);
@@ -50,13 +50,13 @@ impl ElementBytes {
 /// A kernel that moves bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovingSpec {
-    /// Suffix to the operator's name, with its dot.
+    /// Suffix that is appended to the operator's name, including its dot.
     pub suffix: &'static str,
-    /// Class that determines the kernel's bandwidth.
+    /// Class of the kernel, which determines its memory bandwidth.
     pub class: MovingKernel,
-    /// Axes of the tensor that the kernel reads, and bytes for each element.
+    /// Axes of the tensor that the kernel reads, and bytes per element.
     pub reads: (&'static str, ElementBytes),
-    /// Axes of the tensor that the kernel writes, and bytes for each element.
+    /// Axes of the tensor that the kernel writes, and bytes per element.
     pub writes: (&'static str, ElementBytes),
 }
 
@@ -69,37 +69,36 @@ pub struct MovingKernels {
     pub backward: &'static [MovingSpec],
 }
 
-/// Kernels of an operator. If frameworks differ, the plan chooses.
+/// Kernels of an operator. Where frameworks differ, the plan chooses among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelSpec {
-    /// One kernel each for the matrix multiplication, the gradient of the input, and the gradient of
-    /// the weights.
+    /// One kernel each for the matrix product, the input's gradient, and the weights' gradient.
     Products,
     /// Products of queries with keys and of scores with values, fused or not.
     Attention {
         /// True if queries and keys are first rotated by their positions.
         rotary: bool,
-        /// True if scores have dropout.
+        /// True if dropout is applied to scores.
         dropout: bool,
         /// True if query heads and key heads are normalised before the rotation.
         qk_norm: bool,
     },
-    /// Product of tokens with the router's weights, softmax, and a copy of each token for each of its experts.
+    /// Product of tokens and the router's weights, softmax, and copies of each token for its experts.
     Router {
-        /// True for logistic functions instead of the softmax.
+        /// True if logistic functions replace the softmax.
         sigmoid: bool,
-        /// True if a bias is added to scores.
+        /// True if biases are added to scores.
         biased: bool,
-        /// True if groups of experts are chosen first.
+        /// True if groups of experts are chosen before experts.
         grouped: bool,
     },
-    /// Two independent matrix multiplications of latent vectors.
+    /// Two independent matrix products of latent vectors.
     LatentUp,
     /// Kernels that move bytes.
     Moving {
-        /// The smallest possible number of kernels.
+        /// Kernels if operations are fused: as few as possible.
         fused: MovingKernels,
-        /// One kernel per framework operation, if these are more kernels.
+        /// Kernels if each framework operation has its own; `None` if these are the same.
         one_by_one: Option<MovingKernels>,
     },
 }
@@ -120,7 +119,7 @@ const fn fixed_bytes(count: u8) -> ElementBytes {
     element_bytes(0, 0, count)
 }
 
-/// Creates a kernel on elements `mn`.
+/// Creates a kernel that reads and writes elements `mn`.
 const fn elementwise_kernel(
     suffix: &'static str,
     class: MovingKernel,
@@ -181,9 +180,9 @@ impl KernelSpec {
         )],
     );
 
-    /// RMSNorm in single precision between two casts, as in PyTorch's composite function. Casts and
-    /// products with a number per row or column have the memory rate of copies; sums of rows have
-    /// the rate of a softmax.
+    /// RMSNorm in single precision between two casts, as PyTorch composes it. Casts, and products
+    /// with one number per row or column, reach the memory rate of copies. Sums of rows reach that
+    /// of a softmax.
     pub(super) const RMS_NORM: Self = Self::NORM.or_moving(
         &[
             elementwise_kernel(".single", Copy, per_number(1), fixed_bytes(4)),
@@ -291,7 +290,7 @@ impl KernelSpec {
         )],
     );
 
-    /// Kernel of an embedding bag: reads rows `ln` of the table and sums them to `n`.
+    /// Kernel of an embedding bag: reads the table's rows `ln`, and sums them to `n`.
     pub(super) const EMBEDDING_BAG: Self = Self::from_moving(
         &[moving_kernel(
             "",
@@ -336,7 +335,7 @@ impl KernelSpec {
         )],
     );
 
-    /// Kernel of an expert combine: sums copies `cn` to tokens `mn`.
+    /// Kernel of an expert combine: sums the copies `cn` to tokens `mn`.
     pub(super) const EXPERT_COMBINE: Self = Self::from_moving(
         &[moving_kernel(
             "",

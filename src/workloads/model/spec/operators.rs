@@ -6,8 +6,7 @@ use super::{
 };
 use crate::model::{ActivationFunction, OperatorKind};
 
-/// Bytes of a mask element. The next constant is the bytes of a number that stays in full
-/// precision.
+/// Bytes of a mask element. The next constant is the number of bytes of a single-precision number.
 const MASK: u64 = 1;
 const FULL: u64 = 4;
 
@@ -108,7 +107,7 @@ fn pair_count(n: u64) -> u64 {
     saturate_to_u64(u128::from(n) * u128::from(n.saturating_sub(1)) / 2)
 }
 
-/// Number of pairs of `tokens` that a causal mask removes, for `queries` of the tokens.
+/// Number of pairs that a causal mask removes, for `queries` of `tokens` tokens.
 fn masked_pairs(tokens: u64, queries: u64) -> u64 {
     saturate_to_u64(
         u128::from(pair_count(tokens)) * u128::from(queries) / u128::from(tokens.max(1)),
@@ -133,8 +132,7 @@ impl OperatorKind {
                     divisible_axis('k', inputs, K, "inputs"),
                 ];
                 let mut spec = OperatorSpec::new("linear", axes, &["mk"], &["mn"], "m");
-                // The bias gradient comes first, because the matrix gradient passes a
-                // transposition.
+                // The bias gradient comes first, because the matrix gradient is first transposed.
                 if bias {
                     spec = spec.with_weights("n");
                 }
@@ -160,7 +158,8 @@ impl OperatorKind {
                         "a query needs the keys and values of every token",
                     ),
                     fixed_axis('t', tokens),
-                    // Heads of keys and values are not copied, so each part has whole heads.
+                    // Each part must have whole heads of keys and values, because these heads are
+                    // not copied.
                     divisible_axis('n', heads, N, "heads"),
                     divisible_axis('g', kv_heads, N, "heads of keys and values"),
                     whole_axis('w', width, K, "a head cannot be split; `n` shards by heads"),
@@ -177,7 +176,7 @@ impl OperatorKind {
                     .with_product("nmw", "t");
                 if causal {
                     // A causal kernel skips products of tokens with later tokens: s (s - 1) / 2 of
-                    // s s pairs; shards have equal parts of these pairs.
+                    // s s pairs. Shards of a sequence have equal parts of these pairs.
                     spec.products.iter_mut().for_each(|one| one.skipped = "ndw");
                 }
                 if qk_norm {
@@ -186,7 +185,8 @@ impl OperatorKind {
                     spec = spec.with_kept(queries, None, KeptWith::Any);
                     spec = spec.with_kept(keys, None, KeptWith::Any);
                 }
-                // Kept are the softmax's output and, with dropout, the mask and the masked output.
+                // The backward pass needs the softmax's output and, with dropout, the mask and the
+                // masked output.
                 spec = spec
                     .keeps_inputs()
                     .with_kept("nm", Some(FULL), KeptWith::Fused)
@@ -305,7 +305,7 @@ impl OperatorKind {
                     divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     whole_axis('n', width, N, "a token's scores need all its columns"),
                     fixed_axis('e', experts),
-                    // In weights, a leading `e` marks weights of experts.
+                    // A leading `e` in the letters of weights marks weights of experts.
                     fixed_axis('z', 1),
                 ];
                 let mut spec = OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
@@ -354,7 +354,7 @@ impl OperatorKind {
                     divisible_axis('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     divisible_axis('n', width, N, "columns"),
                 ];
-                // The gradient of a score is the product of a copy and the gradient of the sum.
+                // A score's gradient is the product of a copy and of the sum's gradient.
                 OperatorSpec::new("expert_combine", axes, &["cn"], &["mn"], "mc")
                     .keeps_inputs()
                     .with_kernels(KernelSpec::EXPERT_COMBINE)
@@ -398,8 +398,8 @@ impl OperatorKind {
                 )
                 .with_kernels(kernels);
                 match function {
-                    // Nothing more is kept, because the next operator keeps the output as its
-                    // input, and the output shows which inputs were negative.
+                    // Keep nothing more: the next operator keeps the output as its input, and the
+                    // output shows which inputs were negative.
                     ActivationFunction::Relu if !gated => spec,
                     _ => spec.keeps_inputs(),
                 }
@@ -443,7 +443,7 @@ impl OperatorKind {
                         "a row's probabilities add up over all classes",
                     ),
                 ];
-                // Logits are always kept in full precision.
+                // Logits are always kept in single precision.
                 OperatorSpec::new("loss", axes, &["mn"], &["m"], "m")
                     .with_kept("mn", Some(FULL), KeptWith::Any)
                     .with_kernels(KernelSpec::LOSS)
@@ -553,8 +553,8 @@ impl OperatorKind {
         self
     }
 
-    /// Returns the sizes that degrees cut for changes, each with its axis, or the rows of the input
-    /// for an image.
+    /// Returns mutable references to the sizes that degrees divide, each with its axis. For an
+    /// image, these are the rows of the input.
     pub fn sizes_mut(&mut self) -> Vec<(OperatorAxis, &mut u64)> {
         use OperatorAxis::{K, M, N};
         match self {
@@ -608,7 +608,7 @@ impl OperatorKind {
     }
 }
 
-/// Returns the axes of elements that are computed independently.
+/// Returns the axes of an operator that computes every element independently.
 fn element_axes(rows: u64, width: u64) -> Vec<AxisSpec> {
     vec![
         divisible_axis('m', rows, OperatorAxis::M, "rows"),
@@ -616,7 +616,8 @@ fn element_axes(rows: u64, width: u64) -> Vec<AxisSpec> {
     ]
 }
 
-/// Creates an operator with sliding windows over an image; it keeps its input.
+/// Creates an operator with sliding windows over an image. The operator keeps its input for the
+/// backward pass.
 fn windowed_operator<const N: usize>(
     name: &'static str,
     channels: [AxisSpec; N],

@@ -1,11 +1,11 @@
-//! Compares transformers with latent attention, shared experts and different layers with published
-//! counts and formulas.
+//! Compares transformers with latent attention, shared experts and layers of several kinds with
+//! published counts and formulas.
 
 use super::preset;
 use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
 
-/// Compares the parameters of released models, active parameters per token with both embeddings,
-/// and 16-bit bytes of a token's cache.
+/// Compares, for released models, all parameters, the parameters that are active per token (with
+/// both embeddings), and the 16-bit bytes of a token's cache.
 #[test]
 fn released_models_have_their_published_counts() {
     for (name, parameters, active, cached) in [
@@ -29,11 +29,11 @@ fn released_models_have_their_published_counts() {
         assert_eq!(2 * model.cached_elements(), cached, "{name}");
     }
     // A block has 2 x h x 4096 and 2 x h x 1024 weights of attention, 256 of its norms, 3 h f of
-    // the perceptron and 2 h of norms; outside blocks are V h of words and h of the last norm: 36
-    // (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
+    // the perceptron, and 2 h of norms. Outside blocks are V h of words and h of the last norm.
+    // With h = 2560 and f = 9728: 36 (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560.
     assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
-    // The Qwen3 models below have the same sum; the additional 32768 - 32000 words have 2 x 768 x
-    // 6144 weights.
+    // The Qwen3 models below use the same formula. The vocabulary grows from 32000 to 32768, which
+    // adds 2 x 768 x 6144 weights.
     for (name, h, l, heads, f, copies) in [
         ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
         ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
@@ -58,7 +58,7 @@ fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
     own.map(|one| one.parameters()).sum()
 }
 
-/// Weights of latent attention: h q + q + q A (n + r) + h (c + r) + c + c A (n + v) + A v h.
+/// Latent attention has h q + q + q A (n + r) + h (c + r) + c + c A (n + v) + A v h weights.
 #[test]
 fn latent_attention_has_the_weights_of_its_formula() {
     for (name, expected) in [
@@ -73,8 +73,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         );
     }
     let v3 = preset("deepseek-v3");
-    // Three dense layers of the model have 3 x 7168 x 18432 weights; later layers have 256 experts
-    // and a shared expert of 3 x 7168 x 2048.
+    // The model's three dense layers have 3 x 7168 x 18432 weights; each later layer has 256
+    // experts and a shared expert of 3 x 7168 x 2048.
     assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
     assert_eq!(sum(&v3, "layer3", "mlp"), 0);
     assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);
@@ -82,7 +82,8 @@ fn latent_attention_has_the_weights_of_its_formula() {
         sum(&v3, "layer3", "experts"),
         256 * 44_040_192 + 7168 * 256 + 256
     );
-    // One more block predicts one more token: two norms, a product from 2 h to h, and a norm: 11.61 x 10^9 weights.
+    // An additional block predicts one more token. It is like the last block, with two more norms, a product
+    // from 2 h to h, and a final norm: 11.61 x 10^9 weights.
     let text = crate::model::PRESETS
         .iter()
         .find(|one| one.name == "deepseek-v3")
@@ -92,13 +93,14 @@ fn latent_attention_has_the_weights_of_its_formula() {
     let more = more.unwrap().model;
     assert_eq!(more.parameters() - v3.parameters(), 11_610_068_224);
     assert_eq!(more.layers.len(), v3.layers.len() + 1);
-    // Logits and loss for both tokens use one matrix: twice the multiplications.
+    // Logits and loss are computed for both tokens with one matrix, so multiplications double.
     let logits = |model: &Model| model.layers.last().unwrap().multiplications();
     assert_eq!(logits(&more), 2 * logits(&v3));
 }
 
-/// FLOPs are two per weight with which a token is multiplied, and per attended token 4 A d, or 2 A
-/// ((n + r) + v) with latents. A causal mask leaves (s + 1) / 2 of s attended tokens on average.
+/// FLOPs are two per weight by which a token is multiplied. Per attended token, they are 4 A d, or
+/// 2 A ((n + r) + v) with latent vectors. With a causal mask, a token attends to (s + 1) / 2 of s
+/// tokens on average.
 #[test]
 fn multiplications_are_those_of_active_weights_and_scores() {
     for (name, heads, both) in [
@@ -116,7 +118,7 @@ fn multiplications_are_those_of_active_weights_and_scores() {
             .map(|one| {
                 let spec = one.work.spec();
                 match one.work {
-                    // Gains, biases and tables are not multiplied.
+                    // Gains, biases and tables are not factors of matrix products.
                     OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
                     OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
                     OperatorKind::ExpertLinear { rows, experts, .. } => {
@@ -140,8 +142,8 @@ fn multiplications_are_those_of_active_weights_and_scores() {
     }
 }
 
-/// Decoding takes 2 A (c + r) + 2 A c FLOPs per earlier token, 278,528 in a layer of DeepSeek-V3.
-/// Without latents, decoding takes 4 A d.
+/// Per earlier token, decoding takes 2 A (c + r) + 2 A c FLOPs, which are 278,528 in a layer of
+/// DeepSeek-V3. Without latent vectors, it takes 4 A d.
 #[test]
 fn absorbed_attention_meets_latent_vectors() {
     let core = |name: &str| {
@@ -164,7 +166,7 @@ fn absorbed_attention_meets_latent_vectors() {
     );
 }
 
-/// Compares pairs of tokens that attend to each other with a count.
+/// Counts pairs of tokens one by one, and compares them with the formula of each span.
 #[test]
 fn windows_and_pieces_leave_pairs_out() {
     for tokens in 1..40_u64 {
@@ -179,7 +181,8 @@ fn windows_and_pieces_leave_pairs_out() {
             assert_eq!(AttentionSpan::Piece(reach).causal_pairs(tokens), piece);
         }
     }
-    // Every second layer of GPT-OSS attends to 128 tokens: 128 x 129 / 2 + (4096 - 128) x 128 pairs.
+    // In every second layer of GPT-OSS, a token attends to 128 tokens: 128 x 129 / 2 + (4096 - 128)
+    // x 128 pairs.
     let model = preset("gpt-oss-20b");
     let found = |layer: &str| {
         let all = operators(&model, layer).iter();

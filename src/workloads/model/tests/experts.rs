@@ -1,4 +1,5 @@
-//! Tests of models with experts: weights, multiplications, kept bytes, and rejected files.
+//! Tests models with experts: weights, multiplications, kept bytes, and files that must be
+//! rejected.
 
 use super::files::{parse, text};
 use super::preset;
@@ -6,8 +7,8 @@ use crate::model::{LayerRole, OperatorKind};
 
 #[test]
 fn mixtrals_are_those_that_were_released() {
-    // Weights: in a block h (2 A d + 2 K d) of attention, E experts of 3 h f, a router of h E, and
-    // two gains; outside, two tables of V h and a last gain.
+    // A block has h (2 A d + 2 K d) weights of attention, E experts of 3 h f, a router of h E, and
+    // two gains. Outside the blocks are two tables of V h and a final gain.
     let mixtral = |h: u64, l: u64, a: u64, f: u64| {
         let (kv, d, experts, v) = (8, 128, 8, 32_000);
         let block = h * (2 * a * d + 2 * kv * d) + experts * 3 * h * f + h * experts + 2 * h;
@@ -32,8 +33,8 @@ fn mixtrals_are_those_that_were_released() {
 
 #[test]
 fn qwens_are_those_that_were_released() {
-    // Weights as in Mixtral, but with heads of 128 whose queries and keys each have a gain of d,
-    // and a perceptron of 3 h f, or a router and experts of this size.
+    // As in Mixtral, but heads have 128 columns, and queries and keys each have a gain of d. The
+    // block has one perceptron of 3 h f, or a router and experts of 3 h f each.
     let qwen = |h: u64, l: u64, [a, kv]: [u64; 2], f: u64, experts: u64| {
         let (v, d) = (151_936, 128);
         let router = if experts > 1 { h * experts } else { 0 };
@@ -69,10 +70,10 @@ fn qwens_are_those_that_were_released() {
 
 #[test]
 fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
-    // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: all except six experts in
-    // each layer, 6 x 32 x 3 h f. Tables are looked up and gains are not matrix products, so V h
-    // and (2 x 32 + 1) h do not count. Attention has 2 A d multiplications for each pair of tokens,
-    // in 32 layers.
+    // In Mixtral 8x7B, 12,879,925,248 weights are active for a token: six experts in each layer are
+    // not, 6 x 32 x 3 h f. Of the active weights, V h are looked up and (2 x 32 + 1) h are gains,
+    // so they are not factors of matrix products. In each of 32 layers, attention has 2 A d
+    // multiplications per pair of tokens.
     let (h, s) = (4096_u64, 32_768);
     let active = 46_702_792_704 - 6 * 32 * 3 * h * 14_336;
     assert_eq!(active, 12_879_925_248);
@@ -82,10 +83,10 @@ fn a_token_is_multiplied_with_the_experts_that_it_is_sent_to() {
 
 #[test]
 fn experts_keep_copies_of_tokens() {
-    // Bytes of a block after its attention, in numbers of 2 B, for t tokens: the norm's input, 2
-    // th, and the router's, 2 th; 8 scores of 4 B; two copies, 2 x 2 th, and halves of a gate for
-    // them, 2 x 2 x 2 tf; the input of the last product, 2 x 2 tf, and the results that are summed,
-    // 2 x 2 th.
+    // Bytes that a block keeps after its attention, for t tokens in numbers of 2 B: the inputs of
+    // the norm (2 th) and of the router (2 th); 8 scores of 4 B; two copies (2 x 2 th), with the
+    // halves of a gate for each (2 x 2 x 2 tf); the input of the last product (2 x 2 tf); and the
+    // results that are summed (2 x 2 th).
     let model = preset("mixtral-8x7b");
     let (t, h, f) = (32_768, 4096, 14_336);
     let block = model
@@ -132,8 +133,8 @@ fn experts_in_files_are_read_or_refused() {
         "experts = 1",
         "key `experts`: found the number 1, expected a whole number from 2",
     );
-    // The block is written operator by operator, for 5 tokens, with its weights: 4 x 3 in the router, 3 experts of 4
-    // x 6 + 6 and 3 x 4; a gate halves 6 columns.
+    // A block that is written operator by operator, for 5 tokens. It has 4 x 3 weights in the router, and 3
+    // experts of 4 x 6 + 6 and 3 x 4 weights; a gate halves 6 columns.
     let layers = |combine: u64| {
         parse(&format!(
             r#"
@@ -162,7 +163,8 @@ operators = [
     let model = layers(2).unwrap();
     let block = &model.layers[1];
     assert_eq!(block.parameters(), 4 * 3 + 3 * (4 * 6 + 6) + 3 * (3 * 4));
-    // 5 tokens are multiplied by 4 x 3, and 10 copies by 4 x 6 and by 3 x 4.
+    // The router multiplies 5 tokens by 4 x 3 weights, and the experts 10 copies by 4 x 6 and by 3
+    // x 4.
     assert_eq!(block.multiplications(), 5 * 12 + 10 * 24 + 10 * 12);
     let up = OperatorKind::ExpertLinear {
         rows: 10,

@@ -1,4 +1,4 @@
-//! Tests of model files: valid contents, and rejections.
+//! Tests valid and invalid model files.
 
 use crate::model::{LayerRole, Model, ModelDefinition, ModelError, OperatorKind, PRESETS};
 use proptest::prelude::*;
@@ -96,8 +96,8 @@ fn sizes_that_cannot_be_are_refused() {
             "{found}"
         );
     }
-    // Each size of the model is valid, but a product of sizes is not: 3 x 4096 x 10^12 parameters
-    // in 32 layers are 32 times 1.2e16, which fits; times 8192 tokens, the product does not fit.
+    // Each size is valid, but the product of sizes is not. 32 layers have 32 x 3 x 4096 x 10^12
+    // parameters, which fit into 64 bits; with 8192 tokens, the multiplications do not.
     let found = error(&changed("ffn = 14336", "ffn = 1_000_000_000_000"));
     assert!(
         found.starts_with("m.toml: the model's multiplications do not fit in 64 bits"),
@@ -129,7 +129,7 @@ fn tokens_fit_the_positions() {
             "{found}"
         );
     }
-    // There may be more position rows than tokens.
+    // The table may have more positions than a sample has tokens.
     let text = text("gpt2-small").replace(
         "positions = \"learned\"",
         "positions = \"learned\"\nposition_rows = 2048",
@@ -339,11 +339,12 @@ fn windows_and_groups_must_fit() {
     );
 }
 
-/// Random text that the test below inserts into a file: printable characters, or mostly TOML syntax.
+/// Random text that the test below inserts into a file: printable characters, or mostly characters
+/// of TOML's syntax.
 const STRAY: &str = r#"\PC{0,12}|[\[\]{}="0-9.,\n-]{0,12}"#;
 
 proptest! {
-    /// Cuts, splices and stray characters in a file never cause a panic.
+    /// Shortened, spliced and otherwise damaged files must never cause a panic.
     #[test]
     fn no_text_panics(which in 0..PRESETS.len() + 1, at in 0.0..1.0_f64, cut in 0..40_usize, put in STRAY) {
         let whole = PRESETS.get(which).map_or(BLOCK, |preset| preset.text);

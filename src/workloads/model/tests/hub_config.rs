@@ -1,4 +1,4 @@
-//! Tests of models from `config.json`: they equal the presets, and unknown keys are rejected.
+//! Tests models from `config.json`: they must equal the presets, and unknown keys must be rejected.
 
 use super::preset;
 use crate::model::{Model, ModelDefinition};
@@ -60,7 +60,7 @@ fn files_of_released_models_are_their_presets() {
     let v3 = read(V3);
     assert_eq!(v3.name, "DeepSeek-V3");
     assert_eq!(v3.sequence, 163_840);
-    // The file declares the prediction of a second token.
+    // The file declares that a second token is predicted.
     assert_eq!(
         v3.parameters(),
         preset("deepseek-v3").parameters() + 11_610_068_224
@@ -76,7 +76,7 @@ fn files_of_released_models_are_their_presets() {
     assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
     // In Qwen2.5-7B, only the products before attention have biases.
     assert_eq!(read(QWEN2).parameters(), 7_615_616_512);
-    // Samples of another length have the preset's operators.
+    // With samples of another length, the operators are still those of the preset.
     let at = |tokens| {
         ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
             .unwrap()

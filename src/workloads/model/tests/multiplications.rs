@@ -1,4 +1,5 @@
-//! Compares multiplications of presets with LIGHTSPEED's Table 5.2 and the simulator for it.
+//! Compares the multiplications of presets with LIGHTSPEED's Table 5.2 and with the simulator
+//! behind it.
 
 use super::{over, preset};
 use crate::model::{LayerRole, Model, ModelLayer, OperatorKind};
@@ -15,7 +16,8 @@ fn networks_on_images_have_the_published_counts() {
     ] {
         assert_eq!(preset(name).multiplications(), published, "{name}");
     }
-    // VGG-11 by hand: 9 c k pixels for each convolution, then 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
+    // VGG-11 by hand: each convolution has 9 c k multiplications per pixel, and the last three layers
+    // 25088 x 4096 + 4096 x 4096 + 4096 x 1000.
     let sides = [(3, 64, 224), (64, 128, 112), (128, 256, 56), (256, 256, 56)];
     let small = [
         (256, 512, 28),
@@ -39,14 +41,15 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     // l (12 h^2 s + 2 s^2 h) + V h s = 1,671,010,713,600 + 82,341,068,800.
     let model = preset("gpt2-xl");
     assert_eq!(model.multiplications(), 1_671_010_713_600 + 82_341_068_800);
-    // The published count has (V + 1024) h = 82,049,600 more, as if tables were multiplied once.
+    // The published count is (V + 1024) h = 82,049,600 higher, as if each table weight were one
+    // multiplication.
     assert_eq!(model.table_weights(), (50_257 + 1_024) * 1_600);
     assert_eq!(
         model.multiplications() + model.table_weights(),
         1_753_433_832_000
     );
-    // One token takes 12 l h^2 + V h = 1.55497e9; with 2 h l for the token's attention to itself,
-    // the sum is 1.55512e9.
+    // One token takes 12 l h^2 + V h = 1.55497e9 multiplications. With 2 h l for the token's
+    // attention to itself, the sum is 1.55512e9.
     let model = Model::with_sequence("gpt2-xl", 1).unwrap();
     let attention = over(&model, LayerRole::Block, core);
     assert_eq!(attention, 2 * 48 * 1_600);
@@ -54,7 +57,7 @@ fn gpt2_xl_counts_what_the_table_counts_and_its_tables_apart() {
     assert_eq!(model.multiplications() + 1_024 * 1_600, 1_556_763_200);
 }
 
-/// Returns the multiplications of queries with keys and of scores with values.
+/// Returns the multiplications of queries by keys and of scores by values.
 fn core(layer: &ModelLayer) -> u64 {
     let cores = layer
         .operators
@@ -65,20 +68,20 @@ fn core(layer: &ModelLayer) -> u64 {
 
 #[test]
 fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
-    // 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 in blocks of 512 tokens; the published count has
-    // 29,056 h more, as if the table of cased words were multiplied once, and does not count
-    // operators after the blocks.
+    // Blocks with 512 tokens have 24 (12 h^2 s + 2 s^2 h) = 167,503,724,544 multiplications. The
+    // published count has 29,056 h more, as if each weight of the table of cased words were one
+    // multiplication, and omits the operators after the blocks.
     let model = preset("megatron-bert");
     let blocks = over(&model, LayerRole::Block, ModelLayer::multiplications);
     assert_eq!(blocks, 167_503_724_544);
     let words = model.layers[0].operators[0].work.table_weights();
     assert_eq!(blocks + words, 167_533_477_888);
-    // The head has s h^2 multiplications, and s V h for the logits.
+    // The head has s h^2 multiplications, and the logits s V h.
     assert_eq!(
         model.multiplications() - blocks,
         512 * (1024 * 1024 + 29_056 * 1024)
     );
-    // BERT large with a pooler has the same blocks, and one product of h^2.
+    // BERT large with a pooler has the same blocks, but only one product of h^2 after them.
     assert_eq!(
         preset("bert-large").multiplications(),
         167_503_724_544 + 1_048_576
@@ -87,7 +90,8 @@ fn bert_large_counts_what_the_table_counts_and_its_words_apart() {
 
 #[test]
 fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
-    // 5750 layers: 12 x 5750 x 1600^2 = 176,640,000,000 for one token, without its attention.
+    // With 5750 layers, one token takes 12 x 5750 x 1600^2 = 176,640,000,000 multiplications
+    // without its attention.
     let text = super::files::text("gpt2-xl").replace("layers = 48", "layers = 5750");
     let model = crate::model::ModelDefinition::parse(&text, "x.toml", Some(1))
         .unwrap()
@@ -98,8 +102,8 @@ fn the_table_s_largest_model_is_gpt2_xl_with_more_layers() {
 
 #[test]
 fn dlrm_counts_its_perceptrons_and_pairs() {
-    // DLRM has 154,112 + 605,952 multiplications in perceptrons, and 351 pairs of vectors of 64.
-    // The source counts every table weight but no pairs.
+    // DLRM has 154,112 + 605,952 multiplications in perceptrons, and 351 pairs of vectors of 64
+    // numbers. The source counts every table weight, but no pairs.
     let model = preset("dlrm");
     assert_eq!(model.multiplications(), 760_064 + 351 * 64);
     assert_eq!(model.table_weights() + 760_064, 2_505_926_848);
@@ -107,8 +111,8 @@ fn dlrm_counts_its_perceptrons_and_pairs() {
 
 #[test]
 fn megatron_s_flops_follow() {
-    // Narayanan et al. (2021), equation 3 without recomputation: a forward pass of B sequences takes 24 B s l h^2 (1 +
-    // s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
+    // Narayanan et al. (2021), equation 3 without recomputation: a forward pass of B sequences takes 24 B s l
+    // h^2 (1 + s / (6 h) + V / (12 l h)) FLOPs, two per multiplication.
     let (l, h, s, v) = (40, 6144, 2048, 51_200);
     let equation: u64 = 24 * s * l * h * h + 4 * s * s * l * h + 2 * s * v * h;
     assert_eq!(2 * preset("megatron-18.4b").multiplications(), equation);
@@ -120,8 +124,8 @@ fn megatron_s_flops_follow() {
 
 #[test]
 fn other_sequences_change_tokens_and_keep_weights() {
-    // Llama-3 8B with s tokens takes s (weights of products) + 2 l s^2 h; the V h weights of the
-    // word table and the gains of norms are not in products.
+    // With s tokens, Llama-3 8B takes s times the weights of its products, plus 2 l s^2 h. The word
+    // table's V h weights and the gains of norms are not in products.
     let (l, h, v) = (32, 4096, 128_256);
     let weights = 8_030_261_248 - v * h - (2 * l + 1) * h;
     for s in [1, 1000, 8192, 131_072] {
@@ -134,7 +138,7 @@ fn other_sequences_change_tokens_and_keep_weights() {
             "{s}"
         );
     }
-    // A position table keeps its rows if the sequence gets shorter.
+    // The position table keeps its rows if sequences get shorter.
     let short = Model::with_sequence("gpt2-small", 10).unwrap();
     assert_eq!(short.parameters(), 124_439_808);
     assert_eq!(short.layers[0].input_elements(), 10);

@@ -1,4 +1,4 @@
-//! Compares operators with simple loops over their work.
+//! Compares operators with simple loops that do the same work.
 
 use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
 
@@ -20,7 +20,7 @@ fn convolution(
     }
 }
 
-/// Counts window positions along a side by placing windows in a padded image.
+/// Counts the positions of a window along a side, by placing the window in a padded image.
 fn begins(side: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
     let mut count = 0;
     let mut at = 0;
@@ -40,7 +40,7 @@ fn windows_are_where_they_fit() {
                 let [rows, columns] =
                     [(side, kernel), (7, 3)].map(|(side, k)| begins(side, k, stride, padding));
                 assert_eq!(work.output_elements(), 4 * rows * columns);
-                // Each of 4 outputs uses half of 6 channels.
+                // Each of the 4 outputs uses 3 of 6 channels.
                 let each = rows * columns * 4 * 3 * kernel * 3;
                 assert_eq!(
                     work.multiplications(),
@@ -68,8 +68,8 @@ fn attention_multiplies_what_the_loops_do() {
     for _head in 0..heads {
         for query in 0..tokens {
             for key in 0..tokens {
-                // A pair takes one dot product of `width`, and one row of values scaled in `width`
-                // multiplications.
+                // A pair takes a dot product of `width` elements, and scales a row of values,
+                // `width` multiplications each.
                 all += 2 * width;
                 later += if key > query { 2 * width } else { 0 };
             }
@@ -167,7 +167,7 @@ fn counts_stop_at_the_largest_number() {
         assert!([0, most].contains(&operator.parameters()));
         assert!(operator.work.skippable_multiplications() <= operator.multiplications());
     }
-    // A product with a zero size has no multiplications, for any other sizes.
+    // A product with a size of zero has no multiplications, whatever the other sizes are.
     let nothing = convolution([0, 0], [1, 1], 1, 0);
     assert_eq!(nothing.multiplications(), 0);
 }

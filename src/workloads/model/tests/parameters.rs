@@ -1,4 +1,4 @@
-//! Tests of the numbers of weights of presets.
+//! Tests the numbers of weights of presets.
 
 use super::preset;
 use crate::model::PRESETS;
@@ -9,8 +9,8 @@ fn found(name: &str) -> u64 {
 
 #[test]
 fn megatrons_are_those_of_equation_2_and_a_last_norm() {
-    // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), that is 12 l h^2 + 13 l
-    // h + (V + s) h. Equation 2 omits the last norm's gain and bias, 2 h.
+    // Narayanan et al. (2021), equation 2: P = 12 l h^2 (1 + 13 / (12 h) + (V + s) / (12 l h)), which is 12 l
+    // h^2 + 13 l h + (V + s) h. Equation 2 omits the gain and the bias of the last norm, 2 h.
     let table = [
         ("1.7b", 24, 2304, 17),
         ("3.6b", 30, 3072, 36),
@@ -33,7 +33,7 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
             "{name}"
         );
     }
-    // Korthikanti et al. (2022), Table 3: the two models that the first table does not have.
+    // Korthikanti et al. (2022), Table 3: the two models that are not in the table above.
     for (name, l, h) in [("22b", 48, 6144), ("175b", 96, 12288)] {
         let equation = 12 * l * h * h + 13 * l * h + (51_200 + 2_048) * h;
         assert_eq!(found(&format!("megatron-{name}")), equation + 2 * h);
@@ -45,7 +45,8 @@ fn megatrons_are_those_of_equation_2_and_a_last_norm() {
 
 #[test]
 fn gpts_are_those_that_were_released() {
-    // Each block of GPT has 4 h^2 + 4 h of attention, 8 h^2 + 5 h of perceptron and 4 h of norms.
+    // A block of GPT has 4 h^2 + 4 h weights in attention, 8 h^2 + 5 h in the perceptron, and 4 h
+    // in norms.
     let gpt = |l: u64, h: u64, s: u64| 50_257 * h + s * h + l * (12 * h * h + 13 * h) + 2 * h;
     for (name, l, h, released) in [
         ("gpt2-small", 12, 768, 124_439_808),
@@ -75,20 +76,20 @@ fn gpts_are_those_that_were_released() {
 
 #[test]
 fn berts_have_embeddings_blocks_and_a_pooler() {
-    // Weights: tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h per
-    // block, h^2 + h of the pooler.
+    // BERT has tables of 30,522 words, 512 positions and 2 sentences, a norm, 12 h^2 + 13 h weights
+    // per block, and h^2 + h in the pooler.
     let bert = |l: u64, h: u64| (30_522 + 512 + 2 + 2) * h + l * (12 * h * h + 13 * h) + h * h + h;
     assert_eq!(bert(12, 768), 109_482_240);
     assert_eq!(found("bert-base"), 109_482_240);
     assert_eq!(bert(24, 1024), 335_141_888);
     assert_eq!(found("bert-large"), 335_141_888);
-    // BERT base with masked-word prediction replaces the pooler by a product with a norm and a bias per word:
+    // If BERT base predicts masked words, a product, a norm, and one bias per word replace the pooler:
     // 109,482,240 - 590,592 + 590,592 + 1,536 + 30,522.
     let text = super::files::text("bert-base").replace("\"pooler\"", "\"masked\"");
     let masked = super::files::parse(&text).unwrap();
     assert_eq!(masked.parameters(), 109_514_298);
-    // Megatron's BERT has 29,056 words, a last norm instead of an embedding norm, and h^2 + h + 2 h
-    // + 29,056 weights in the head.
+    // Megatron's BERT has 29,056 words, a last norm in place of the embedding norm, and h^2 + h + 2
+    // h + 29,056 weights in the head.
     let h = 1024;
     let tables = (29_056 + 512 + 2) * h;
     let blocks = 24 * (12 * h * h + 13 * h);
@@ -100,8 +101,8 @@ fn berts_have_embeddings_blocks_and_a_pooler() {
 
 #[test]
 fn llamas_are_those_that_were_released() {
-    // Weights: two tables of V h; in a block h (2 h + 2 kv h / a) of attention, 3 h f of the
-    // perceptron and two gains; a last gain.
+    // Llama has two tables of V h. A block has h (2 h + 2 kv h / a) weights in attention, 3 h f in
+    // the perceptron, and two gains. A final gain follows.
     let llama = |v: u64, l: u64, h: u64, [a, kv]: [u64; 2], f: u64| {
         2 * v * h + l * (2 * h * h + 2 * h * (h / a * kv) + 3 * h * f + 2 * h) + h
     };
@@ -144,8 +145,8 @@ fn llamas_are_those_that_were_released() {
 
 #[test]
 fn models_of_images_are_those_of_torchvision() {
-    // Weights of a ViT: 3 p^2 h + h of patches, a class token of h, positions, 12 h^2 + 13 h per
-    // block, a last norm, 1000 (h + 1) of the classifier.
+    // A ViT has 3 p^2 h + h weights for patches, a class token of h, positions, 12 h^2 + 13 h per
+    // block, a last norm, and 1000 (h + 1) in the classifier.
     let vit = |l: u64, h: u64, p: u64| {
         let tokens = (224 / p) * (224 / p) + 1;
         3 * p * p * h + h + h + tokens * h + l * (12 * h * h + 13 * h) + 2 * h + 1000 * (h + 1)
@@ -170,8 +171,8 @@ fn models_of_images_are_those_of_torchvision() {
     ] {
         assert_eq!(found(name), published, "{name}");
     }
-    // ResNet-18 by hand: 9,408 + 128 of stem; blocks of 2 x 9 w^2 + 4 w, and where channels double, 9 w^2 / 2 less and
-    // w^2 / 2 + 2 w more; 512,000 + 1,000 of classifier.
+    // ResNet-18 by hand: the stem has 9,408 + 128 weights, a block 2 x 9 w^2 + 4 w, and the classifier
+    // 512,000 + 1,000. Where channels double, a block has 9 w^2 / 2 fewer, and w^2 / 2 + 2 w more.
     let same = |w: u64| 18 * w * w + 4 * w;
     let wider = |w: u64| same(w) - 9 * w * w / 2 + w * w / 2 + 2 * w;
     let blocks: u64 = [128, 256, 512].iter().map(|&w| same(w) + wider(w)).sum();
@@ -180,12 +181,13 @@ fn models_of_images_are_those_of_torchvision() {
 
 #[test]
 fn dlrm_has_tables_and_perceptrons() {
-    // Tables of 39,143,231 x 64; 13-512-256-64 and 415-512-512-256-1 have 154,112 + 605,952 weights, which the source
-    // counts, and one bias per output, 832 + 1,281, which it does not.
+    // The tables have 39,143,231 x 64 weights. The perceptrons 13-512-256-64 and 415-512-512-256-1 have
+    // 154,112 + 605,952, which the source counts, and one bias per output, 832 + 1,281, which it does not.
     let weights = 39_143_231 * 64 + 154_112 + 605_952;
     assert_eq!(weights, 2_505_926_848);
     assert_eq!(found("dlrm"), weights + 832 + 1_281);
-    // 27 vectors make 351 pairs, and the first vector, 64 numbers, is appended: 415 inputs of the top perceptron.
+    // 27 vectors form 351 pairs. With the first vector (64 numbers) appended, the top perceptron has 415
+    // inputs.
     assert_eq!(preset("dlrm").layers[0].output_elements(), 415);
 }
 

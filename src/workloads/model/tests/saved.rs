@@ -1,4 +1,4 @@
-//! Tests of the bytes kept for the backward pass.
+//! Tests the bytes that are kept for the backward pass.
 
 use super::{over, preset};
 use crate::model::{LayerRole, ModelLayer};
@@ -6,7 +6,7 @@ use crate::model::{LayerRole, ModelLayer};
 #[test]
 fn a_block_keeps_what_korthikanti_s_equation_1_says() {
     // A block keeps s h (34 + 5 a s / h) bytes per sample, with 2 bytes per element, dropout, and
-    // scores in memory.
+    // scores that are written to memory.
     for (name, a, h, s) in [
         ("megatron-22b", 64, 6144, 2048),
         ("megatron-1t", 160, 25_600, 2048),
@@ -28,7 +28,7 @@ fn a_block_keeps_what_korthikanti_s_equation_1_says() {
 
 #[test]
 fn its_parts_are_those_of_section_4_1() {
-    // The bytes are 11 s h + 5 a s^2 of attention, 19 s h of the perceptron, and 4 s h of norms.
+    // Attention keeps 11 s h + 5 a s^2 bytes, the perceptron 19 s h, and norms 4 s h.
     let (a, h, s) = (64, 6144, 2048);
     let model = preset("megatron-22b");
     let part = |names: &[&str]| -> u64 {
@@ -46,8 +46,8 @@ fn its_parts_are_those_of_section_4_1() {
 
 #[test]
 fn what_is_around_the_blocks_follows_section_4_3() {
-    // Outside blocks are kept: a mask of s h for the dropout of embeddings; 2 s h for the last
-    // norm, 2 s h for the logits' input, and 4 s V for logits in full precision.
+    // Outside the blocks, the model keeps a mask of s h for the dropout of embeddings, 2 s h for
+    // the last norm, 2 s h for the logits' input, and 4 s V for logits in single precision.
     let (h, s, v) = (6144, 2048, 51_200);
     let model = preset("megatron-22b");
     let kept = |layer: &ModelLayer| layer.saved_bytes(2, false);
@@ -59,8 +59,9 @@ fn what_is_around_the_blocks_follows_section_4_3() {
 
 #[test]
 fn gates_and_shared_heads_keep_what_they_are_given() {
-    // Llama-3 8B, 2 bytes: norms 4 s h; inputs of products 2 s h (qkv), 2 s h (out), 2 s h (up), 2 s f (down); queries
-    // 2 s h, keys and values 2 s (2 h / 4); the gate's two halves 4 s f; no masks. Softmax 2 a s^2.
+    // Llama-3 8B with 2 bytes per number keeps 4 s h for norms; as inputs of products 2 s h (qkv), 2 s h
+    // (out), 2 s h (up) and 2 s f (down); 2 s h for queries, and 2 s (2 h / 4) for keys and values; 4 s f for
+    // the two halves of the gate; and no masks. The softmax takes 2 a s^2.
     let (a, h, s, f) = (32, 4096, 8192, 14_336);
     let block = &preset("llama3-8b").layers[1];
     let rest = 4 * s * h + 6 * s * h + 2 * s * f + 2 * s * h + s * h + 4 * s * f;
@@ -70,8 +71,8 @@ fn gates_and_shared_heads_keep_what_they_are_given() {
 
 #[test]
 fn convolutions_keep_inputs_and_relus_nothing() {
-    // The last layer of VGG-16 keeps an image of 512 x 14 x 14 for the convolution, and the same
-    // size for the pool, with 4 bytes per element.
+    // The last layer of VGG-16 keeps an image of 512 x 14 x 14 for the convolution and one for the
+    // pool, with 4 bytes per element.
     let model = preset("vgg-16");
     let layer = model
         .layers
@@ -80,7 +81,8 @@ fn convolutions_keep_inputs_and_relus_nothing() {
         .unwrap();
     assert_eq!(layer.saved_bytes(4, false), 2 * 4 * 512 * 14 * 14);
     assert_eq!(layer.output_elements(), 512 * 7 * 7);
-    // In a block of ResNet-18, two convolutions and two norms each keep an input of 64 x 56 x 56.
+    // In a block of ResNet-18, two convolutions and two norms each keep an input of 64 x 56 x 56
+    // numbers.
     let block = &preset("resnet-18").layers[1];
     assert_eq!(block.saved_bytes(2, false), 2 * 4 * 64 * 56 * 56);
 }
