@@ -1,10 +1,10 @@
-//! Text workloads of SimAI and its generator AICB: the layers of a transformer with their times and collectives,
-//! identical for all NPUs, and the degrees of parallelism.
+//! Text workloads of SimAI and its generator AICB. They contain the layers of a transformer with their times and
+//! collectives, which are identical for all NPUs, and the degrees of parallelism.
 //!
 //! A pass follows SimAI's own loop. In the forward pass, each layer computes and then communicates; the next layer
 //! starts afterwards. In the backward pass, from the last layer to the first, the input gradient computes and
-//! communicates in the same way. After the input gradient, the weight gradient computes and starts its collective;
-//! only the same layer of the next pass waits for that collective. Times are nanoseconds.
+//! communicates in the same way. Then the weight gradient computes and starts its collective, for which only the
+//! same layer of the next pass waits. Times are in nanoseconds.
 
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
@@ -15,31 +15,31 @@ mod parse;
 
 pub use grid::{GroupRole, RankGrid};
 
-/// First words of SimAI's files.
+/// First words of SimAI's files, one per kind of workload.
 const KINDS: [&str; 2] = ["HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID_TRANSFORMER"];
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiWorkload {
-    /// First word of the file.
+    /// First word of the file, which names the kind of workload.
     pub kind: &'static str,
     /// Size of a tensor-parallel group.
     pub tensor: u32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
-    /// Number of NPUs, or `None` if the file does not state it.
+    /// Number of NPUs; `None` if the file does not state it.
     pub npus: Option<u32>,
     /// The layers, at least one.
     pub layers: Vec<SimaiLayer>,
     /// Indices of layers whose inputs are kept (activation checkpoints).
     checkpoints: BTreeSet<usize>,
-    /// Indices of layers whose backward pass is preceded by a recomputation of the layers since the last checkpoint.
+    /// Indices of layers before whose backward pass all layers since the last checkpoint are recomputed.
     recomputing: BTreeSet<usize>,
 }
 
-/// One layer of a SimAI workload.
+/// One layer of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimaiLayer {
     /// Name, a single word.
@@ -57,7 +57,7 @@ pub struct SimaiLayer {
 pub struct SimaiStage {
     /// Compute time, ns.
     pub ns: u64,
-    /// Collective after the compute; `None` also if it has zero bytes.
+    /// Collective after the compute; `None` if there is none, or if it has zero bytes.
     pub comm: Option<SimaiComm>,
 }
 
@@ -66,7 +66,7 @@ pub struct SimaiStage {
 pub struct SimaiComm {
     /// Kind of the collective.
     pub kind: CollectiveKind,
-    /// Role of the groups that carry out the collective.
+    /// Role of the groups that execute the collective.
     pub role: GroupRole,
     /// Bytes of the whole buffer: the output of an all-gather, the input of a reduce-scatter.
     pub bytes: u64,

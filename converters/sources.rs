@@ -1,5 +1,5 @@
-//! Sources of traces: their file formats, what the conversion keeps, and detection of a file's
-//! source.
+//! Sources of traces: their file formats, which facts a conversion keeps, and how a file's source is
+//! detected.
 
 use crate::folder::list_folder;
 use crate::goal::GoalSchedule;
@@ -42,20 +42,20 @@ pub enum TraceSource {
 /// Description of a source for users.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceDescription {
-    /// The source described.
+    /// The source.
     pub source: TraceSource,
     /// Name of the source on the command line.
     pub word: &'static str,
-    /// Noun phrase for one input, for use in a sentence.
+    /// Noun phrase for one input, to be used in a sentence.
     pub noun: &'static str,
     /// Description of the source's files.
     pub files: &'static str,
-    /// Description of what the converted traces keep; keys of settings are in braces.
+    /// Which facts the converted traces keep. Keys of settings are in braces.
     pub kept: &'static str,
 }
 
 impl TraceSource {
-    /// Every source, in display order.
+    /// All sources, in the order in which they are displayed.
     pub const ALL: [SourceDescription; 8] = [
         SourceDescription {
             source: Self::Pytorch,
@@ -126,13 +126,13 @@ impl TraceSource {
         self.description().word
     }
 
-    /// Returns a noun phrase for one input, for use in a sentence.
+    /// Returns a noun phrase for one input, to be used in a sentence.
     pub fn noun(self) -> &'static str {
         self.description().noun
     }
 
-    /// Detects the source of `path` by its contents. `path` is a file, a folder of files, or the prefix of
-    /// traces.
+    /// Detects the source of `path` by its contents. `path` is a file, a folder of files, or the common
+    /// prefix of a job's traces.
     ///
     /// # Errors
     ///
@@ -173,23 +173,24 @@ impl TraceSource {
                 _ => first = Some((path, source)),
             }
         }
-        // The command line requires at least one path.
+        // `paths` is never empty, because the command line requires at least one path.
         Ok(first.map_or(Self::Trace, |(_, source)| source))
     }
 }
 
-/// A recognized file or folder, for commands that cannot read it themselves.
+/// A recognized file or folder. Commands that cannot read their input use it to name the input in their
+/// error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecognizedInput {
     /// An input that the converters can read.
     Source(TraceSource),
-    /// An input that no converter can read, with a description.
+    /// An input that no converter can read; the value describes it.
     Foreign(&'static str),
 }
 
 impl RecognizedInput {
-    /// Recognizes `path`; returns `None` if its contents are unfamiliar or unreadable. A folder counts as its first
-    /// recognized file.
+    /// Recognizes `path`; returns `None` if its contents are unknown or unreadable. A folder is recognized by its
+    /// first recognized file.
     pub fn of(path: &Path) -> Option<Self> {
         match TraceSource::of(path) {
             Ok(source) => Some(Self::Source(source)),
@@ -206,11 +207,11 @@ impl RecognizedInput {
     }
 }
 
-/// Number of bytes read for detection. The head of the file that is read for detection is large
-/// because metadata may precede the events.
+/// Number of bytes that are read to detect the source. It is large because metadata may precede the
+/// events.
 const HEAD: u64 = 1 << 20;
 
-/// Returns the source of a file, or a description of what it is instead.
+/// Returns the source of a file; if it has none, a description of the file.
 fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     let mut head = Vec::new();
     let read = DecompressedStream::open(path)?
@@ -236,14 +237,15 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     if nsys::begins(&head) && nsys::is_export(path) {
         return Ok(Ok(TraceSource::Nsys));
     }
-    // The first bytes of a database or archive could pass for a record of a trace.
+    // The first bytes of a database or archive could be mistaken for a record of a trace.
     if let Some(found) = foreign_magic(&head) {
         return Ok(Err(found.to_owned()));
     }
     Ok(of_bytes(&head).map_err(|found| foreign_description(path).map_or(found, str::to_owned)))
 }
 
-/// Returns the source of a file that begins with `head` and is not PyTorch's, or a description of the file.
+/// Returns the source of a file that begins with `head`. If it has none, returns a description. The file
+/// must not be PyTorch's.
 fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     if TextWorkload::begins(head) {
         return Ok(TraceSource::Text);
@@ -273,11 +275,11 @@ fn of_bytes(head: &[u8]) -> Result<TraceSource, String> {
     }
 }
 
-/// Maximum field number of a node or of metadata in any version of the schema.
+/// Largest field number of a node or of metadata in any version of the schema.
 const MOST_FIELDS: u32 = 16;
 
-/// Returns whether `bytes` may be the first record of a trace. Text is rejected, because most letters would be keys
-/// of fields that no schema has.
+/// Returns whether `bytes` may be the first record of a trace. Rejects text, because most letters would be keys of
+/// fields that no schema has.
 fn is_record(bytes: &[u8]) -> bool {
     let mut record = WireCursor::new(bytes, 0);
     while !record.is_empty() {
@@ -304,8 +306,8 @@ fn describe_unknown(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of a folder: the source of the first file, in order of names, that has one.
-/// If no file has a source, its subfolders are searched for captures of ranks and profiles of JAX.
+/// Returns the source of a folder: the source of its first file, by name, that has one. If no file has a
+/// source, searches its subfolders for captures of ranks and for profiles of JAX.
 fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     let (files, folders) = folder_entries(path)?;
     for file in &files {
@@ -316,7 +318,7 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     if xplane::files(&[path.to_owned()]).is_ok() {
         return Ok(TraceSource::Xplane);
     }
-    // A folder whose subfolders have different sources is not one capture.
+    // If subfolders have different sources, the folder is not one capture.
     let mut inside = Vec::new();
     for folder in &folders {
         inside.extend(folder_entries(folder)?.0);
@@ -334,7 +336,7 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
     ))
 }
 
-/// Returns the files and the folders directly in a folder, sorted by name.
+/// Returns the files and folders directly in a folder, each list sorted by name.
 fn folder_entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
     let (folders, mut files): (Vec<_>, Vec<_>) = list_folder(folder)?
         .into_iter()

@@ -1,10 +1,10 @@
-//! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, identical for all NPUs.
+//! Text workloads of ASTRA-sim 1.0: layers with their times and collectives, which are identical for all NPUs.
 //!
-//! The kind of parallelism defines how the stages of the layers depend on one another. [`TextWorkload::write`] produces
-//! the same traces as Chakra's public converter, byte for byte: the same names, the same ids (which continue from rank
-//! to rank), and dependencies in the same order. A `NONE` outside DLRM becomes an all-reduce of its stated bytes, which
-//! are zero. Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. Input that the public converter would
-//! silently misread, or crash on, is rejected with its line.
+//! The kind of parallelism determines how the stages of the layers depend on one another. [`TextWorkload::write`]
+//! produces the same traces as Chakra's public converter, byte for byte. Names and ids are the same (ids continue from
+//! rank to rank), and dependencies are in the same order. A `NONE` outside DLRM becomes an all-reduce of its stated
+//! bytes, which are zero. Times, which are cycles in ASTRA-sim 1.0, are read as microseconds. The public converter
+//! would silently misread some invalid inputs, or crash on them; here they are rejected with the line of the error.
 
 mod emit;
 mod parse;
@@ -12,7 +12,7 @@ mod parse;
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextParallelism {
-    /// Only the collective of each layer's weight gradient, all in parallel.
+    /// Each layer has only the collective of its weight gradient, and all run in parallel.
     Micro,
     /// Data parallelism: weight gradients are reduced after the backward pass.
     Data,
@@ -22,7 +22,7 @@ pub enum TextParallelism {
     DataModel,
     /// Data and model parallelism, with nodes named as in `HYBRID_MODEL_DATA`.
     ModelData,
-    /// DLRM: layer 0 is an embedding whose all-to-all joins after the bottom MLP.
+    /// DLRM. Layer 0 is an embedding, and its all-to-all is awaited after the bottom MLP.
     Dlrm {
         /// Index of the last layer of the bottom MLP.
         last_bottom_layer: u32,
@@ -32,20 +32,20 @@ pub enum TextParallelism {
 /// Communication of a stage of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerComm {
-    /// `ALLREDUCE`
+    /// All-reduce, `ALLREDUCE`.
     AllReduce,
-    /// `ALLTOALL`
+    /// All-to-all, `ALLTOALL`.
     AllToAll,
-    /// `ALLGATHER`
+    /// All-gather, `ALLGATHER`.
     AllGather,
-    /// `REDUCESCATTER`
+    /// Reduce-scatter, `REDUCESCATTER`.
     ReduceScatter,
-    /// `NONE`
+    /// No communication, `NONE`.
     Absent,
 }
 
 impl LayerComm {
-    /// Every word, with the schema's `comm_type` of its node.
+    /// Every word, with the schema's `comm_type` of the word's node.
     const ALL: [(Self, &'static str, u64); 5] = [
         (Self::AllReduce, "ALLREDUCE", 0),
         (Self::AllToAll, "ALLTOALL", 6),
@@ -63,14 +63,14 @@ impl LayerComm {
     }
 }
 
-/// One stage of a layer: forward, gradient of the input, or gradient of the weights.
+/// One stage of a layer: forward, input gradient, or weight gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerStage {
-    /// Compute time; written as microseconds.
+    /// Compute time in microseconds.
     pub micros: u64,
     /// Collective that follows the compute.
     pub comm: LayerComm,
-    /// Bytes of the collective, the node's `comm_size`.
+    /// Bytes of the collective, which become the node's `comm_size`.
     pub bytes: u64,
 }
 
@@ -94,12 +94,12 @@ pub struct TextWorkload {
     pub parallelism: TextParallelism,
     /// The layers, at least one.
     pub layers: Vec<TextLayer>,
-    /// Text of the file, which the traces carry in their metadata.
+    /// Text of the file, which is copied to the traces' metadata.
     text: String,
 }
 
 impl TextParallelism {
-    /// Kinds without an option, and their words.
+    /// Kinds without a parameter, with their words.
     const PLAIN: [(Self, &'static str); 5] = [
         (Self::Micro, "MICRO"),
         (Self::Data, "DATA"),
@@ -107,12 +107,12 @@ impl TextParallelism {
         (Self::DataModel, "HYBRID_DATA_MODEL"),
         (Self::ModelData, "HYBRID_MODEL_DATA"),
     ];
-    /// Words for DLRM; the index of the last bottom layer follows.
+    /// Words for DLRM. In the file, the index of the last bottom layer follows.
     const DLRM: [&'static str; 2] = ["HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"];
-    /// Word of ASTRA-sim 1.0 that no public converter supports.
+    /// Word of ASTRA-sim 1.0 that the public converter does not support.
     const UNDEFINED: &'static str = "HYBRID_CUSTOMIZED";
 
-    /// Returns its word in files.
+    /// Returns the word for this kind in files.
     pub fn word(self) -> &'static str {
         let plain = Self::PLAIN.iter().find(|(kind, _)| *kind == self);
         plain.map_or(Self::DLRM[0], |(_, word)| word)
@@ -120,11 +120,11 @@ impl TextParallelism {
 }
 
 impl TextWorkload {
-    /// Returns whether a file that begins with `text` is a workload, valid or not: its first word names a kind
-    /// of parallelism.
+    /// Returns whether a file that begins with `text` looks like a workload, that is, its first word names a
+    /// kind of parallelism. The file may still be invalid.
     pub fn begins(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Words end at everything that Python and the parser treat as blank, including vertical tabs.
+        // Words end at everything that Python and the parser treat as a blank, including vertical tabs.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
@@ -142,8 +142,8 @@ impl TextWorkload {
             |of: fn(&TextLayer) -> bool| self.layers.iter().filter(|l| of(l)).count() as u64;
         match self.parallelism {
             TextParallelism::Micro => layers,
-            // Forward, input gradient, weight gradient and its collective; the first layer has no input
-            // gradient.
+            // Each layer has a forward, an input gradient, a weight gradient and its collective; the
+            // first layer has no input gradient.
             TextParallelism::Data => 4 * layers - 1,
             TextParallelism::Model => 5 * layers - 1,
             TextParallelism::DataModel | TextParallelism::ModelData => 6 * layers - 1,

@@ -1,17 +1,19 @@
-//! Splits lines of text formats with one line per layer into words with columns, for precise errors.
+//! Splits lines into words with columns, for errors with an exact position. Used for text formats with
+//! one line per layer.
 
 use chakram_trace::format::{TraceError, TraceLocation, escape};
 
-/// Returns the words of a line, each with its column from 1.
+/// Returns the words of a line, each with its column, counted from 1.
 pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     line.split_whitespace()
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
-/// Number of words of a layer: a name, -1, three times (time, collective, bytes), and an update time.
+/// Number of words of a layer: a name, −1, time, collective and bytes of each of three stages, and an
+/// update time.
 const WORDS: usize = 12;
 
-/// Returns the words of a layer; fails if there are fewer than [`WORDS`].
+/// Returns the words of a layer. Fails if there are fewer than [`WORDS`].
 pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
     let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
     if words.len() < WORDS {

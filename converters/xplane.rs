@@ -1,9 +1,9 @@
-//! Profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
+//! Converts profiles of JAX and TensorFlow (one `xplane.pb` file per host) to one trace per device.
 //!
-//! A file is an `XSpace` of planes: one per device, with a line per stream; one plane for the
-//! host's threads, and one plane with the compiled programs (`HloProto`). Fields follow the public
-//! `xplane.proto` and `hlo.proto`. Each profile file is kept in memory once, and events borrow from
-//! its contents.
+//! A file is an `XSpace` of planes. Each device has a plane with a line per stream; one plane contains
+//! the host's threads, and another the compiled programs (`HloProto`). Fields follow the public
+//! `xplane.proto` and `hlo.proto`. Each profile file is in memory once, and events borrow from its
+//! contents.
 //!
 //! - `space`: planes, lines, events and stats;
 //! - `timeline`: time slices of a device's streams, and the calls that launched them;
@@ -32,7 +32,7 @@ use hlo::HloModules;
 use space::ProfileSpace;
 use timeline::{DeviceTimeline, HostTimelines};
 
-/// Contents and name of a file.
+/// A file with its contents.
 #[derive(Debug)]
 pub struct XplaneFile {
     /// Path of the file, for error messages.
@@ -42,7 +42,7 @@ pub struct XplaneFile {
 }
 
 impl XplaneFile {
-    /// Reads a plain, gzip or zstd file.
+    /// Reads a file, which may be compressed with gzip or zstd.
     ///
     /// # Errors
     ///
@@ -67,19 +67,19 @@ pub struct DeviceConversion {
     pub events: u64,
     /// Busy time of the device's streams, summed, ns.
     pub busy_ns: u64,
-    /// Busy time that the trace's nodes preserve, ns: kernels, and collectives with their waiting
+    /// Busy time that the trace's nodes preserve, ns: kernels, and collectives including their waiting
     /// time.
     pub kept_ns: u64,
     /// Number of host calls that launched events of this device.
     pub launches: u64,
     /// Number of events with a launching call.
     pub linked: u64,
-    /// Number of events that begin before their launching call; such an event keeps its time but
-    /// loses the link to the call.
+    /// Number of events that begin before their launching call. Such an event keeps its time, but loses
+    /// the link to its call.
     pub early: u64,
     /// Number of collectives matched across devices.
     pub collectives: u64,
-    /// Number of unmatched communication events, which become kernels with their recorded time.
+    /// Number of unmatched communication events. They become kernels with their recorded time.
     pub unmatched: u64,
     /// Number of nodes in the trace.
     pub nodes: u64,
@@ -92,8 +92,8 @@ pub struct XplaneSummary {
     pub span_ns: u64,
     /// Devices, sorted by rank.
     pub devices: Vec<DeviceConversion>,
-    /// Planes and lines that were skipped because they repeat others or are not streams: the name
-    /// and the number of events of each.
+    /// Planes and lines that were skipped because they repeat others or are not streams, each with its
+    /// number of events.
     pub left_out: Vec<(String, u64)>,
 }
 
@@ -112,7 +112,7 @@ impl<'a> XplaneJob<'a> {
     ///
     /// # Errors
     ///
-    /// Fails on bytes that are not an `XSpace`, and on files without device events.
+    /// Fails if bytes are not an `XSpace`, or if a file has no device events.
     pub fn new(files: &'a [XplaneFile]) -> Result<Self, TraceError> {
         let mut devices = Vec::new();
         let mut modules = HloModules::default();
@@ -167,7 +167,7 @@ impl<'a> XplaneJob<'a> {
         self.devices.len() as u32
     }
 
-    /// Writes the trace of `rank` and adds the device to the summary. Must be called in rank order.
+    /// Writes the trace of `rank`, and adds its device to the summary. Call this in rank order.
     ///
     /// # Errors
     ///
@@ -184,14 +184,14 @@ impl<'a> XplaneJob<'a> {
         Ok(writer.into_inner())
     }
 
-    /// Returns the summary of the ranks written so far.
+    /// Returns the summary of the ranks that were written so far.
     pub fn summary(&self) -> &XplaneSummary {
         &self.summary
     }
 }
 
-/// Returns the nanoseconds from `base` to a later instant, both in ps. Rounds down, so that adjacent intervals remain
-/// adjacent.
+/// Returns the nanoseconds from `base` to a later instant, both in ps. Rounds instants down, so that adjacent
+/// intervals stay adjacent.
 fn ns_since(instant: i128, base: i128) -> u64 {
     ((instant - base) / 1000) as u64
 }

@@ -1,5 +1,5 @@
-//! Reads the processes of an Nsight Systems export. The events of each process become a
-//! [`KinetoTrace`], the form of PyTorch's device traces.
+//! Reads the processes of an Nsight Systems export. A process's events become a [`KinetoTrace`], the
+//! form of PyTorch's device traces.
 
 use super::nccl::{NcclRange, ThreadMoment};
 use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
@@ -28,11 +28,11 @@ const WORK_COLUMNS: [&str; 6] = [
     "correlationId",
     "globalPid",
 ];
-/// Hint for exports without tables of device work.
+/// Advice for exports without tables of device work.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
-/// Types of NVTX push/pop ranges: ranges with a text, and ranges with another message.
+/// Types of NVTX push/pop ranges: with a text, and with another message.
 const PUSHED: [i64; 2] = [59, 70];
-/// Kinds of copies by CUPTI's number.
+/// Kinds of copies: CUPTI's numbers, and names.
 const COPIES: [(i64, &str); 8] = [
     (1, "Memcpy HtoD"),
     (2, "Memcpy DtoH"),
@@ -43,7 +43,7 @@ const COPIES: [(i64, &str); 8] = [
     (10, "Memcpy PtoP"),
     (11, "Memcpy Unified HtoD"),
 ];
-/// Kinds of synchronizations by CUPTI's number, with Kineto's names.
+/// Kinds of synchronizations: CUPTI's numbers, and Kineto's names.
 const SYNCS: [(i64, &str); 4] = [
     (1, "Event Sync"),
     (STREAM_WAIT, "Stream Wait Event"),
@@ -63,16 +63,17 @@ pub(super) struct ProcessCapture {
     pub trace: KinetoTrace,
     /// Devices that the process uses.
     pub devices: BTreeSet<i32>,
-    /// Communicators of the process: name, rank of the process in it, number of ranks.
+    /// Communicators of the process: name, rank of the process in the communicator, number of members.
     pub members: Vec<(String, u32, u32)>,
-    /// NCCL calls and launches of its threads, by time.
+    /// NCCL calls and kernel launches of each thread, sorted by time.
     pub moments: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
     details: Interner<EventDetails>,
     threads: BTreeMap<u64, u32>,
     streams: BTreeMap<(i32, i64), u32>,
-    /// Communication kernels by correlation id, each with the operation in its name.
+    /// Communication kernels by correlation id: the event's index, and the operation in the kernel's
+    /// name.
     kernels: BTreeMap<u64, Vec<(u32, Option<&'static str>)>>,
-    /// Records of CUDA events, by event: correlation id and stream.
+    /// Records of CUDA events by event id: correlation id and stream of each record.
     records: BTreeMap<i64, Vec<(u64, i64)>>,
     left_out: BTreeMap<String, u64>,
 }
@@ -90,7 +91,7 @@ impl ProcessCapture {
         event.details = self.details.intern(details);
     }
 
-    /// Finishes the process's trace; returns it with its file.
+    /// Finishes the process's trace, and returns it with its file.
     pub fn finish(mut self) -> (PathBuf, KinetoTrace) {
         self.trace.details = self.details.into_keys();
         self.trace.left_out = self.left_out.into_iter().collect();
@@ -140,27 +141,27 @@ pub(super) fn read_processes(
     reader.finish_processes()
 }
 
-/// An export being read.
+/// State of reading an export.
 struct ReportReader<'d> {
     database: &'d SqliteDatabase,
     path: &'d Path,
     texts: NameTable,
-    /// Index of each text in the trace, by the text's id in the export.
+    /// Index in the trace of each text, by the text's id in the export.
     text_of: BTreeMap<i64, u32>,
-    /// By index of a text: what the text reveals if it is a kernel name.
+    /// For each text, by its index: what it reveals if it is a kernel name.
     hints: Vec<Option<KernelNameHint>>,
     comm_kernels: CommKernelTable<'d>,
     /// Start of the profiling session, ns since 1970.
     base: i64,
-    /// Whether rows of device work state their process.
+    /// Whether the rows of device work state their process.
     has_processes: bool,
     processes: BTreeMap<u64, ProcessCapture>,
 }
 
-/// Processes a row in a reader.
+/// Function that processes a row for a reader.
 type TakeRow<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
-/// Fields of an event before it is added to a trace.
+/// Fields of an event that is not in a trace yet.
 struct EventParts<'e> {
     name: &'e str,
     category: EventCategory,
@@ -223,7 +224,7 @@ impl<'d> ReportReader<'d> {
         for_each_row(database, name, columns, &mut |row| take(self, row))
     }
 
-    /// Calls `take` with each row of the device work table `name`, if it exists: a row has the
+    /// Calls `take` with each row of the device work table `name`, if it exists. A row contains the
     /// columns [`WORK_COLUMNS`], then `more`.
     fn for_each_work_row(
         &mut self,
@@ -234,8 +235,8 @@ impl<'d> ReportReader<'d> {
         self.for_each_row(name, &[&WORK_COLUMNS[..], more].concat(), take)
     }
 
-    /// Returns the process of a row. The process id is in the bits of the global id above the
-    /// lowest 24.
+    /// Returns the process of a row. The process id is in the bits of the global id above the lowest 24
+    /// bits.
     fn process_of(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
@@ -258,7 +259,8 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the start and the duration of a row on the host's clock; counts rows without them.
+    /// Returns the start and the duration of a row on the host's clock. Counts rows without them as left
+    /// out.
     fn host_time(
         &mut self,
         row: &[SqliteValue<'_>],
@@ -277,7 +279,7 @@ impl<'d> ReportReader<'d> {
         span
     }
 
-    /// Adds an event of the process `global`; returns its index.
+    /// Adds an event to the process `global`, and returns its index.
     fn push(&mut self, global: SqliteValue<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
         let path = self.path;
         let process = self.process_of(global);
@@ -351,7 +353,7 @@ impl<'d> ReportReader<'d> {
         self.text_of.get(&id.integer()?).copied()
     }
 
-    /// Returns what the name at this index shows about communication.
+    /// Returns what the name with this index reveals about communication.
     fn kernel_hint(&mut self, name: u32) -> KernelNameHint {
         let index = name as usize;
         if self.hints.len() <= index {
@@ -406,7 +408,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads launches of graphs that were traced as a whole; each graph becomes one kernel on its
+    /// Reads launches of graphs that were traced as a whole. Each graph becomes one kernel on its
     /// stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
         let columns = ["graphId"];
@@ -420,8 +422,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global
-    /// id.
+    /// Returns the track of a thread. The thread id is in the lowest 24 bits of the thread's global id.
     fn thread_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.integer().unwrap_or(0).cast_unsigned();
         let process = self.process_of(global);
@@ -513,7 +514,7 @@ impl<'d> ReportReader<'d> {
                 let members = &mut this.process_of(global).members;
                 members.push((communicator.clone(), *rank, *ranks));
             }
-            // Ranges that end on another thread do not nest, and marks have no end.
+            // Ranges that end on another thread are not nested, and marks have no end.
             let kind = row[3].integer();
             if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
                 let what = "NVTX marks, and ranges across threads".to_owned();
@@ -541,7 +542,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Reads records of CUDA events, on which streams wait.
+    /// Reads the records of CUDA events, because streams wait for such events.
     fn read_records(&mut self) -> Result<(), TraceError> {
         let columns = ["correlationId", "streamId", "eventId", "globalPid"];
         self.for_each_row(
@@ -616,7 +617,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the track of synchronizations, a track on which no work runs.
+    /// Returns the track of synchronizations; no work runs on it.
     fn sync_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let process = self.process_of(global);
         let tracks = &mut process.trace.tracks;
@@ -649,7 +650,7 @@ impl<'d> ReportReader<'d> {
         })
     }
 
-    /// Returns the processes that have device work.
+    /// Returns the processes with device work.
     fn finish_processes(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
         let mut devices: BTreeMap<i64, String> = BTreeMap::new();
         let mut host = None;
@@ -710,7 +711,7 @@ fn for_each_row(
     table.map_or(Ok(()), |table| database.rows(table, columns, take))
 }
 
-/// Adds a track; returns its index.
+/// Adds a track, and returns its index.
 fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
     tracks.push(track);
     tracks.len() as u32 - 1
@@ -737,7 +738,7 @@ fn device_details(device: i32, stream: i64, bytes: u64) -> EventDetails {
     }
 }
 
-/// Returns the name of a call without its API version, as in `cudaLaunchKernel_v7000`.
+/// Returns the name of a call without its API version: for `cudaLaunchKernel_v7000`, `cudaLaunchKernel`.
 fn without_version(name: &str) -> &str {
     match name.rsplit_once("_v") {
         Some((plain, version))
@@ -749,7 +750,7 @@ fn without_version(name: &str) -> &str {
     }
 }
 
-/// Returns the name of a collective in PyTorch's records.
+/// Returns the name of a collective in PyTorch's records; `None` if it has none.
 fn record_name(kind: CollectiveKind) -> Option<&'static str> {
     Some(match kind {
         CollectiveKind::AllReduce => "allreduce",

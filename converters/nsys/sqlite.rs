@@ -1,14 +1,14 @@
-//! Reads tables of SQLite files row by row; supports only the features that profiler exports use.
+//! Reads tables of SQLite files row by row. It supports only the features that profiler exports use.
 //!
 //! A file consists of pages of equal size, numbered from 1. Each page is a b-tree node or part of a long row. A table
-//! is a b-tree ordered by row id: inner pages list the numbers of their children, leaves contain rows. A row is a
-//! header with the types of its values, then the values. A row that does not fit into a page continues in a chain of
-//! overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has seven bits in each of its
-//! first eight bytes, most significant first, and eight bits in a ninth byte.
+//! is a b-tree ordered by row id: inner pages list the numbers of their children, and leaves contain rows. A row is a
+//! header with the types of its values, followed by the values. A row that does not fit into a page continues in a
+//! chain of overflow pages. Integers are big-endian. A *varint* (an integer of variable length) has seven bits in
+//! each of its first eight bytes, most significant first, and eight bits in a ninth byte.
 //!
 //! The reader loads one page at a time and keeps only the path from the root to a leaf, so memory does not grow with
-//! the file. A table contains each page once, so a walk that visits more pages than the file has must be in a cycle,
-//! and the walk ends in an error.
+//! the file. A table contains each page once. A walk that visits more pages than the file has must therefore be in a
+//! cycle, and ends with an error.
 
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use chakram_trace::format::{TraceError, TraceLocation, escape};
@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 pub(crate) const MAGIC: &[u8] = b"SQLite format 3\0";
 /// Size of the file header that precedes the header of the first page, bytes.
 const HEADER: usize = 100;
-/// Maximum number of inner pages above a leaf. A tree of that depth with two children per page would have more
-/// than 2^40 leaves.
+/// Maximum number of inner pages above a leaf. A deeper tree with two children per page would have more than
+/// 2^40 leaves.
 const DEEPEST: usize = 40;
 /// Maximum number of columns that a caller may request at once.
 const MOST_COLUMNS: usize = 16;
 /// Maximum length of a row, bytes.
 const LONGEST_ROW: u64 = 64 << 20;
-/// Hint in errors about damaged files.
+/// Advice in errors about damaged files.
 const DAMAGED: &str = "export the report again: nsys export -t sqlite REPORT.nsys-rep";
 
 /// Encoding of texts.
@@ -60,11 +60,11 @@ pub(crate) enum SqliteValue<'r> {
 pub(crate) struct ValueEncoding(TextEncoding);
 
 impl<'r> SqliteValue<'r> {
-    /// Returns the integer, or `None` for other values.
+    /// Returns the integer; `None` for other values.
     pub fn integer(self) -> Option<i64> {
         match self {
             Self::Integer(number) => Some(number),
-            // SQLite stores a whole number in a REAL column as an integer or as a float.
+            // In a REAL column, SQLite stores a whole number either as an integer or as a float.
             Self::Real(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
                 Some(number as i64)
             }
@@ -72,12 +72,12 @@ impl<'r> SqliteValue<'r> {
         }
     }
 
-    /// Returns the integer if it is non-negative.
+    /// Returns the integer; `None` if it is negative, and for other values.
     pub fn count(self) -> Option<u64> {
         u64::try_from(self.integer()?).ok()
     }
 
-    /// Returns the text, or `None` for other values; invalid Unicode is replaced.
+    /// Returns the text, with invalid Unicode replaced; `None` for other values.
     pub fn text(self) -> Option<Cow<'r, str>> {
         let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
@@ -105,7 +105,7 @@ pub(crate) struct SqliteTable {
     name: String,
     root: u32,
     columns: Vec<String>,
-    /// Index of the column that is an alias of the row id (`INTEGER PRIMARY KEY`).
+    /// Index of the column that stands for the row id (`INTEGER PRIMARY KEY`).
     row_id: Option<usize>,
 }
 
@@ -145,7 +145,7 @@ pub(crate) struct SqliteDatabase {
 }
 
 impl SqliteDatabase {
-    /// Opens a plain, gzip or zstd file and reads its list of tables.
+    /// Opens a file, which may be compressed with gzip or zstd, and reads its list of tables.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl SqliteDatabase {
         Self::new(path, DatabaseBytes::Memory(contents), bytes)
     }
 
-    /// Opens the contents of a file that is in memory.
+    /// Opens a file whose contents are in memory.
     #[cfg(test)]
     pub fn of(contents: Vec<u8>) -> Result<Self, TraceError> {
         let bytes = contents.len() as u64;
@@ -228,7 +228,7 @@ impl SqliteDatabase {
         Ok(this)
     }
 
-    /// Rejects a file whose newest pages are in its write-ahead log.
+    /// Rejects a file if its newest pages are in its write-ahead log.
     fn check_log(&self, logs: bool) -> Result<(), TraceError> {
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
@@ -295,7 +295,8 @@ impl SqliteDatabase {
         Ok(())
     }
 
-    /// Calls `take` with the values of `columns` in each row of `table`; columns that the table lacks are null.
+    /// Calls `take` with the values of `columns` in each row of `table`. Columns that the table does not have
+    /// are null.
     ///
     /// # Errors
     ///
@@ -325,7 +326,7 @@ impl SqliteDatabase {
         walk.run(take)
     }
 
-    /// Reads `length` bytes at `offset` into `into`, replacing its contents.
+    /// Reads `length` bytes at `offset` into `into`, whose previous contents are removed.
     fn read_at(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
@@ -351,7 +352,7 @@ impl SqliteDatabase {
         }
     }
 
-    /// Reads page `number` into `into`.
+    /// Reads the page `number` into `into`.
     fn read_page(&self, number: u32, into: &mut Vec<u8>) -> Result<(), TraceError> {
         if number == 0 || number > self.pages {
             let found = format!(
@@ -382,13 +383,13 @@ struct TableWalk<'d> {
     database: &'d SqliteDatabase,
     table: &'d SqliteTable,
     places: &'d [Option<usize>],
-    /// Number of pages that the walk may still read before the table must have a cycle.
+    /// Number of pages that the walk may still read. Beyond it, the table must contain a cycle.
     left: u64,
     row: Vec<u8>,
     overflow: Vec<u8>,
 }
 
-/// An inner page, and the index of the page's next unvisited child.
+/// An inner page, and the index of its next unvisited child.
 struct InnerPage {
     number: u32,
     bytes: Vec<u8>,
@@ -432,7 +433,8 @@ impl TableWalk<'_> {
         }
     }
 
-    /// Returns the next child of the last inner page of `path`, and pops pages that have no more children.
+    /// Returns the next child of the last inner page of `path`. Removes pages that have no more children
+    /// from `path`.
     fn next_child(&self, path: &mut Vec<InnerPage>) -> Result<Option<u32>, TraceError> {
         while let Some(page) = path.last_mut() {
             let head = header_at(page.number);
@@ -445,7 +447,7 @@ impl TableWalk<'_> {
                 continue;
             }
             let at = match place < cells {
-                // The number of the last child is in the page header.
+                // The page header contains the number of the last child.
                 false => head + 8,
                 true => usize::from(self.read_u16(number, bytes, head + 12 + 2 * place)?),
             };
@@ -482,7 +484,7 @@ impl TableWalk<'_> {
         Ok(())
     }
 
-    /// Reads the row of the cell at `at`, with its overflow pages, into `row`; returns the row id.
+    /// Reads the row of the cell at `at`, including its overflow pages, into `row`. Returns the row id.
     fn read_row(
         &mut self,
         number: u32,
@@ -501,8 +503,8 @@ impl TableWalk<'_> {
             );
             return Err(self.damaged_page(number, &found));
         }
-        // Rule of the file format: a row that exceeds a page keeps a prefix in the page, sized so that the rest fills
-        // whole overflow pages.
+        // The file format requires this: if a row exceeds a page, the page contains a prefix of the row, whose length
+        // is chosen so that the rest fills whole overflow pages.
         let most = usable - 35;
         let local = if length <= most {
             length
@@ -529,7 +531,7 @@ impl TableWalk<'_> {
         Ok(row_id)
     }
 
-    /// Decodes the requested columns into `values`; returns `None` if the header of `row` is invalid.
+    /// Decodes the requested columns into `values`. Returns `None` if the header of `row` is invalid.
     fn decode_row<'r>(
         &self,
         row: &'r [u8],
@@ -573,7 +575,7 @@ impl TableWalk<'_> {
         Some(())
     }
 
-    /// Counts a page as read; fails if a table has more pages than the file.
+    /// Counts a page as read. Fails if a table has more pages than the file.
     fn count_page(&mut self, number: u32) -> Result<(), TraceError> {
         match self.left.checked_sub(1) {
             Some(left) => self.left = left,
@@ -604,7 +606,7 @@ impl TableWalk<'_> {
     }
 }
 
-/// Offset of the header within a page. In page 1 the page header follows the file header.
+/// Offset of the page header within a page. In page 1 it follows the file header.
 fn header_at(page: u32) -> usize {
     if page == 1 { HEADER } else { 0 }
 }
@@ -640,7 +642,7 @@ fn read_integer(bytes: &[u8]) -> i64 {
         .fold(start, |value, &byte| value << 8 | i64::from(byte))
 }
 
-/// Returns whether the `CREATE TABLE` statement `sql` says `WITHOUT ROWID`.
+/// Returns whether the `CREATE TABLE` statement `sql` contains `WITHOUT ROWID`.
 fn is_without_row_id(sql: &str) -> bool {
     let tail = sql.rsplit(')').next().unwrap_or_default();
     let words: Vec<String> = tail.split_whitespace().map(str::to_uppercase).collect();
@@ -649,7 +651,8 @@ fn is_without_row_id(sql: &str) -> bool {
         .any(|pair| pair[0] == "WITHOUT" && pair[1].starts_with("ROWID"))
 }
 
-/// Returns the column names in the `CREATE TABLE` statement `sql`, and the index of the row id's alias.
+/// Returns the column names in the `CREATE TABLE` statement `sql`, and the index of the column that
+/// stands for the row id.
 fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     const CONSTRAINTS: [&str; 5] = ["PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT"];
     let (mut columns, mut row_id) = (Vec::new(), None);
@@ -675,8 +678,8 @@ fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
 /// A word, and whether the word is quoted.
 type SqlWord = (String, bool);
 
-/// Splits the outermost parentheses of `sql` at commas and returns the words of each part, without words in inner
-/// parentheses.
+/// Splits the contents of the outermost parentheses of `sql` at commas. Returns the words of each part, without
+/// the words in inner parentheses.
 fn split_parentheses(sql: &str) -> Vec<Vec<SqlWord>> {
     let mut chars = sql.chars().peekable();
     let mut depth = 0_u32;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use writer::{SqliteWriter, StoredValue};
 
-/// A generator of pseudorandom numbers, which are the same in every run.
+/// A generator of pseudorandom numbers, with the same sequence in every run.
 struct RandomNumbers(u64);
 
 impl RandomNumbers {
@@ -43,8 +43,8 @@ fn values(
     Ok(found)
 }
 
-/// Rows of all sizes, in trees of one to four levels and over many pages, are read back in order. The third column of
-/// the statement is a constraint, comments are ignored, and the row-id column is stored as null.
+/// Rows of all sizes, in trees of one to four levels, are read back in order. In the statement, the third column is a
+/// constraint, and there are comments, which are ignored. The row-id column is stored as null.
 #[test]
 fn rows_are_read_as_they_were_written() {
     let mut numbers = RandomNumbers(7);
@@ -88,8 +88,8 @@ fn rows_are_read_as_they_were_written() {
     }
 }
 
-/// Files with pages that refer to themselves or beyond the end of the file, with pages of an unknown type, and with
-/// wrong values in the header.
+/// The files have pages that refer to themselves or beyond the end of the file, pages of an unknown type, and wrong
+/// values in the header.
 #[test]
 fn damage_ends_in_an_error() {
     let rows: Vec<Vec<StoredValue>> = (0..400)
@@ -110,7 +110,7 @@ fn damage_ends_in_an_error() {
     };
     let at = (root - 1) * 512;
     let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
-    // The tree has 400 rows; a cycle of pages would return rows again and again.
+    // The tree has only 400 rows, but a cycle of pages would return rows again and again.
     for (file, expected) in [
         (last_child(root as u32), "form a cycle"),
         (last_child(9999), "a reference to page 9999"),
@@ -178,7 +178,7 @@ impl MadeExport {
                     thread.into(),
                     correlation.clone(),
                 ]);
-                // Some work overlaps the previous work on its stream.
+                // Some work starts before the previous work on its stream ends.
                 let start = host + 100 + numbers.below(4000) as i64;
                 let end = start + numbers.below(6000) as i64;
                 let busy = made.busy.entry((process, stream)).or_default();
@@ -202,7 +202,8 @@ impl MadeExport {
                     made.copies.push(row);
                     continue;
                 }
-                // Only exports with one process have communication kernels, on the streams of the other kernels.
+                // Only exports with one process have communication kernels. These run on the same streams as the
+                // other kernels.
                 let comm = kind == 1 && processes == 1;
                 if comm {
                     let is_sized = numbers.below(2) == 0;
@@ -242,7 +243,8 @@ impl MadeExport {
         writer.file(page)
     }
 
-    /// Returns the total length of the union of intervals per stream of a process, ns.
+    /// Returns the length of the union of intervals on each stream of a process, summed over the
+    /// streams, ns.
     fn union(&self, process: u64) -> i64 {
         let own = self.busy.iter().filter(|((of, _), _)| *of == process);
         let union = own.map(|(_, intervals)| {
@@ -268,8 +270,8 @@ fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
     Ok(converted.0)
 }
 
-/// The conversion loses no kernel, preserves bytes, and gives each device the time of the union of each stream's
-/// intervals, to the nanosecond.
+/// The conversion loses no kernel, preserves the bytes, and preserves the length of the union of each stream's
+/// intervals to the nanosecond.
 #[test]
 fn random_exports_keep_the_time_of_their_devices() {
     let folder = tempfile::tempdir().unwrap();
@@ -315,7 +317,8 @@ fn random_exports_keep_the_time_of_their_devices() {
     assert!(sized > 50, "{sized}");
 }
 
-/// The communicator of two processes makes the second process rank 0, so the first trace is of the second process.
+/// In the communicator of two processes, the second process has rank 0, so the first trace belongs to the second
+/// process.
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();

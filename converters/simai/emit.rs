@@ -10,7 +10,7 @@ use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::io::Write;
 
 impl SimaiComm {
-    /// Returns the bytes of one member: the shard for an all-gather, the whole buffer for other collectives.
+    /// Returns one member's bytes: the shard for an all-gather, the whole buffer for other collectives.
     fn bytes_of_member(self, members: u32) -> u64 {
         match self.kind {
             CollectiveKind::AllGather => self.bytes.div_ceil(members.into()),
@@ -20,7 +20,7 @@ impl SimaiComm {
 }
 
 impl SimaiWorkload {
-    /// Writes the trace of `rank` with `passes` passes; returns the number of nodes written.
+    /// Writes the trace of `rank` with `passes` passes. Returns the number of nodes.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl SimaiWorkload {
             causes: Vec::new(),
         };
         emitter.write_groups()?;
-        // For each layer, the id of its weight-gradient collective until a node waits for it.
+        // For each layer, the id of its weight-gradient collective, until a node waits for it.
         let mut reduced: Vec<Option<u64>> = vec![None; self.layers.len()];
         for _ in 0..passes {
             for (layer, reduced) in self.layers.iter().zip(&mut reduced) {
@@ -61,8 +61,8 @@ impl SimaiWorkload {
         Ok((emitter.writer.into_inner(), emitter.nodes))
     }
 
-    /// Returns the layers that are recomputed before the backward pass of layer `index`: all layers since the last
-    /// checkpoint.
+    /// Returns the layers that are recomputed before the backward pass of the layer `index`: all layers since the
+    /// last checkpoint.
     fn recomputed_layers(&self, index: usize) -> &[SimaiLayer] {
         let from = self.checkpoints.range(..=index).next_back();
         match from {
@@ -78,7 +78,7 @@ struct StageEmitter<'g, W> {
     grid: &'g RankGrid,
     rank: u32,
     nodes: u64,
-    /// Ids of the nodes that the next node depends on.
+    /// Ids of the nodes on which the next node depends.
     causes: Vec<u64>,
 }
 
@@ -95,7 +95,7 @@ impl<W: Write> StageEmitter<'_, W> {
         self.writer.write(&node, &[], &NodeExtras::default())
     }
 
-    /// Writes a node that depends on all nodes in `causes`; returns its id.
+    /// Writes a node that depends on all nodes in `causes`, and returns its id.
     fn write_node(
         &mut self,
         name: &str,
@@ -112,7 +112,7 @@ impl<W: Write> StageEmitter<'_, W> {
         Ok(self.nodes)
     }
 
-    /// Writes the computation of a stage; the next node depends on this computation.
+    /// Writes the computation of a stage, on which the next node then depends.
     fn write_compute(
         &mut self,
         layer: &SimaiLayer,

@@ -1,4 +1,4 @@
-//! Groups of a rank, from the degrees of parallelism of a workload.
+//! Groups of a rank, computed from a workload's degrees of parallelism.
 
 use super::SimaiWorkload;
 use chakram_base::ids::MAX_NPUS;
@@ -8,18 +8,18 @@ use chakram_trace::format::roles::GroupRoles;
 /// Role of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupRole {
-    /// `TP`
+    /// Tensor-parallel group, `TP`.
     Tensor,
-    /// `DP`
+    /// Data-parallel group, `DP`.
     Data,
-    /// `EP`
+    /// Expert-parallel group, `EP`.
     Expert,
-    /// `DP_EP`: replicas of one expert.
+    /// Group of the replicas of one expert, `DP_EP`.
     ExpertData,
 }
 
 impl GroupRole {
-    /// Every role with its name in the job file.
+    /// Every role, with its name in the job file.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Tensor, "tensor"),
         (Self::Data, "data"),
@@ -31,14 +31,14 @@ impl GroupRole {
 /// Assignment of ranks to groups. Rank `t + T (p + P (e + E x))` has position `t` in its tensor-parallel group,
 /// belongs to stage `p`, and has position `e + E x` in its data-parallel group. Each run of `E` consecutive members
 /// of a data-parallel group is an expert-parallel group. With one stage, the groups are identical to SimAI's. With
-/// several stages SimAI's own expert-parallel groups would mix ranks of different stages.
+/// several stages they differ, because SimAI's expert-parallel groups mix ranks of different stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGrid {
     /// Number of NPUs.
     pub npus: u32,
     /// Size of a tensor-parallel group.
     pub tensor: u32,
-    /// Pipeline stages.
+    /// Number of pipeline stages.
     pub pipeline: u32,
     /// Size of an expert-parallel group.
     pub expert: u32,
@@ -46,10 +46,10 @@ pub struct RankGrid {
     pub replicas: u32,
 }
 
-/// Members of a group: `count` from `first`, `stride` apart.
+/// Members of a group: `count` ranks from `first` on, `stride` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankGroup {
-    /// Number of the group, used as its name.
+    /// Number of the group, which is also its name.
     pub number: u64,
     /// First member.
     pub first: u32,
@@ -96,7 +96,7 @@ impl RankGrid {
         self.expert * self.replicas
     }
 
-    /// Returns the size of a role's groups, and the number of such groups.
+    /// Returns the size of a role's groups, and how many groups there are.
     pub fn size(&self, role: GroupRole) -> (u32, u32) {
         let size = match role {
             GroupRole::Tensor => self.tensor,
@@ -107,7 +107,7 @@ impl RankGrid {
         (size, self.npus / size)
     }
 
-    /// Returns the number of the first group of `role`. Groups are numbered from 1, role by role.
+    /// Returns the number of a role's first group. Groups are numbered from 1, role by role.
     fn first_number(&self, role: GroupRole) -> u64 {
         let before = GroupRole::ALL.iter().take(role as usize);
         1 + before
@@ -118,7 +118,7 @@ impl RankGrid {
     /// Returns the group of `role` that contains `rank`.
     pub fn group(&self, role: GroupRole, rank: u32) -> RankGroup {
         let (count, _) = self.size(role);
-        // Position of the rank outside its data-parallel group, and its position within that group.
+        // The rank's index among data-parallel groups, and its position within its data-parallel group.
         let plane = self.tensor * self.pipeline;
         let (outside, place) = (rank % plane, rank / plane);
         let (expert, replica) = (place % self.expert, place / self.expert);
@@ -142,7 +142,7 @@ impl RankGrid {
         }
     }
 
-    /// Returns the groups with several members that contain `rank`, in the form of a trace's group declaration.
+    /// Returns the groups that contain `rank` and other ranks, in the form of a trace's group declaration.
     pub fn declared(&self, rank: u32) -> DeclaredGroups {
         let groups = GroupRole::ALL.map(|(role, _)| self.group(role, rank));
         let several = groups.into_iter().filter(|group| group.count > 1);
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn groups_are_those_of_the_degrees() {
-        // T = 2, P = 1, E = 2 on 16 NPUs: a data-parallel group has 8 members, an expert 4 replicas. Rank 5 has t = 1
-        // and position 2 = 0 + 2 x 1.
+        // T = 2, P = 1, E = 2 on 16 NPUs: a data-parallel group has 8 members, and an expert has 4 replicas. Rank 5
+        // has t = 1 and position 2 = 0 + 2 x 1.
         let grid = RankGrid {
             npus: 16,
             tensor: 2,
@@ -192,8 +192,8 @@ mod tests {
             let ranks = (0..count).map(|i| first + i * stride);
             (number, ranks.collect::<Vec<_>>())
         };
-        // The 8 tensor-parallel groups have the numbers 1 to 8, the data-parallel groups 9 and 10, the 8
-        // expert-parallel groups 11 to 18, and the 4 groups of replicas 19 to 22.
+        // The groups are numbered: 8 tensor-parallel groups 1 to 8, data-parallel groups 9 and 10, 8
+        // expert-parallel groups 11 to 18, and 4 groups of replicas 19 to 22.
         assert_eq!(group(GroupRole::Tensor, 5), (3, vec![4, 5]));
         let odd = vec![1, 3, 5, 7, 9, 11, 13, 15];
         assert_eq!(group(GroupRole::Data, 5), (10, odd));

@@ -1,4 +1,5 @@
-//! Parses a workload: a line of degrees, the number of layers, and one line of twelve words per layer.
+//! Parses a workload: a line of degrees of parallelism, the number of layers, and one line of twelve
+//! words per layer.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
 use crate::words::{layer_words, number, refused, words};
@@ -10,7 +11,7 @@ use std::path::Path;
 /// Maximum time that a trace can store, ns.
 const MOST_NS: u64 = u64::MAX / 1_000;
 
-/// Collectives by name; the suffix `_EP` or `_DP_EP` may follow.
+/// Collectives by name. The suffix `_EP` or `_DP_EP` may follow the name.
 const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
     ("NONE", None),
     ("ALLREDUCE", Some(CollectiveKind::AllReduce)),
@@ -21,17 +22,18 @@ const COLLECTIVES: [(&str, Option<CollectiveKind>); 6] = [
 ];
 
 impl SimaiWorkload {
-    /// Returns whether a file that begins with `text` is a workload, valid or not.
+    /// Returns whether a file that begins with `text` looks like a workload; the file may still be
+    /// invalid.
     pub fn begins(text: &[u8]) -> bool {
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        // Words end at everything that the parser treats as blank, including vertical tabs.
+        // Words end at everything that the parser treats as a blank, including vertical tabs.
         let line = String::from_utf8_lossy(line);
         let line = line.strip_prefix('\u{feff}').unwrap_or(&line);
         let first = line.split_whitespace().next().unwrap_or_default();
         KINDS.contains(&first)
     }
 
-    /// Reads a file: plain, gzip or zstd.
+    /// Reads a file, which may be compressed with gzip or zstd.
     ///
     /// # Errors
     ///
@@ -44,7 +46,7 @@ impl SimaiWorkload {
     ///
     /// # Errors
     ///
-    /// Fails with the line and column of the first format violation.
+    /// Fails with the line and column of the first text that violates the format.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = (1..).zip(text.lines());
@@ -70,7 +72,7 @@ impl SimaiWorkload {
         Ok(this)
     }
 
-    /// Rejects checkpoints of missing layers, and recomputation without an earlier checkpoint.
+    /// Rejects checkpoints at layers that do not exist, and recomputation without an earlier checkpoint.
     fn check_checkpoints(&self) -> Result<(), TraceError> {
         let mut all = self.checkpoints.iter().chain(&self.recomputing);
         if let Some(layer) = all.find(|layer| **layer >= self.layers.len()) {
@@ -152,7 +154,7 @@ fn parse_header(line: &str) -> Result<SimaiWorkload, TraceError> {
     Ok(this)
 }
 
-/// Parses a stage from its three words; a collective without a suffix belongs to `role`.
+/// Parses a stage from its three words. A collective without a suffix belongs to the groups of `role`.
 fn parse_stage(
     line: usize,
     words: &[(usize, &str)],

@@ -1,4 +1,4 @@
-//! Writes a workload's graphs exactly as Chakra's public converter does.
+//! Writes a workload's graphs, exactly like Chakra's public converter.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use chakram_trace::format::TraceError;
@@ -6,11 +6,11 @@ use chakram_trace::format::encoder::{MessageEncoder, frame};
 use std::fmt::Write as _;
 use std::io::Write;
 
-/// Version that the public converter states in the metadata.
+/// Version that the public converter writes into the metadata.
 const SCHEMA: &str = "1.0.2-chakra.1.0.0";
 
 impl TextWorkload {
-    /// Writes the trace of `rank` with `passes` passes. The node ids continue from the previous rank's last id.
+    /// Writes the trace of `rank` with `passes` passes. Node ids continue from the previous rank's last id.
     ///
     /// # Errors
     ///
@@ -74,8 +74,8 @@ impl TextWorkload {
         Ok(())
     }
 
-    /// Writes the nodes of model parallelism and, if `hybrid`, the all-reduces of weight gradients. `suffix` is
-    /// appended to the names of input-gradient collectives.
+    /// Writes the nodes of model parallelism and, if `hybrid`, the all-reduces of weight gradients. Names of
+    /// input-gradient collectives end in `suffix`.
     fn write_model_parallel(
         &self,
         suffix: &str,
@@ -140,7 +140,7 @@ impl TextWorkload {
         }
         let mut returned = None;
         for (i, layer) in self.layers.iter().enumerate().rev() {
-            // Layer 0 also waits for the all-to-all of the embedding gradients.
+            // Layer 0 also waits for the all-to-all of embedding gradients.
             let joined = returned.filter(|_| i == 0);
             let weight =
                 emitter.write_compute(layer, "BWD_WG", layer.weight_gradient, [last, joined])?;
@@ -168,7 +168,7 @@ impl TextWorkload {
     }
 }
 
-/// Nodes of a layer that the next pass depends on.
+/// Nodes of a layer on which the next pass depends.
 #[derive(Clone, Copy, Debug, Default)]
 struct LayerNodes {
     weight_comp: Option<u64>,
@@ -210,7 +210,7 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         self.write_pending()
     }
 
-    /// Writes the pending message (one node) to the file.
+    /// Writes the pending node to the file.
     fn write_pending(&mut self) -> Result<(), TraceError> {
         self.record.clear();
         frame(&mut self.record, self.node.as_bytes());
@@ -218,13 +218,13 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
         written.map_err(|source| TraceError::io("", "write", source))
     }
 
-    /// Begins a node with a type of the schema that depends on the existing nodes in `after`; the caller has already
-    /// set the name. Returns its id.
+    /// Begins a node whose name the caller has set. `kind` is a type of the schema, and the node depends on those
+    /// nodes in `after` that exist. Returns its id.
     fn begin_node<const N: usize>(&mut self, kind: u64, after: [Option<u64>; N]) -> u64 {
         let id = self.next;
         self.next += 1;
         self.node.clear();
-        // Protobuf does not write zero, because zero is the default.
+        // Protobuf omits zero, because zero is the default value.
         if id > 0 {
             self.node.varint(1, id);
         }
@@ -284,7 +284,7 @@ mod tests {
     use chakram_trace::format::wire::FrameCursor;
     use chakram_trace::format::{Op, scan};
 
-    /// A node that the test read back: its id, its name, and the ids of its dependencies.
+    /// Facts about a node that the test reads back: its id, its name, and the ids of its dependencies.
     type Told = (u64, String, Vec<u64>);
 
     struct Data(Vec<u64>);
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn ids_go_on_from_rank_to_rank() {
-        // MICRO has one node for each layer. Two passes of three layers are six nodes, so rank 2 begins at id 12.
+        // MICRO has one node per layer. Two passes of three layers have six nodes, so rank 2 begins at id 12.
         let told = told(&layers("MICRO"), 2, 2);
         let ids: Vec<_> = told.iter().map(|(id, ..)| *id).collect();
         assert_eq!(ids, [12, 13, 14, 15, 16, 17]);
@@ -344,9 +344,9 @@ mod tests {
 
     #[test]
     fn data_parallelism_reduces_behind_the_backward_pass() {
-        // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce: forward 0 1 2; backward c: WG
-        // 3, AR 4, IG 5; b: WG 6, AR 7, IG 8; a: WG 9, AR 10. The second pass begins at 11, and each forward stage of
-        // that pass also waits for its layer's all-reduce: 10, 7 and 4.
+        // Node ids, with WG = weight gradient, IG = input gradient and AR = all-reduce. Forward: 0 1 2. Backward: c
+        // has WG 3, AR 4, IG 5; b has WG 6, AR 7, IG 8; a has WG 9, AR 10. The second pass begins at 11. Each of its
+        // forward stages also waits for its layer's all-reduce: 10, 7 and 4.
         let told = told(&layers("DATA"), 0, 2);
         let first: [&[u64]; 11] = [
             &[],
@@ -368,9 +368,9 @@ mod tests {
 
     #[test]
     fn model_parallelism_exchanges_activations_and_their_gradients() {
-        // Node ids, forward (compute, then exchange): a 0 1, b 2 3, c 4 5. Backward c: IG 6, exchange 7, WG 8; b: 9,
-        // 10, 11, which wait for WG 8 and exchange 7; a: IG 12 and WG 13, without an exchange. The next pass waits
-        // for 13, 11 and 8.
+        // Node ids. Forward, compute and exchange: a 0 1, b 2 3, c 4 5. Backward: c has IG 6, exchange 7, WG 8; b
+        // has 9, 10, 11, which wait for WG 8 and exchange 7; a has IG 12 and WG 13, without an exchange. The next
+        // pass waits for 13, 11 and 8.
         let told = told(&layers("MODEL"), 0, 2);
         let first: [&[u64]; 14] = [
             &[],
@@ -398,7 +398,8 @@ mod tests {
 
     #[test]
     fn hybrids_do_both_and_differ_in_a_name() {
-        // Node ids as in model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15 16.
+        // Node ids are as in model parallelism, with an all-reduce after each WG: c 6 7 8 9, b 10 11 12 13, a 14 15
+        // 16.
         let one = told(&layers("HYBRID_DATA_MODEL"), 0, 2);
         let first: [&[u64]; 17] = [
             &[],
@@ -420,7 +421,7 @@ mod tests {
             &[15],
         ];
         assert_eq!(waits(&one[..17]), first);
-        // In the second pass, the forward stages wait for the all-reduces 16 and 13 before the exchange of the
+        // In the second pass, the forward stages list the all-reduces 16 and 13 before the exchange of the
         // previous layer.
         assert_eq!((&one[17].2[..], &one[19].2[..]), (&[16][..], &[13, 18][..]));
         let other = told(&layers("HYBRID_MODEL_DATA"), 0, 2);
@@ -443,8 +444,9 @@ mod tests {
             line("t", none, "ALLREDUCE 4"),
         );
         let told = told(&text, 0, 2);
-        // Node ids, forward: e 0, all-to-all of e 1, b1 2, b2 3 (after 1 and 2), t 4. Backward t: WG 5, AR 6, IG 7,
-        // then the embedding's all-to-all 8; b2: WG 9, IG 10; b1: WG 11, AR 12, IG 13; e: WG 14 after 13 and 8.
+        // Node ids. Forward: e 0, all-to-all of e 1, b1 2, b2 3 (after 1 and 2), t 4. Backward: t has WG 5, AR 6,
+        // IG 7, followed by the embedding's all-to-all 8; b2 has WG 9, IG 10; b1 has WG 11, AR 12, IG 13; e has WG
+        // 14, after 13 and 8.
         let first: [&[u64]; 15] = [
             &[],
             &[0],
@@ -463,8 +465,7 @@ mod tests {
             &[13, 8],
         ];
         assert_eq!(waits(&told[..15]), first);
-        // In the next pass, e waits for its WG 14, b1 for AR 12, b2 for WG 9 and for both predecessors, and t for AR
-        // 6.
+        // In the next pass, e waits for WG 14, b1 for AR 12, b2 for WG 9 and for both predecessors, and t for AR 6.
         let second: [&[u64]; 5] = [&[14], &[15], &[12, 15], &[9, 17, 16], &[6, 18]];
         assert_eq!(waits(&told[15..20]), second);
     }

@@ -94,7 +94,7 @@ fn parse_layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
 }
 
 impl TextWorkload {
-    /// Reads a file: plain, gzip or zstd.
+    /// Reads a file, which may be compressed with gzip or zstd.
     ///
     /// # Errors
     ///
@@ -107,10 +107,10 @@ impl TextWorkload {
     ///
     /// # Errors
     ///
-    /// Fails with the line and column of the first format violation.
+    /// Fails with the line and column of the first text that violates the format.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // Python, in which the public converter is written, treats all kinds of line ends as equal.
+        // The public converter is written in Python, which treats all kinds of line ends as equal.
         let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let mut lines = (1..).zip(text.split('\n'));
         let (_, first) = lines.next().unwrap_or((1, ""));
@@ -145,7 +145,7 @@ impl TextWorkload {
     }
 }
 
-/// Rejects layers of a DLRM that lack the all-to-all for which the bottom MLP waits.
+/// Rejects a DLRM without the all-to-all for which the bottom MLP waits.
 fn check_dlrm(layers: &[TextLayer], last_bottom_layer: u32) -> Result<(), TraceError> {
     if last_bottom_layer == 0 || last_bottom_layer as usize >= layers.len() {
         return Err(refused(

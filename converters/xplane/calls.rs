@@ -1,5 +1,5 @@
-//! Matches collectives across devices: the k-th collective of a group on one member is the k-th on every other
-//! member.
+//! Matches collectives across devices. The k-th collective of a group on one member is the same as the k-th on
+//! every other member.
 
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
@@ -15,9 +15,9 @@ pub(super) struct CollectiveCall {
     pub kind: CollectiveKind,
     /// `comm_size` of the collective, bytes.
     pub bytes: u64,
-    /// Number of the group; 0 means all ranks.
+    /// Group, by number; 0 means all ranks.
     pub group: u64,
-    /// Time that the member waited for the last member to start, ps.
+    /// Time for which the member waited for the last member to start, ps.
     pub wait: i128,
 }
 
@@ -26,13 +26,13 @@ pub(super) struct CollectiveCall {
 pub(super) struct CollectiveCalls {
     /// Matched collectives, by rank and index of the slice.
     calls: BTreeMap<(u32, u32), CollectiveCall>,
-    /// Bytes of unmatched communication, by rank and slice, or 0 if unknown.
+    /// Bytes of unmatched communication, by rank and slice; 0 if unknown.
     unmatched: BTreeMap<(u32, u32), u64>,
-    /// Groups other than the group of all ranks.
+    /// Groups, except the group of all ranks.
     pub groups: DeclaredGroups,
 }
 
-/// Slices of each member of a group, in order: index, start, end, collective.
+/// Slices of each member of a group, in order: index, start, end, and collective.
 type GroupPieces<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
 
 impl CollectiveCalls {
@@ -66,7 +66,7 @@ impl CollectiveCalls {
         this
     }
 
-    /// Matches the collectives of a group, unless the members disagree about them.
+    /// Matches the collectives of a group, but only if the members agree about them.
     fn match_group(&mut self, members: &[u32], pieces: &GroupPieces<'_>, world: usize) {
         let said = |rank: &u32| {
             let own = pieces.get(rank).map_or(&[][..], Vec::as_slice);
@@ -97,8 +97,8 @@ impl CollectiveCalls {
             for (&rank, own) in pieces {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
-                    // The buffer is too large for a trace. The members agree on the size, so every member stays
-                    // unmatched.
+                    // The buffer is too large for a trace. The members agree on its size, so the collective is
+                    // unmatched on every member.
                     self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
@@ -106,7 +106,7 @@ impl CollectiveCalls {
                     kind: of.kind,
                     bytes,
                     group,
-                    // Hosts' clocks may differ, so a member may end before another starts.
+                    // Hosts' clocks may differ, so one member may end before another starts.
                     wait: (last - start).min(end - start),
                 };
                 self.calls.insert((rank, piece), call);
@@ -119,8 +119,8 @@ impl CollectiveCalls {
         self.calls.get(&(rank, piece))
     }
 
-    /// Returns the bytes of unmatched communication, 0 if unknown, or `None` if the slice is something
-    /// else.
+    /// Returns the bytes of a slice of unmatched communication, or 0 if they are unknown. Returns `None`
+    /// if the slice is something else.
     pub fn unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
         self.unmatched.get(&(rank, piece)).copied()
     }
@@ -133,8 +133,8 @@ impl CollectiveCalls {
     }
 }
 
-/// Returns the collective that a slice carries out; `Some(None)` if its groups are unknown. On a GPU only kernels of
-/// a communication library count; other kernels of the instruction prepare the data.
+/// Returns the collective that a slice executes; `Some(None)` if its groups are unknown. On a GPU, only kernels of a
+/// communication library count, because the instruction's other kernels prepare the data.
 fn find_collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DevicePiece<'_>,
@@ -155,9 +155,9 @@ fn find_collective<'m>(
             ("program_id", StatValue::Number(number)) => program = Some(number),
             _ => {}
         });
-    // Reading the stats cannot fail, because the stats were parsed before.
+    // Reading the stats cannot fail, because they were parsed before.
     stats.ok()?;
-    // TPU operators have the names of their instructions.
+    // TPU operators have the same names as their instructions.
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
     match modules.find(device.file, program, module.as_deref(), op) {
@@ -179,7 +179,7 @@ const COMMUNICATION: [&str; 9] = [
     "send",
 ];
 
-/// Returns whether an instruction communicates. The name of an instruction begins with the opcode, as in
+/// Returns whether an instruction communicates. Its name begins with the opcode, as in
 /// `collective-permute-start.3`.
 fn is_communication(instruction: &str) -> bool {
     let name = instruction.split('.').next().unwrap_or(instruction);
@@ -187,7 +187,8 @@ fn is_communication(instruction: &str) -> bool {
     COMMUNICATION.contains(&name)
 }
 
-/// Returns the ranks of the group that contains a device, if all devices of the group are in the job.
+/// Returns the ranks of the group that contains a device; `None` unless all devices of the group are in
+/// the job.
 fn group_members(
     found: &HloCollective,
     device: u64,

@@ -12,7 +12,7 @@ use chakram_trace::format::{GroupName, Op, TraceError};
 use std::borrow::Cow;
 use std::io::Write;
 
-/// Returns the attributes of a trace's metadata record; `end_ns` is the end of the device's last event.
+/// Returns the attributes of a trace's metadata record. `end_ns` is the end of the device's last event.
 pub(super) fn metadata_attributes<'a>(
     rank: u32,
     ranks: u32,
@@ -41,7 +41,7 @@ enum DeviceNode {
 /// Id of the first node after the declaration of groups.
 const FIRST: u64 = 2;
 
-/// Writes the nodes of `device` as rank `rank`; the job starts at `base`, ps.
+/// Writes the nodes of `device` as rank `rank`. The job starts at `base`, ps.
 pub(super) fn write_device<W: Write>(
     device: &DeviceTimeline<'_>,
     rank: u32,
@@ -139,8 +139,8 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
         writer.write(&view, data.as_slice(), &NodeExtras::default())
     }
 
-    /// Returns the call that a slice depends on: the launching call if that call had ended; the previous call on the
-    /// thread if the launching call was still running; no call if the slice begins before its launching call.
+    /// Returns the call on which a slice depends: the launching call if it had ended, or the previous call on its
+    /// thread if it was still running. Returns `None` if the slice begins before its launching call.
     fn causing_call(&self, piece: &DevicePiece<'_>) -> Option<u32> {
         let index = piece.launch?;
         let launch = &self.device.launches[index as usize];
@@ -203,7 +203,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
         } else if let Some(bytes) = calls.unmatched(rank, index) {
-            // Limited to the maximum that a trace can store.
+            // Limit the bytes to the maximum that a trace can store.
             let bytes = bytes.min(i64::MAX as u64);
             view.op = Op::Communication { bytes };
         }
@@ -222,7 +222,7 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
     }
 }
 
-/// Returns, for each entry, the index of the previous entry of the same kind.
+/// For each entry, returns the index of the previous entry of the same kind.
 fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
     let mut last = std::collections::BTreeMap::new();
     (0..)
@@ -231,7 +231,7 @@ fn previous_of_kind(kinds: impl Iterator<Item = u32>) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Event stats that a node keeps as text attributes, by name.
+/// Names of event stats that a node keeps as text attributes.
 const KEPT: [&str; 5] = [
     "hlo_op",
     "hlo_module",
@@ -240,7 +240,7 @@ const KEPT: [&str; 5] = [
     "memcpy_details",
 ];
 
-/// Stats of an event, by name.
+/// Stats of an event that a node keeps, by name.
 #[derive(Debug, Default)]
 struct EventDescription<'a> {
     texts: [Option<Cow<'a, str>>; KEPT.len()],
@@ -271,7 +271,8 @@ impl<'a> EventDescription<'a> {
         Ok(this)
     }
 
-    /// Returns the operation of the event's node: a copy with its stated bytes, or a kernel with only a known time.
+    /// Returns the operation of the event's node: a copy with its stated bytes, or a kernel of which only the time
+    /// is known.
     fn to_op(&self) -> Op<'static> {
         let details = self.texts[4].as_deref().unwrap_or_default();
         let size = details
@@ -286,7 +287,8 @@ impl<'a> EventDescription<'a> {
     }
 
     fn node_attributes(&self) -> Vec<NamedAttribute<'_>> {
-        // JAX's stat `name` is the operation's path in the program, but a node already has a name.
+        // JAX's stat `name` is the operation's path in the program. It is stored under another key,
+        // because a node already has a name.
         let names = [
             "hlo_op",
             "hlo_module",

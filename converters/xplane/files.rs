@@ -5,16 +5,16 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
 
-/// File name endings of profiles.
+/// Endings of the file names of profiles.
 const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 
-/// Returns the profiles among `paths`. A path is a file, a folder with `*.xplane.pb` files, or a folder in which
-/// `jax.profiler` wrote profiles under `plugins/profile` (the newest profile is taken). Files of a folder are sorted
+/// Returns the profiles in `paths`. A path is a file, a folder with `*.xplane.pb` files, or a folder in which
+/// `jax.profiler` wrote profiles under `plugins/profile` (the newest profile is used). Files of a folder are sorted
 /// by name.
 ///
 /// # Errors
 ///
-/// Fails if a folder cannot be listed or has no profiles.
+/// Fails if a folder cannot be listed or contains no profile.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
     let expected = (
         "a file *.xplane.pb",
@@ -26,7 +26,7 @@ pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
         if !own.is_empty() || !runs.is_dir() {
             return Ok(own);
         }
-        // Runs are named by their time, so the last name is the newest.
+        // Runs are named after their time, so the last name is the newest run.
         let runs = list_folder(&runs)?;
         let newest = runs.iter().rev().find(|run| run.is_dir());
         newest.map_or(Ok(own), |newest| named_profiles(newest))
@@ -42,7 +42,7 @@ fn named_profiles(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
     Ok(files)
 }
 
-/// Returns whether a file that begins with `head` is a profile: the first field is a plane, and the plane's first
+/// Returns whether a file that begins with `head` is a profile: its first field is a plane, and the plane's first
 /// text is a name.
 pub fn begins(head: &[u8]) -> bool {
     let mut space = WireCursor::new(head, 0);
@@ -59,7 +59,7 @@ pub fn begins(head: &[u8]) -> bool {
     };
     let name = std::str::from_utf8(name).unwrap_or_default();
     let sound = !name.is_empty() && name.chars().all(|c| !c.is_control());
-    // In a profile, lines, metadata or stats follow. The first record of a trace has a version here.
+    // In a profile, lines, metadata or stats follow. In a trace, the first record has a version here.
     sound && (name.starts_with('/') || name == "Task Environment")
 }
 

@@ -1,15 +1,16 @@
-//! Collectives of the programs in a profile: their kinds, sizes and groups of devices, from `HloProto`.
+//! Collectives of the programs in a profile, with their kinds, sizes and groups of devices, read from
+//! `HloProto`.
 
 use super::space::{Message, ProfileSpace, StatValue, for_each_field};
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
 
-/// Name of the plane of programs, and of the stat that contains a program.
+/// Name of the plane that contains programs, and name of the stat that contains a program.
 const PROGRAMS: (&str, &str) = ("/host:metadata", "Hlo Proto");
 /// Maximum nesting depth of tuples.
 const DEEPEST: u32 = 8;
-/// Maximum number of members, over all groups of a collective, that a formula may generate.
+/// Maximum number of members that a formula may generate, over all groups of a collective.
 const MOST_MEMBERS: u64 = 1 << 20;
 
 /// Collective of a program.
@@ -18,12 +19,12 @@ pub(super) struct HloCollective {
     pub kind: CollectiveKind,
     /// Bytes of one member's result.
     pub output: u64,
-    /// Groups of devices by job-wide number (empty if all devices form one group).
+    /// Groups of devices, which are numbered across the job. Empty if all devices form one group.
     pub groups: Vec<Vec<u64>>,
 }
 
 impl HloCollective {
-    /// Returns the `comm_size` of the collective among `members` members: a member's input for an all-gather, the
+    /// Returns the collective's `comm_size` among `members` members: one member's input for an all-gather, the
     /// whole buffer for other kinds.
     pub fn comm_size(&self, members: u64) -> Option<u64> {
         match self.kind {
@@ -35,8 +36,8 @@ impl HloCollective {
     }
 }
 
-/// A program: its name, and its collectives by instruction name. A collective whose groups cannot be determined maps to
-/// `None`.
+/// A program: its name, and its collectives by instruction name. If the groups of a collective cannot be determined,
+/// its value is `None`.
 #[derive(Debug, Default)]
 struct HloModule {
     name: String,
@@ -46,20 +47,20 @@ struct HloModule {
 /// Programs of a job.
 #[derive(Debug, Default)]
 pub(super) struct HloModules {
-    /// Programs of each file, by program number.
+    /// For each file, its programs by program number.
     files: Vec<BTreeMap<u64, HloModule>>,
-    /// Job-wide number of the file's first device.
+    /// Number, counted across the job, of the file's first device.
     first: u64,
 }
 
 impl HloModules {
-    /// Starts a file whose first device has the number `first`.
+    /// Starts a file. Its first device has the number `first`.
     pub fn begin(&mut self, first: u64) {
         self.files.push(BTreeMap::new());
         self.first = first;
     }
 
-    /// Returns the index of the file being read.
+    /// Returns the index of the file that is being read.
     pub fn file(&self) -> usize {
         self.files.len() - 1
     }
@@ -68,7 +69,8 @@ impl HloModules {
     pub fn read(&mut self, space: &ProfileSpace<'_>) -> Result<(), TraceError> {
         for plane in space.planes.iter().filter(|plane| plane.name == PROGRAMS.0) {
             for (&id, kind) in &plane.event_kinds {
-                // Older profiles store the program where newer ones have a stat with the program.
+                // Newer profiles have a stat that contains the program. Older profiles store the program in the
+                // metadata of the event kind.
                 let mut found = kind.metadata;
                 for &stat in &kind.stats {
                     plane.stat(stat, &mut |name, value| {
@@ -87,7 +89,7 @@ impl HloModules {
         Ok(())
     }
 
-    /// Returns the collective of the instruction `op` of a program of a file: `None` if the instruction is not a
+    /// Returns the collective of the instruction `op` in a file's program: `None` if the instruction is not a
     /// collective, `Some(None)` if its groups are unknown.
     pub fn find(
         &self,
@@ -99,8 +101,7 @@ impl HloModules {
         let modules = self.files.get(file)?;
         let found = match program.and_then(|id| modules.get(&id)) {
             Some(found) => found,
-            // Several programs may share a name. If only one of these programs has the instruction, that program is
-            // used.
+            // Several programs may have the same name. If only one of them has the instruction, it is used.
             None => {
                 let has = |m: &&HloModule| {
                     m.collectives.contains_key(op) && module.is_none_or(|name| m.name == name)
@@ -113,7 +114,7 @@ impl HloModules {
     }
 }
 
-/// Devices that run a program: for each partition, its devices by replica.
+/// Devices that run a program: for each partition, one device per replica.
 #[derive(Debug, Default)]
 struct DeviceAssignment {
     partitions: Vec<Vec<u64>>,
@@ -142,8 +143,8 @@ impl DeviceAssignment {
         self.partitions.first().map_or(0, |ids| ids.len() as u64)
     }
 
-    /// Returns the device that number `id` of a group refers to. With several replicas and several partitions, only
-    /// global numbers (`global`) are unambiguous.
+    /// Returns the device that the number `id` in a group means. If there are several replicas and several
+    /// partitions, only global numbers (`global`) are unambiguous.
     fn device_of(&self, id: u64, global: bool) -> Option<u64> {
         let (replicas, partitions) = (self.replica_count(), self.partitions.len() as u64);
         let (replica, partition) = match () {
@@ -157,7 +158,7 @@ impl DeviceAssignment {
         ids.get(replica as usize).copied()
     }
 
-    /// Returns all devices in order of their global numbers.
+    /// Returns all devices, in the order of their global numbers.
     fn all_devices(&self) -> Vec<u64> {
         let partitions = &self.partitions;
         let replica = |replica: usize| partitions.iter().filter_map(move |ids| ids.get(replica));
@@ -168,7 +169,7 @@ impl DeviceAssignment {
     }
 }
 
-/// Appends numbers from a packed field, or a single number.
+/// Appends the numbers of a packed field, or a single number.
 fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
     match value {
         WireValue::Varint(number) => into.push(number),
@@ -183,15 +184,15 @@ fn append_numbers(value: WireValue<'_>, into: &mut Vec<u64>) -> Result<(), Trace
     Ok(())
 }
 
-/// An instruction that is a collective or wraps one.
+/// An instruction that is a collective, or that wraps one.
 #[derive(Debug, Default)]
 struct HloInstruction {
     name: String,
     opcode: String,
-    /// Bytes of the result, and of its last element if the result is a tuple.
+    /// Bytes of the result, and of its last element if it is a tuple.
     bytes: Option<(u64, u64)>,
     groups: Vec<Vec<u64>>,
-    /// Whether the groups are in a notation that this reader does not support.
+    /// Whether the groups are in an unsupported notation.
     unknown_groups: bool,
     global: bool,
     called: Vec<u64>,
@@ -265,11 +266,11 @@ impl HloInstruction {
         })
     }
 
-    /// Returns the collective of this instruction among the devices of `assignment`.
+    /// Returns this instruction's collective among the devices of `assignment`.
     fn to_collective(&self, assignment: &DeviceAssignment) -> Option<HloCollective> {
         let kind = self.collective_kind()?;
         let (all, last) = self.bytes?;
-        // The result of an all-gather-start also contains its inputs.
+        // The result of `all-gather-start` also contains the inputs, so use only its last element.
         let output = if self.opcode == "all-gather-start" {
             last
         } else {
@@ -283,7 +284,8 @@ impl HloInstruction {
         let groups = groups.map(|ids| ids.iter().map(device).collect());
         let mut groups = groups.collect::<Option<Vec<Vec<u64>>>>()?;
         if groups.is_empty() && !assignment.partitions.is_empty() {
-            // With several replicas and partitions, an empty group list may mean only the devices of one partition.
+            // If there are several replicas and partitions, an empty list of groups may mean the devices of only
+            // one partition.
             if assignment.replica_count() > 1 && assignment.partitions.len() > 1 && !self.global {
                 return None;
             }
@@ -297,8 +299,8 @@ impl HloInstruction {
     }
 }
 
-/// Expands groups given by a formula: the integers from 0 in a grid, transposed, and cut into groups of equal
-/// size.
+/// Expands groups that are given by a formula: the integers from 0 on are arranged in a grid, transposed, and
+/// cut into groups of equal size.
 fn expand_iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError> {
     let (mut count, mut each) = (0, 0);
     let (mut grid, mut order) = (Vec::new(), Vec::new());
@@ -322,7 +324,7 @@ fn expand_iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError
     if !sound {
         return Ok(None);
     }
-    // Stride of each grid axis, in the order in which the axes are traversed.
+    // Stride of each axis of the grid, in the order in which the axes are traversed.
     let strides = order.iter().map(|&axis| {
         let inner = &grid[axis as usize + 1..];
         (grid[axis as usize], inner.iter().product::<u64>())
@@ -338,7 +340,7 @@ fn expand_iota(message: Message<'_>) -> Result<Option<Vec<Vec<u64>>>, TraceError
     Ok(Some((0..count).map(group).collect()))
 }
 
-/// Bits per element of an XLA element type, by type number.
+/// Returns the bits per element of an XLA element type, given by its number.
 fn element_bits(kind: u64) -> Option<u64> {
     Some(match kind {
         26 | 27 => 2,
@@ -354,7 +356,7 @@ fn element_bits(kind: u64) -> Option<u64> {
     })
 }
 
-/// Returns the bytes of a shape, and of the last element if the shape is a tuple, or `None` if
+/// Returns the bytes of a shape, and of its last element if it is a tuple. Returns `None` if they are
 /// unknown.
 fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>, TraceError> {
     let (mut kind, mut sizes, mut elements) = (0, Vec::new(), Vec::new());
@@ -395,8 +397,8 @@ fn shape_bytes(message: Message<'_>, deepest: u32) -> Result<Option<(u64, u64)>,
 fn read_module(proto: Message<'_>) -> Result<HloModule, TraceError> {
     let mut module = HloModule::default();
     let mut assignment = DeviceAssignment::default();
-    // Collectives, each with the id of its computation. The second list has the instructions that call
-    // computations.
+    // `found` contains collectives, each with the id of its computation. `wrappers` contains the
+    // instructions that call computations.
     let mut found: Vec<(u64, HloInstruction)> = Vec::new();
     let mut wrappers: Vec<HloInstruction> = Vec::new();
     for_each_field(proto, |number, value| {
@@ -472,7 +474,7 @@ mod tests {
     #[test]
     fn shapes_have_the_bytes_of_their_elements() {
         let of = |shape: &[u8]| shape_bytes((shape, 0), DEEPEST).unwrap();
-        // 3 x 5 elements of bf16 take 30 B, of 4-bit integers 60 bits; a scalar of f32 takes 4 B.
+        // 3 x 5 elements take 30 B as bf16, and 60 bits as 4-bit integers. A scalar of f32 takes 4 B.
         let bf16 = shape(16, &[3, 5], &[]);
         assert_eq!(of(&bf16), Some((30, 30)));
         assert_eq!(of(&shape(21, &[3, 5], &[])), Some((8, 8)));
@@ -513,7 +515,7 @@ mod tests {
         assert_eq!(of(&[], 5, false), Some(5));
         assert_eq!(of(&[&[7, 6, 5]], 1, false), Some(6));
         assert_eq!(of(&[&[3], &[4], &[9]], 2, true), Some(9));
-        // The job has two replicas of two partitions, so global number 2 is replica 1 of
+        // The job has two replicas of two partitions, so the global number 2 means replica 1 of
         // partition 0.
         assert_eq!(of(&[&[0, 2], &[1, 3]], 2, true), Some(2));
         assert_eq!(of(&[&[0, 2], &[1, 3]], 1, false), None);
@@ -576,8 +578,8 @@ mod tests {
             (CollectiveKind::AllReduce, 1024)
         );
         assert_eq!(reduced.groups, [[0, 1], [2, 3]]);
-        // The second element of the result of `all-gather-start` is the output, so each of four members
-        // contributes a quarter.
+        // The second element of the result of `all-gather-start` is the output, and each of four members
+        // contributes a quarter of it.
         let gathered = of("ag");
         assert_eq!(
             (gathered.kind, gathered.output),

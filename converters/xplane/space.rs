@@ -1,4 +1,4 @@
-//! Planes, lines, events and stats of an `XSpace`, which all borrow from the contents of the file.
+//! Planes, lines, events and stats of an `XSpace`. All borrow from the contents of the file.
 
 use chakram_base::bounds;
 use chakram_trace::format::TraceError;
@@ -32,7 +32,7 @@ pub(super) struct ProfileSpace<'a> {
     pub planes: Vec<ProfilePlane<'a>>,
 }
 
-/// Group of timelines(lines): one device, or the threads of a host.
+/// Group of timelines (lines): one device, or the threads of a host.
 #[derive(Debug, Default)]
 pub(super) struct ProfilePlane<'a> {
     pub name: Cow<'a, str>,
@@ -41,7 +41,7 @@ pub(super) struct ProfilePlane<'a> {
     stat_names: BTreeMap<i64, Cow<'a, str>>,
 }
 
-/// Metadata that all events of one kind share.
+/// Metadata that all events of a kind share.
 #[derive(Debug, Default)]
 pub(super) struct EventKind<'a> {
     pub name: Cow<'a, str>,
@@ -54,7 +54,7 @@ pub(super) struct EventKind<'a> {
 pub(super) struct ProfileLine<'a> {
     pub name: Cow<'a, str>,
     pub events: Vec<ProfileEvent<'a>>,
-    /// Number of events without a time or duration: instants, and sums over many occurrences of an event.
+    /// Number of events without a time or duration: instants, and events that stand for many occurrences.
     pub instants: u64,
 }
 
@@ -62,10 +62,10 @@ pub(super) struct ProfileLine<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProfileEvent<'a> {
     pub kind: i64,
-    /// Start, ps since an epoch that all planes of a file share.
+    /// Start, ps since an epoch that is common to all planes of a file.
     pub start: i128,
     pub end: i128,
-    /// The event's message, which is parsed again when the stats are needed.
+    /// The event's message, which is parsed again if its stats are needed.
     message: Message<'a>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> ProfilePlane<'a> {
         Ok(plane)
     }
 
-    /// Number of lines of the plane.
+    /// Returns the number of lines of the plane.
     pub fn lines(&self) -> usize {
         self.lines.len()
     }
@@ -154,14 +154,14 @@ impl<'a> ProfilePlane<'a> {
         Ok(line)
     }
 
-    /// Returns the name of an event, which is stored in its kind.
+    /// Returns the name of an event, which is stored with its kind.
     pub fn name_of(&self, event: &ProfileEvent<'a>) -> &str {
         self.event_kinds
             .get(&event.kind)
             .map_or("event", |kind| &kind.name)
     }
 
-    /// Visits the stats of an event, after the stats of its kind.
+    /// Visits the stats of an event's kind, then the event's own stats.
     pub fn stats(
         &self,
         event: &ProfileEvent<'a>,
@@ -195,7 +195,7 @@ impl<'a> ProfilePlane<'a> {
                 (6, WireValue::Bytes(bytes, offset)) => {
                     found = Some(StatValue::Bytes((bytes, offset)));
                 }
-                // A text value is stored once, as the name of a kind of stat, and the stat refers to it.
+                // A text value is stored once, as the name of a kind of stat, to which this stat refers.
                 (7, WireValue::Varint(number)) => {
                     let name = self.stat_names.get(&(number as i64));
                     found = name.map(|name| StatValue::Text(name.clone()));
@@ -211,7 +211,7 @@ impl<'a> ProfilePlane<'a> {
     }
 }
 
-/// Returns the key and value of a map entry.
+/// Returns the key and the value of a map entry.
 fn map_entry(message: Message<'_>) -> Result<(i64, Message<'_>), TraceError> {
     let (mut key, mut found) = (0, (&[][..], message.1));
     for_each_field(message, |number, value| {
@@ -242,7 +242,7 @@ impl<'a> EventKind<'a> {
 }
 
 impl<'a> ProfileEvent<'a> {
-    /// An event with these times, without a kind and stats.
+    /// Creates an event with these times, without a kind or stats.
     #[cfg(test)]
     pub fn at(start: i128, end: i128) -> Self {
         Self {
@@ -253,8 +253,7 @@ impl<'a> ProfileEvent<'a> {
         }
     }
 
-    /// Parses an event of a line that starts at `start`. Returns `None` if the event has no
-    /// duration.
+    /// Parses an event of a line that starts at `start`. Returns `None` if the event has no duration.
     fn parse(message: Message<'a>, start: i128) -> Result<Option<Self>, TraceError> {
         let (mut kind, mut offset, mut duration) = (0, Some(0), 0_i64);
         for_each_field(message, |number, value| {
@@ -262,7 +261,7 @@ impl<'a> ProfileEvent<'a> {
                 (1, WireValue::Varint(id)) => kind = id as i64,
                 (2, WireValue::Varint(ps)) => offset = Some(ps as i64),
                 (3, WireValue::Varint(ps)) => duration = ps as i64,
-                // An event with a number of occurrences has no time.
+                // An event with a number of occurrences has no time, because it stands for all of them.
                 (5, WireValue::Varint(_)) => offset = None,
                 _ => {}
             }

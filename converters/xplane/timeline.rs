@@ -4,18 +4,18 @@ use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatVa
 use chakram_trace::format::{TraceError, TraceLocation};
 use std::collections::BTreeMap;
 
-/// Name prefixes of device planes.
+/// Prefixes of the names of device planes.
 const DEVICES: [&str; 2] = ["/device:GPU:", "/device:TPU:"];
-/// Name prefix of planes of host threads.
+/// Prefix of the names of host planes.
 const HOST: &str = "/host:CPU";
-/// Name prefix of lines that are streams of a GPU.
+/// Prefix of the names of a GPU's streams.
 const STREAM: &str = "Stream #";
-/// Line of a TPU's operators. The TPU's other lines summarize them or overlap them.
+/// Line with the operators of a TPU. Its other lines summarize or overlap them.
 const OPERATORS: &str = "XLA Ops";
 /// Stat that links a device event to the call that launched it.
 const CORRELATION: &str = "correlation_id";
 
-/// Time slice of a stream: an event, or a part of an event outside the events nested in it.
+/// Time slice of a stream: an event, or a part of an event without the events nested in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DevicePiece<'a> {
     /// Index of the stream.
@@ -44,15 +44,15 @@ pub(super) struct HostLaunch {
 #[derive(Debug)]
 pub(super) struct DeviceTimeline<'a> {
     pub plane: ProfilePlane<'a>,
-    /// Index of the file in the job.
+    /// Index of the file among the job's files.
     pub file: usize,
     /// Number of the device in the job, counted host by host.
     pub id: u64,
     /// Number and name of each stream.
     pub streams: Vec<(i64, String)>,
-    /// Slices sorted by start; slices of one stream do not overlap.
+    /// Slices, sorted by start. Slices of one stream do not overlap.
     pub pieces: Vec<DevicePiece<'a>>,
-    /// Calls sorted by start; calls of one thread do not overlap.
+    /// Calls, sorted by start. Calls of one thread do not overlap.
     pub launches: Vec<HostLaunch>,
     /// Names of the file's threads.
     pub threads: Vec<String>,
@@ -76,7 +76,8 @@ impl DeviceTimeline<'_> {
         pieces.chain(self.launches.iter().map(|l| l.end)).max()
     }
 
-    /// Returns lane names as metadata attributes, for streams and for threads that launched something.
+    /// Returns the names of lanes as metadata attributes. Streams have lanes, and threads that launched
+    /// something.
     pub fn lane_names(&self) -> Vec<(String, String)> {
         let stream = |(number, name): &(i64, String)| (format!("lane.{number}"), name.clone());
         let mut names: Vec<_> = self.streams.iter().map(stream).collect();
@@ -91,7 +92,7 @@ impl DeviceTimeline<'_> {
     }
 }
 
-/// Calls of a file's threads that launched something, by correlation id.
+/// Calls that launched something, of all threads of a file, by correlation id.
 #[derive(Debug, Default)]
 pub(super) struct HostTimelines {
     threads: Vec<String>,
@@ -116,7 +117,7 @@ impl HostTimelines {
                         end: event.end,
                         name: plane.name_of(event).to_owned(),
                     };
-                    // If nested calls share an id, the innermost one is the launch.
+                    // If nested calls have the same id, the innermost is the launch.
                     let length = |launch: &HostLaunch| launch.end - launch.start;
                     match this.launches.get_mut(&id) {
                         Some(other) if length(other) <= length(&launch) => {}
@@ -145,8 +146,8 @@ fn correlation_id<'a>(
     Ok(id)
 }
 
-/// Returns the devices of a file, by number. `first` is the number of the first device in the job.
-/// Lines and planes that are not streams are added to `left_out`.
+/// Returns the devices of a file, by number. `first` is the number of its first device in the job. Adds
+/// lines and planes that are not streams to `left_out`.
 pub(super) fn read_devices<'a>(
     space: ProfileSpace<'a>,
     hosts: HostTimelines,
@@ -213,7 +214,7 @@ fn read_device<'a>(
         events: 0,
         linked: 0,
     };
-    // Correlation ids that this device's events refer to, each with the index of its call in
+    // Correlation ids to which this device's events refer, each with the index of its call in
     // `launches`.
     let mut used: BTreeMap<u64, u32> = BTreeMap::new();
     for line in &lines {
@@ -231,8 +232,7 @@ fn read_device<'a>(
         }
         let stream = this.streams.len() as u32;
         let number = stream_number(&line.name).filter(|n| this.streams.iter().all(|(m, _)| m != n));
-        // Stream numbers are non-negative, so negative numbers are free for streams without a
-        // number.
+        // Stream numbers are non-negative, so negative numbers can stand for streams without a number.
         let number = number.unwrap_or(-1 - i64::from(stream));
         this.streams.push((number, line.name.to_string()));
         this.events += line.events.len() as u64;
@@ -267,7 +267,7 @@ fn read_device<'a>(
     Ok(this)
 }
 
-/// Sorts the calls by start and clips each at the start of the next on its thread.
+/// Sorts the calls by start, and cuts off each at the start of the next call on its thread.
 fn in_order(device: &mut DeviceTimeline<'_>) {
     let launches = &mut device.launches;
     let mut order: Vec<u32> = (0..launches.len() as u32).collect();
@@ -302,9 +302,9 @@ fn stream_number(name: &str) -> Option<i64> {
     Some(number)
 }
 
-/// Cuts the events of a line into slices that do not overlap: index of the event, start, end, and
-/// whether the slice covers the whole event. Each instant belongs to the latest-started event that
-/// is running, so the slices preserve the union of all events.
+/// Cuts the events of a line into slices that do not overlap. Each slice has the index of its event, its
+/// start, its end, and whether it covers its whole event. Each instant belongs to the running event that
+/// started last, so the slices preserve the union of all events.
 fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
     let mut order: Vec<usize> = (0..events.len()).collect();
     order.sort_by_key(|&i| (events[i].start, std::cmp::Reverse(events[i].end), i));
@@ -342,8 +342,8 @@ fn cut_pieces(events: &[ProfileEvent<'_>]) -> Vec<(usize, i128, i128, bool)> {
 mod tests {
     use super::*;
 
-    /// Cuts events with these starts and ends into sliceswith index, start, end, and whether the
-    /// slice covers the event.
+    /// Cuts events with these starts and ends into slices: index, start, end, and whether the slice
+    /// covers the event.
     fn cut(times: &[(i128, i128)]) -> Vec<(usize, i128, i128, bool)> {
         let event = |&(start, end): &(i128, i128)| ProfileEvent::at(start, end);
         cut_pieces(&times.iter().map(event).collect::<Vec<_>>())
@@ -357,7 +357,8 @@ mod tests {
 
     #[test]
     fn nested_events_cut_those_around_them() {
-        // The event 0 to 10 encloses 2 to 4 (which encloses 3 to 4) and 6 to 7.
+        // The event from 0 to 10 encloses an event from 2 to 4 (which encloses 3 to 4) and one from 6 to
+        // 7.
         let cut = cut(&[(0, 10), (2, 4), (3, 4), (6, 7)]);
         let expected = [
             (0, 0, 2, false),
@@ -372,15 +373,15 @@ mod tests {
 
     #[test]
     fn events_that_overlap_keep_their_union() {
-        // The event 3 to 8 takes over from 0 to 5, which does not resume afterwards; equal events
-        // count once.
+        // The event from 3 to 8 takes over from the event from 0 to 5, which does not resume afterwards.
+        // Equal events count once.
         assert_eq!(cut(&[(0, 5), (3, 8)]), [(0, 0, 3, false), (1, 3, 8, true)]);
         assert_eq!(cut(&[(0, 5), (0, 5)]), [(1, 0, 5, true)]);
         let length = |cut: Vec<(usize, i128, i128, bool)>| -> i128 {
             assert!(cut.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{cut:?}");
             cut.iter().map(|(_, start, end, _)| end - start).sum()
         };
-        // The union of 0 to 9, 4 to 12, 5 to 6 and 20 to 21 is 13.
+        // The union of 0 to 9, 4 to 12, 5 to 6 and 20 to 21 has the length 13.
         assert_eq!(length(cut(&[(4, 12), (0, 9), (20, 21), (5, 6)])), 13);
     }
 

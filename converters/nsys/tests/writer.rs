@@ -1,4 +1,4 @@
-//! Writes SQLite files as the description of the format specifies; shares no code with the reader.
+//! Writes SQLite files according to the description of the format. Shares no code with the reader.
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,7 +20,7 @@ impl From<&str> for StoredValue {
     }
 }
 
-/// Tables with their `CREATE TABLE` columns and their rows.
+/// Tables, each with the columns of its `CREATE TABLE` statement and its rows.
 #[derive(Default)]
 pub struct SqliteWriter {
     tables: Vec<(String, String, Vec<Vec<StoredValue>>)>,
@@ -42,7 +42,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
         match value {
             StoredValue::Null => types.extend(varint(0)),
             StoredValue::Integer(number) => {
-                // Integers take the smallest fitting size of 1, 2, 3, 4, 6 and 8 bytes.
+                // An integer takes 1, 2, 3, 4, 6 or 8 bytes: the smallest size that suffices.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
                     let bits = 8 * bytes - 1;
@@ -58,7 +58,7 @@ fn record(row: &[StoredValue]) -> Vec<u8> {
             }
         }
     }
-    // The length of the header includes the length field itself.
+    // The length of the header includes the length field itself, whose size depends on the length.
     let mut length = types.len() as u64 + 1;
     while varint(length).len() as u64 + types.len() as u64 != length {
         length += 1;
@@ -72,7 +72,7 @@ impl SqliteWriter {
             .push((name.to_owned(), columns.to_owned(), rows));
     }
 
-    /// Returns the bytes of the file, with pages of `page` bytes.
+    /// Returns the contents of the file, with pages of `page` bytes.
     pub fn file(&self, page: usize) -> Vec<u8> {
         let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
         let mut master = Vec::new();
@@ -87,7 +87,7 @@ impl SqliteWriter {
                 sql.as_str().into(),
             ]);
         }
-        // The root of the list of tables is in page 1, after the file header.
+        // The root of the list of tables must be in page 1, after the file header.
         let root = tree(&master, page, 100, &mut pages) as usize - 1;
         let root = pages.swap_remove(root);
         let mut first = vec![0_u8; page];
@@ -103,8 +103,8 @@ impl SqliteWriter {
     }
 }
 
-/// Appends a tree of `rows` to `pages`; returns the number of its root, the last page. The first `gap` bytes of the
-/// root are free.
+/// Appends a tree of `rows` to `pages`. Returns the number of its root, which is the last page. The first `gap`
+/// bytes of the root stay free.
 fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
     // Leaf cells with their row ids.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
@@ -139,8 +139,7 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     }
     let mut level = pack_level(13, cells, page, gap, pages);
     while level.len() > 1 {
-        // Each child node except the last becomes a cell with the child's number and largest row
-        // id.
+        // Each child except the last becomes a cell with the child's page number and its largest row id.
         let cells = level
             .iter()
             .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
@@ -149,8 +148,8 @@ fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<
     level[0].1
 }
 
-/// Distributes cells over pages. A single page is the root and has the gap; several pages have no gap, because the
-/// root is a level above them.
+/// Distributes cells over pages. If one page suffices, it is the root and gets the gap. Otherwise the pages get no
+/// gap, because the root is one level above them.
 fn pack_level(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -169,7 +168,7 @@ fn pack_level(
     made
 }
 
-/// Distributes cells over pages; returns the largest id and the number of every page.
+/// Distributes cells over pages. Returns the largest id and the number of each page.
 fn pack(
     kind: u8,
     cells: Vec<(u64, Vec<u8>)>,
@@ -181,7 +180,7 @@ fn pack(
     let mut groups: Vec<Vec<(u64, Vec<u8>)>> = vec![Vec::new()];
     let mut used = gap + head;
     for (id, cell) in cells {
-        // An inner page has at least two children; the last one is not a cell.
+        // An inner page has at least two children, of which the last is not a cell.
         let full = used + cell.len() + 2 > page;
         if full
             && groups

@@ -1,5 +1,5 @@
-//! Compares the readers with a plain parse of the whole file, for every PyTorch file of the corpus. Runs if
-//! the variable `CHAKRAM_CORPUS` names a folder that contains `captures/`.
+//! Compares the readers with a plain parse of the whole file, for every PyTorch file of the corpus. The
+//! tests run only if the variable `CHAKRAM_CORPUS` names a folder that contains `captures/`.
 
 mod plain;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::corpus::{corpus, one_of_each};
 
-/// Files of the corpus that are not legal JSON, each with the name that makes it illegal (from
+/// Files of the corpus that are not valid JSON, each with the name that makes it invalid (according to
 /// `captures/scripts/capture_edge.py`). Kineto replaced the backslash by a slash.
 const NOT_JSON: &[(&str, &str)] = &[
     (
@@ -39,7 +39,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Parses the whole file as JSON. Returns `None` if the file is not legal JSON.
+/// Parses the whole file as JSON. Returns `None` if it is not valid JSON.
 fn parsed(path: &Path) -> Option<Value> {
     let contents = TraceContents::open_any(path).expect("the corpus is there");
     serde_json::from_slice(contents.as_slice()).ok()

@@ -1,5 +1,5 @@
-//! Bodies of the fuzz targets that read other tools' files. The fuzz crate uses the same code. The tests of this
-//! module run that code on every seed file.
+//! Bodies of the fuzz targets for other tools' files, shared with the fuzz crate. The tests here run them on
+//! every seed file.
 
 mod pytorch;
 mod sources;

@@ -1,4 +1,4 @@
-//! White-box tests of the converters, against plain parses of other tools' files.
+//! White-box tests of the converters. They compare results with plain parses of other tools' files.
 
 mod captures;
 mod harness;

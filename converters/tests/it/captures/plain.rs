@@ -4,12 +4,12 @@ use chakram_converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the elements of a list (empty if the value is not a list).
+/// Returns the elements of a list; empty if the value is not a list.
 fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Returns Python's `str` of parsed JSON that contains no quotes.
+/// Formats parsed JSON as Python's `str` would; the JSON must not contain quotes.
 fn python(value: &Value) -> String {
     match value {
         Value::Array(values) => {
@@ -24,7 +24,8 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// Collects the tensors in a value: lists of six entries of tensor type whose last entry is a text.
+/// Collects the tensors in a value: lists of six entries whose type is a tensor and whose last entry is
+/// a text.
 fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     if !of.contains("Tensor(") {
         return;
@@ -35,7 +36,7 @@ fn tensors<'v>(value: &'v Value, of: &str, into: &mut Vec<&'v [Value]>) {
     }
 }
 
-/// Returns the storages in order, and the bytes of the distinct tensors.
+/// Returns the storages in order, and the total bytes of the distinct tensors.
 fn summary(values: &Value, types: &Value) -> (Vec<u64>, u64) {
     let mut found = Vec::new();
     for (value, of) in list(values).iter().zip(list(types)) {
@@ -138,8 +139,8 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
     let mut arrows = 0;
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut tracks = BTreeSet::new();
-    // Integers are exact. A floating-point time near 4·10¹² us is off by up to 1 ns, a time near 10¹⁵ us by up to 125
-    // ns.
+    // Integers are exact. Floating-point times are off by up to 1 ns near 4·10¹² us, and by up to 125 ns near 10¹⁵
+    // us.
     let near = |ns: i64, us: &Value| match us.as_i64() {
         Some(us) => ns == us * 1000,
         None => (ns as f64 - us.as_f64().unwrap() * 1e3).abs() <= ns as f64 * 3e-16 + 1.0,

@@ -1,4 +1,5 @@
-//! Fuzz targets for all sources except PyTorch: arbitrary bytes are rejected or converted to valid traces.
+//! Fuzz targets for all sources except PyTorch. Arbitrary bytes must be rejected or converted to valid
+//! traces.
 
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
 use chakram_converters::nsys;
@@ -11,7 +12,8 @@ use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
-/// Converts arbitrary bytes, which are rejected or are a workload whose traces have the stated number of nodes.
+/// Converts arbitrary bytes. They must be rejected, or be a workload whose traces have the expected number of
+/// nodes.
 pub fn text_workload(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -30,7 +32,8 @@ pub fn text_workload(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes, which are rejected or are profiles whose traces preserve the time of the devices.
+/// Converts arbitrary bytes. They must be rejected, or be profiles whose traces preserve the time of the
+/// devices.
 pub fn xplane(data: &[u8]) {
     let _ = begins(data);
     let files = [XplaneFile {
@@ -51,9 +54,9 @@ pub fn xplane(data: &[u8]) {
     }
 }
 
-/// Converts arbitrary bytes, which are rejected or are an export with valid traces.
+/// Converts arbitrary bytes. They must be rejected, or be an export with valid traces.
 pub fn nsys(data: &[u8]) {
-    // Several threads of a process may run this concurrently.
+    // Several threads of a process may run this concurrently, so each thread writes a file of its own.
     let thread = format!("{:?}", std::thread::current().id());
     let number: String = thread.chars().filter(char::is_ascii_digit).collect();
     let name = format!("chakram-nsys-{}-{number}", std::process::id());
@@ -75,9 +78,9 @@ pub fn nsys(data: &[u8]) {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// Converts arbitrary bytes, which are rejected or are a schedule. The text written from this schedule parses to the
-/// same schedule, and the traces have as many nodes as the schedule has operations. Converting the traces back, with
-/// begin-dependencies resolved and delays split off, gives the same schedule again.
+/// Converts arbitrary bytes, which must be rejected or be a schedule. If the schedule is written as text, the text
+/// must parse to the same schedule. The traces must have one node per operation. If the traces are converted back,
+/// the result must be the same schedule, with begin-dependencies resolved and delays split off.
 pub fn goal(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -104,8 +107,8 @@ pub fn goal(data: &[u8]) {
     assert!(again.operations() >= schedule.operations());
 }
 
-/// Converts arbitrary bytes, which are rejected or are a workload whose traces have the same number of nodes on every
-/// rank.
+/// Converts arbitrary bytes. They must be rejected, or be a workload whose traces have the same number of nodes on
+/// every rank.
 pub fn simai(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
