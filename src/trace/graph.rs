@@ -120,7 +120,7 @@ pub struct CollectiveNode {
     pub node: NodeIndex,
     /// Group slot.
     pub group: u32,
-    /// Index of this call in its group slot, in program order from 0.
+    /// Index of this call among the calls of its group slot, in program order from 0.
     pub sequence: u32,
     /// Rank of the root, `u32::MAX` for the group's first member.
     pub root: u32,
@@ -163,15 +163,15 @@ pub struct MessageNode {
 /// Repairs made while the graph was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GraphRepairs {
-    /// Control dependencies on nodes that do not exist, dropped.
+    /// Number of control dependencies that were dropped because the predecessor does not exist.
     pub dangling_control: u64,
-    /// Control dependencies of nodes on themselves, dropped.
+    /// Number of control dependencies of nodes on themselves, which were dropped.
     pub self_control: u64,
-    /// Control dependencies that form a cycle with other dependencies, dropped.
+    /// Number of control dependencies that form a cycle with other dependencies, which were dropped.
     pub cyclic_control: u64,
-    /// Dependencies named more than once, merged.
+    /// Number of dependencies that were named more than once and merged.
     pub duplicates: u64,
-    /// Communication nodes marked as host work that are replayed as communication.
+    /// Number of communication nodes that are marked as host work but replayed as communication.
     pub host_communication: u64,
 }
 
@@ -510,7 +510,7 @@ impl Graph {
         self.dropped_kernels
     }
 
-    /// Returns true if the size of a message or collective is unknown, so that it takes its recorded duration.
+    /// Returns true if the size of a message or collective is unknown, so that the node takes its recorded duration.
     #[inline]
     pub fn size_unknown(&self, node: NodeIndex) -> bool {
         match self.kind(node) {

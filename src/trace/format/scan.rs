@@ -34,8 +34,8 @@ pub struct NodeView<'a> {
     pub kernel: Option<KernelShape>,
     /// Stream or thread, if the trace names one.
     pub lane: Option<i64>,
-    /// Recorded duration, or zero if the trace does not state it. For a communication node with a
-    /// [`wait`](Self::wait), the transfer alone.
+    /// Recorded duration, or zero if the trace does not state it. For a communication node with a [`wait`](Self::wait),
+    /// the duration of the transfer alone.
     pub recorded: Span,
     /// The schema's duration field, in whole microseconds; `recorded` may be finer.
     pub micros: u64,
@@ -54,8 +54,8 @@ pub struct NodeView<'a> {
     /// True if the FLOPs of a kernel are unknown, regardless of the FLOPs in `op`; the bytes may
     /// still be known.
     pub flops_unknown: bool,
-    /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state it,
-    /// which is true of nearly all producers. Replays ignore it.
+    /// Recorded start in microseconds, on a clock that the file does not name. Zero if the file does not state the
+    /// start, as with nearly all producers. Replays ignore this field.
     pub start_micros: u64,
     /// JSON text of the process groups, if this is the metadata node that declares them.
     pub groups: Option<&'a str>,
@@ -64,9 +64,10 @@ pub struct NodeView<'a> {
     /// Bytes that a member of an all-to-all exchanges with each other member, if the parts are
     /// unequal.
     pub splits: SplitSizes<'a>,
-    /// Position in its job. The writer writes all labels, but this reader reads only the phase.
+    /// Position of the node in its job. The writer writes all labels, but this reader reads only the phase.
     pub labels: NodeLabels<'a>,
-    /// Place in the captured program. The writer expects it as separate [attributes](super::origin), not in the view.
+    /// Place of the node in the captured program. The writer expects this place as separate
+    /// [attributes](super::origin), not in the view.
     pub origin: NodeOrigin,
 }
 
@@ -136,13 +137,13 @@ pub struct TraceMetadata {
 /// Device, host and software of a capture, or `None` if the capture does not state them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureContext {
-    /// Name of the device: `Tesla V100-SXM2-32GB`.
+    /// Name of the device, such as `Tesla V100-SXM2-32GB`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     /// Name of the host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Software and versions: `cuda_runtime 12060, nccl 2.21.5`.
+    /// Software and versions, such as `cuda_runtime 12060, nccl 2.21.5`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software: Option<String>,
 }
@@ -177,7 +178,7 @@ pub const WORLD_SIZE: &str = "world_size";
 /// Attribute of the metadata record with the number of kernels that the profiler dropped.
 pub const DROPPED_KERNELS: &str = "dropped_kernels";
 
-/// Attribute of the metadata record with the rank's coordinates on a machine of tiles: `3,1`.
+/// Attribute of the metadata record with the rank's coordinates on a machine of tiles, such as `3,1`.
 pub const CORE: &str = "core";
 
 /// Attribute of the metadata record with the place where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
@@ -230,7 +231,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
             } else if profiler.take(&attr) || metadata.stacks.take(&attr)? {
-                // `field` already stored the value.
+                // The condition already stored the value.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
             {
@@ -306,8 +307,8 @@ impl<'a> NodeFields<'a> {
     ) -> Result<(), TraceError> {
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {
-            // Two code paths have the same result, so that the usual path stays in registers. Speed
-            // matters here, because a node has ten attributes.
+            // This path gives the same result as the general path below, but stays in registers. Speed matters here,
+            // because a node has ten attributes.
             if let Some(attr) = AttrView::take_fast(&mut cursor) {
                 attr::store(attr, &mut self.facts)?;
                 continue;

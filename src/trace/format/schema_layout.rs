@@ -237,8 +237,8 @@ pub(super) static ATTRIBUTE: MessageLayout = optional(&[
     (32, Part(&CHUNKS)),
 ]);
 
-/// The first record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of its
-/// first days ([`EARLY_METADATA`]).
+/// The first record of 0.0.4. A `version` that begins with a line feed is in fact an attribute, as in files of the
+/// first days of 0.0.4 ([`EARLY_METADATA`]).
 pub(super) static METADATA: MessageLayout = optional(&[(1, Literal), (2, Parts(&ATTRIBUTE))]);
 
 /// The first record of 0.0.4 in its first days.

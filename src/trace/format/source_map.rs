@@ -15,7 +15,8 @@ enum SourcePositions {
 }
 
 impl SourceMap {
-    /// Creates a map of records at these offsets. If `inserted`, the first record has no original.
+    /// Creates a map of records at these offsets. If `inserted` is true, the first record has no
+    /// original.
     pub fn records(offsets: Vec<usize>, inserted: bool) -> Self {
         Self(SourcePositions::Records(offsets, inserted))
     }
@@ -33,7 +34,7 @@ impl SourceMap {
         }
     }
 
-    /// Translates a location in the converted contents into one in the original.
+    /// Translates a location in the converted contents into a location in the original.
     pub fn relocate(&self, place: &mut TraceLocation) {
         let Some(record) = place.record else {
             return;
@@ -53,7 +54,7 @@ impl SourceMap {
 }
 
 impl TraceError {
-    /// Translates the location through `origins` into one of the original file.
+    /// Translates the location through `origins` into a location in the original file.
     #[must_use]
     pub fn at_origin(mut self, origins: &SourceMap) -> Self {
         if let Some(place) = self.place() {

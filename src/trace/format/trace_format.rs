@@ -35,12 +35,12 @@ impl fmt::Display for TraceFormat {
     }
 }
 
-/// Detects the text format of `contents`, which may be the beginning of a file. Returns `None` if they are
-/// not text.
+/// Detects the text format of `contents`, which may be the beginning of a file. Returns `None` if `contents` are not
+/// text.
 ///
 /// Fails on text that is not a trace.
 pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
-    // Any other byte is part of the first record's length.
+    // Any other byte is part of the first record's length, so the file is binary.
     if !matches!(
         contents.first()?,
         b'{' | b'[' | b' ' | b'\t' | b'\n' | b'\r' | 0xef

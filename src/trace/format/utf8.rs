@@ -7,7 +7,7 @@ pub(super) fn text(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;
     let words = bytes.as_chunks::<8>().0.iter();
     let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
-    // The last eight bytes overlap the last whole word. In texts of less than eight bytes, bytes
+    // The last eight bytes overlap the last whole word. In texts of fewer than eight bytes, bytes
     // are combined one by one.
     let last = match bytes.last_chunk::<8>() {
         Some(word) => u64::from_le_bytes(*word),

@@ -1,8 +1,8 @@
-//! Work of a whole job as stated by its producer: `steps 1, samples 16, tokens 32768, model_flops 123, attention
+//! Work of a whole job as stated by its producer, as in `steps 1, samples 16, tokens 32768, model_flops 123, attention
 //! causal`.
 //!
-//! The work is stated in the metadata record of every trace, with the roles of groups. Replays do
-//! not use it; reports derive rates from it.
+//! The work is stated in the metadata record of every trace, with the roles of groups. Replays do not use the work;
+//! reports derive rates from it.
 
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
@@ -31,7 +31,7 @@ impl CountedAttention {
     }
 }
 
-/// Samples that a job processes, and the model's FLOPs for them.
+/// Samples that a job processes, and the model's FLOPs for these samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkAmounts {
     /// Number of steps.
@@ -62,7 +62,8 @@ impl Display for WorkAmounts {
 }
 
 impl WorkAmounts {
-    /// Parses the text of the attribute; `None` unless it states steps, samples and FLOPs. Unknown words are skipped.
+    /// Parses the text of the attribute; `None` unless the text states steps, samples and FLOPs. Unknown words are
+    /// skipped.
     pub fn read(text: &str) -> Option<Self> {
         let said = |name: &str| {
             let mut parts = text

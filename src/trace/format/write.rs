@@ -58,18 +58,18 @@ pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
 /// Inputs or outputs of a node, each as the text of a Python literal (empty if unknown).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeIo<'a> {
-    /// The values: `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
+    /// The values, as in `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
     pub values: &'a str,
-    /// Shapes of the tensors: `[[32, 32], []]`.
+    /// Shapes of the tensors, as in `[[32, 32], []]`.
     pub shapes: &'a str,
-    /// Types of the tensors: `['Tensor(float)', 'Int']`.
+    /// Types of the tensors, as in `['Tensor(float)', 'Int']`.
     pub types: &'a str,
 }
 
 /// Fields of a node in addition to its [`NodeView`]. Replays use only `control`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeExtras<'a> {
-    /// Ids of its control dependencies.
+    /// Ids of the node's control dependencies.
     pub control: &'a [u64],
     /// Inputs of the node.
     pub inputs: NodeIo<'a>,
@@ -143,7 +143,7 @@ impl<W: Write> TraceWriter<W> {
         }
         let put = &mut self.message;
         put.clear();
-        // Fields in ascending order without default values: protobuf's canonical form.
+        // The fields are written in ascending order without default values, which is protobuf's canonical form.
         varint(put, 1, node.id);
         text(put, 2, node.name);
         varint(put, 3, kind(node) as u64);
@@ -234,7 +234,8 @@ fn text(put: &mut MessageEncoder, number: u32, text: &str) {
 #[inline(always)]
 pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {
-        // Fast path for nearly all attributes. Protobuf omits an empty name, so it takes the other path.
+        // Fast path for nearly all attributes. Protobuf omits an empty name, so an attribute without a name takes the
+        // other path.
         AttributeValue::Int(v) if !name.is_empty() => {
             put.named_varint(10, name, 9, v.cast_unsigned());
         }

@@ -27,8 +27,7 @@ mod sort;
 /// Selects the dependencies to enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DependencyPolicy {
-    /// Both kinds of dependencies are enforced; but only data dependencies, with a warning, if
-    /// control dependencies close a cycle.
+    /// Data and control dependencies. If control dependencies close a cycle, only data dependencies, with a warning.
     #[default]
     Auto,
     /// Data and control dependencies.

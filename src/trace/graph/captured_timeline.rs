@@ -35,8 +35,8 @@ pub struct CapturedTimeline {
     pub start: Vec<Time>,
     /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// For each node, the node whose end allowed it to start: its last predecessor, or the previous
-    /// node on its lane if that node ended later, or [`NONE`] if it waited for nothing.
+    /// For each node, the node whose end allowed it to start. This is its last predecessor, or the previous node on its
+    /// lane if that node ended later; [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
     /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,
@@ -48,8 +48,7 @@ pub struct CapturedTimeline {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct TimelineInstant {
     time: Time,
-    /// Number of times that all other events of this instant were over, so that settling nodes
-    /// began.
+    /// Number of times that settling nodes began at this instant, because all other events were over.
     settled: u32,
     /// Number of zero-length nodes that ended one after another since settling nodes last began.
     round: u32,
@@ -75,7 +74,7 @@ impl TimelineInstant {
 }
 
 impl CapturedTimeline {
-    /// Computes the times. `next` has the successors of each node, and `step` returns its timing; lane indices are
+    /// Computes the times. `next` has the successors of each node, and `step` returns a node's timing; lane indices are
     /// below `lanes`.
     pub fn new(next: &Csr, lanes: usize, step: impl Fn(u32) -> NodeTiming) -> Self {
         let count = next.count();
@@ -90,7 +89,8 @@ impl CapturedTimeline {
             level: vec![0; count],
             ran: 0,
         };
-        // Per node, the end of its last predecessor. Per lane, when it is free again and which node freed it.
+        // Per node, the end of its last predecessor. Per lane, the time at which it is free again, and the node that
+        // freed it.
         let mut freed = vec![TimelineInstant::default(); count];
         let mut lanes = vec![(TimelineInstant::default(), NONE); lanes];
         // A node ends after it became ready, so its successors become ready later. A queue ordered by readiness
@@ -139,14 +139,14 @@ impl CapturedTimeline {
         self.start[node as usize] != Time::END || self.end[node as usize] != Time::END
     }
 
-    /// The node that ends last (the first of several). Returns `None` if no node runs.
+    /// Returns the node that ends last (the first of several). Returns `None` if no node runs.
     pub fn last(&self) -> Option<u32> {
         let all = 0..self.end.len() as u32;
         let key = |&i: &u32| (self.end[i as usize], Reverse(i));
         all.filter(|&i| self.runs(i)).max_by_key(key)
     }
 
-    /// Length of the longest dependency chain in nodes, and the maximum number of nodes on one level.
+    /// Returns the length of the longest dependency chain in nodes, and the maximum number of nodes on one level.
     pub fn shape(&self) -> (u32, u32) {
         let running = (0..self.level.len() as u32).filter(|&i| self.runs(i));
         let levels = running.map(|i| self.level[i as usize] as usize);

@@ -55,7 +55,7 @@ impl Csr {
         self.start.len().saturating_sub(1)
     }
 
-    /// Number of edges.
+    /// Returns the number of edges.
     pub fn len(&self) -> usize {
         self.list.len()
     }
@@ -65,7 +65,7 @@ impl Csr {
         self.list.is_empty()
     }
 
-    /// Number of bytes on the heap.
+    /// Returns the number of bytes on the heap.
     pub fn heap_bytes(&self) -> usize {
         (self.start.capacity() + self.list.capacity()) * size_of::<u32>()
     }

@@ -19,7 +19,8 @@ pub fn fingerprint(value: &impl Hash) -> u64 {
 pub struct NameTable {
     text: String,
     ends: Vec<u32>,
-    /// Upper half of each name's hash with its index, so that growing the table does not read the text.
+    /// For each name, the upper half of its hash, and its index. Because the hash is stored, growing the table does not
+    /// read the names.
     index: HashTable<(u32, u32)>,
     /// Staged names, concatenated. [`NameTable::settle`] interns them.
     staged: String,

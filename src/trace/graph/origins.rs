@@ -40,7 +40,7 @@ const NONE: u32 = u32::MAX;
 
 impl Graph {
     /// Resolves the stated origins: ids of callers become nodes, and nodes without a step or stack
-    /// inherit their caller's. Nodes on a cycle of callers inherit none.
+    /// inherit their caller's. Nodes on a cycle of callers inherit nothing.
     pub(super) fn resolve_origins(&mut self, stated: &StatedOrigins, index_of: &IdMap) {
         let nodes = self.ids.len();
         if stated.callers.iter().next().is_some() {

@@ -78,7 +78,7 @@ pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
     pub view: V,
     /// The undecoded record.
     pub record: RawRecord<'a>,
-    /// Range of its dependencies in [`RawTrace`]'s list.
+    /// Range of the node's dependencies in [`RawTrace`]'s list.
     deps: (u32, u32),
 }
 
@@ -211,8 +211,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
     /// Adds the node of `record`. Returns false if the trace is full.
     fn take(&mut self, record: RawRecord<'a>) -> bool {
         let from = self.deps.len();
-        // Each dependency in a record takes at least one byte, so a record has at most as many
-        // dependencies as bytes.
+        // Each dependency in a record takes at least one byte, so a record never has more dependencies than bytes.
         if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
             let error = TraceError::malformed(
                 record.offset,
@@ -306,8 +305,8 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
         self.deps.len()
     }
 
-    /// Returns the successors of each node, ascending. Only dependencies whose predecessor exists and for which
-    /// `holds(successor, dependency)` is true count.
+    /// Returns the successors of each node, ascending. Counts only dependencies whose predecessor exists and for which
+    /// `holds(successor, dependency)` is true.
     pub fn successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
         let all = 0..self.nodes.len() as u32;
         Csr::new(self.nodes.len(), |each| {
