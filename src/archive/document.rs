@@ -101,7 +101,7 @@ pub struct WorkloadEntry {
     pub metadata: BTreeMap<String, MetadataValue>,
     /// Provenance.
     pub provenance: Provenance,
-    /// Prefix of the traces' names: `PREFIX` in `PREFIX.RANK.et`.
+    /// Prefix of the traces' names, `PREFIX` in `PREFIX.RANK.et`.
     pub prefix: String,
     /// Traces, sorted by rank.
     pub traces: Vec<TraceRow>,
@@ -138,7 +138,7 @@ pub struct TraceRow {
     pub rank: u32,
     /// Number of consecutive ranks.
     pub ranks: u32,
-    /// Rest of the file's name after `PREFIX.RANK`: `.et`, `.jsonl.gz`.
+    /// Rest of the file's name after `PREFIX.RANK`, such as `.et` or `.jsonl.gz`.
     pub ending: String,
     /// Hash of the object.
     pub blake3: String,

@@ -25,7 +25,7 @@ pub struct NumberRange {
 pub struct WorkloadPart {
     /// Range of ranks to extract, or `None` for all ranks.
     pub ranks: Option<NumberRange>,
-    /// Nodes of each rank to extract, by index in its trace from 0, or `None` for all nodes.
+    /// Nodes of each rank to extract, by index in the rank's trace from 0, or `None` for all nodes.
     pub nodes: Option<NumberRange>,
 }
 
@@ -42,8 +42,8 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
-    /// Returns a lower bound on the disk space of the traces of `ranks`, which is the space of their names and of one
-    /// file per distinct trace, because ranks with the same trace share one file under several names.
+    /// Returns a lower bound on the disk space of the traces of `ranks`: the space of their names, and of one file per
+    /// distinct trace. Ranks with the same trace share one file under several names.
     fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
         let rows = self.traces.iter().map(|row| {
             // At least a dot and a digit are between prefix and ending.
@@ -163,7 +163,7 @@ impl Archive {
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
             check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
-            // The function writes one file under several names for ranks with the same trace, as in the source.
+            // Ranks with the same trace get one file under several names, as in the source.
             let same = before.filter(|(own, _)| *own == hash);
             let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));
             if let Some(handle) = same.transpose()?.flatten() {

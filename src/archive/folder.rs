@@ -99,7 +99,7 @@ pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveE
             "chakram archive create",
         ));
     }
-    // A `gc` may remove packs between reading the manifest and opening the packs.
+    // A `gc` may remove packs between reading the manifest and opening the packs, so opening is tried again.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {

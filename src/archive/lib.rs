@@ -1,4 +1,5 @@
-//! Archives, each of which contains many workloads in a file or a folder, verified, compressed and immutable.
+//! Archives of workloads. An archive contains many workloads in a file or a folder; workloads are verified, compressed
+//! and immutable.
 //!
 //! An archive is a sequence of *segments*, in one file (`.etz`) one after another, or in a folder as separate files.
 //! A segment contains objects and lists the workloads that the segment adds, replaces and drops. The name of an

@@ -33,7 +33,7 @@ pub fn merge(
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
-        // Without this check, the contents of a damaged tail would be missing silently.
+        // Without this check, the contents of a damaged tail would silently be missing from the merge.
         source.tail().map_or(Ok(()), ArchiveTail::check_removable)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);

@@ -158,16 +158,16 @@ fn version_parts(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
-/// A query over workloads: `gpu = h100 and (framework >= 2.5 or not owner = me)`.
+/// A query over workloads, such as `gpu = h100 and (framework >= 2.5 or not owner = me)`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MetadataQuery {
     /// Compares a key's value with a text.
     Compare(String, Comparison, String),
-    /// The query is true if both of its queries are true.
+    /// True if both queries are true.
     And(Box<Self>, Box<Self>),
-    /// At least one query is true.
+    /// True if at least one of the queries is true.
     Or(Box<Self>, Box<Self>),
-    /// The query is false.
+    /// True if the query is false.
     Not(Box<Self>),
 }
 
@@ -195,7 +195,7 @@ const DEPTH: usize = 64;
 
 /// Facts about a workload that queries use.
 pub trait DescribedWorkload {
-    /// Returns its name.
+    /// Returns the workload's name.
     fn name(&self) -> &str;
     /// Returns the number of the workload's ranks.
     fn rank_count(&self) -> u64;

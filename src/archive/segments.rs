@@ -36,8 +36,8 @@ pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>)
 
 /// Finds the segments of a file in order, and the number of bytes after them.
 ///
-/// The last segment is the last segment from which segment ends lead back to byte 0. The chain of ends to byte 0
-/// is necessary because a tail may contain another archive, which has ends of segments.
+/// The last segment is the last one from which a chain of segment ends leads back to byte 0. The chain is necessary
+/// because a tail may contain another archive, which has segment ends of its own.
 fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.length()?;
     let mut failed = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Bytes after the last committed segment, which are a segment that is being written, is unfinished, or is damaged.
+//! Bytes after the last committed segment: a segment that is being written, unfinished or damaged.
 //!
 //! A command that is killed, or a truncated copy, leaves the first frames of a segment. Any other tail was modified
 //! after a command wrote it, and may contain the only copy of a workload.
@@ -215,7 +215,7 @@ enum TailFrame {
     Plain,
     /// A skippable frame with these letters.
     Skippable([u8; 4]),
-    /// Bytes that are neither kind of frame.
+    /// Bytes that are neither a zstd frame nor a skippable frame.
     Unknown,
 }
 

@@ -99,7 +99,7 @@ impl Archive {
     }
 }
 
-/// Compares the bytes of a segment with the hash in its end.
+/// Compares the bytes of a segment with the hash in the segment's end.
 fn check_digest(segment: &segment::Segment) -> Result<(), ArchiveError> {
     const PART: u64 = 1 << 20;
     let mut hasher = blake3::Hasher::new();

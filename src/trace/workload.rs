@@ -15,9 +15,9 @@ use std::sync::Arc;
 pub struct RankInstance {
     /// Graph that the rank executes.
     pub graph: GraphId,
-    /// Rank that executes it.
+    /// Rank that executes the graph.
     pub rank: Rank,
-    /// Earliest start of its first nodes.
+    /// Earliest start of the rank's first nodes.
     pub release: Time,
     /// Group bound to each group slot.
     pub groups: Vec<GroupId>,
@@ -246,7 +246,8 @@ impl WorkloadBuilder {
         }
     }
 
-    /// Minimum number of ranks of the job: one more than the highest rank among traces, peers and group members.
+    /// Returns the minimum number of ranks of the job: one more than the highest rank among traces, peers and group
+    /// members.
     pub fn ranks_seen(&self) -> u32 {
         let own = self.ranks.keys().map(|rank| rank.0);
         let peers = self
@@ -266,7 +267,7 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Number of ranks of the job, if a trace states it, at least [`Self::ranks_seen`].
+    /// Returns the number of ranks of the job, if a trace states it, at least [`Self::ranks_seen`].
     pub fn ranks_stated(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
         Some(stated.max(self.ranks_seen()))
@@ -443,8 +444,8 @@ impl GroupRegistry {
 }
 
 impl Workload {
-    /// Returns the workload with the profiler's cost toggled: included in graphs that leave it out here, and left out
-    /// of the others.
+    /// Returns a copy of the workload whose graphs include the profiler's cost if they leave it out here, and leave it
+    /// out otherwise.
     pub fn with_profiler_toggled(&self) -> Self {
         Self {
             graphs: self
@@ -514,37 +515,37 @@ impl Workload {
         }
     }
 
-    /// The distinct graphs.
+    /// Returns the distinct graphs.
     pub fn graphs(&self) -> &[Graph] {
         &self.graphs
     }
 
-    /// The graph of an instance.
+    /// Returns the graph of an instance.
     pub fn graph(&self, instance: &RankInstance) -> &Graph {
         &self.graphs[instance.graph.index()]
     }
 
-    /// The instances, in ascending order of their ranks.
+    /// Returns the instances, in ascending order of their ranks.
     pub fn instances(&self) -> &[RankInstance] {
         &self.instances
     }
 
-    /// The groups; the first is the unnamed group of all ranks.
+    /// Returns the groups; the first is the unnamed group of all ranks.
     pub fn groups(&self) -> &[RankGroup] {
         &self.groups
     }
 
-    /// Work of the whole job, if its producer stated it.
+    /// Returns the work of the whole job, if its producer stated it.
     pub fn amounts(&self) -> Option<WorkAmounts> {
         self.amounts
     }
 
-    /// Number of ranks of the job, including ranks without a trace.
+    /// Returns the number of ranks of the job, including ranks without a trace.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Total number of nodes of all instances.
+    /// Returns the total number of nodes of all instances.
     pub fn nodes(&self) -> u64 {
         let of = |i: &RankInstance| self.graph(i).len() as u64;
         self.instances.iter().map(of).sum()

@@ -17,7 +17,8 @@ pub struct DecodedChunk {
     pub(super) framed: bool,
 }
 
-/// Reusable memory of chunks that were read or written. Allocating new memory takes as long as unpacking.
+/// Reusable memory of chunks that were read or written. Allocating new memory takes as long as unpacking, so the memory
+/// is reused.
 #[derive(Debug, Default)]
 pub struct ChunkBuffers {
     /// Memory of the frame that is read.
@@ -73,7 +74,8 @@ fn decompress_into(
             context.ref_prefix(dictionary).map_err(wrong)?;
             context.decompress(out, frame).map_err(wrong)?
         }
-        // Archives have many small documents, and creating a context takes longer than unpacking one.
+        // Archives have many small documents, and creating a context takes longer than unpacking a document, so the
+        // context is reused.
         _ => CONTEXT.with_borrow_mut(|context| {
             if context.is_none() {
                 *context = DCtx::try_create();

@@ -5,8 +5,8 @@ use crate::wire::put_varint;
 /// Number of digits of the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;
 
-/// Appends to `key` the number of numbers in `text`, then the parts of the text between them, each preceded by its
-/// length; appends the numbers to `slots`. A number must have no leading zero, so that its value determines its
+/// Appends to `key` the number of numbers in `text`, then the parts of the text between the numbers, each part preceded
+/// by its length. Appends the numbers to `slots`. A number must have no leading zero, so that its value determines its
 /// spelling. A sequence of more than 19 digits is not a number.
 pub fn split(text: &[u8], key: &mut Vec<u8>, slots: &mut Vec<u64>) {
     let first = slots.len();

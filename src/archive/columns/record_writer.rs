@@ -73,8 +73,8 @@ impl<'b> RecordWriter<'b> {
         self.at
     }
 
-    /// Writes the length of the contents that begin at `from` before these contents. If the length needs more or
-    /// fewer bytes than the `left` reserved bytes, the function moves the contents.
+    /// Writes the length of the contents that begin at `from` before these contents. If the length needs more or fewer
+    /// bytes than the `left` reserved bytes, the contents are moved.
     #[inline(always)]
     pub fn put_length(&mut self, from: usize, left: usize) -> Result<(), WireError> {
         let (bytes, length) = spread_septets((self.at - from) as u64);
@@ -126,8 +126,8 @@ impl<'b> RecordWriter<'b> {
         Ok(())
     }
 
-    /// Writes a varint. If the varint ends a message, the function also writes the message's length, one byte,
-    /// `length` bytes before the varint; `length` is 0 if the varint ends no message.
+    /// Writes a varint. If the varint ends a message, also writes the message's length (one byte), `length` bytes
+    /// before the varint. `length` is 0 if the varint ends no message.
     #[inline(always)]
     pub fn varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let place = self.buffer.get_mut(self.at - length..);
@@ -136,7 +136,7 @@ impl<'b> RecordWriter<'b> {
             return self.write_long_varint(value, length);
         }
         let (bytes, own) = spread_septets(value);
-        // A varint that ends no message overwrites this byte.
+        // If the varint ends no message, the varint overwrites this byte.
         place[0] = (length + own).wrapping_sub(1) as u8;
         place[length..length + 8].copy_from_slice(&bytes.to_le_bytes());
         self.at += own;
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::wire::put_varint;
 
-    /// Creates a buffer with capacity for `bytes` bytes, which old data fill.
+    /// Creates a buffer of `bytes` bytes that is full of old data.
     fn buffer(bytes: usize) -> Vec<u8> {
         vec![0xff; bytes + ONCE]
     }

@@ -1,19 +1,19 @@
-//! Finds relations between columns of a record, by which the encoder can predict a column from others, in a sample of
-//! a chunk's records.
+//! Finds relations between columns of a record, so that the encoder can predict a column from other columns. The
+//! relations are found in a sample of a chunk's records.
 
 use super::predict::{ColumnSlice, RecordCursor};
 
 /// Number of sampled records. The sampled records are spread over the chunk, because the first records of a trace
 /// differ from later records.
 const SAMPLE: usize = 512;
-/// Number of sampled records checked first; a relation that none of these records fits is dropped.
+/// Number of sampled records checked first; a relation is dropped if it fits none of these records.
 const GLANCE: usize = 16;
 /// Minimum values for which predicting a column by a sum is worthwhile.
 const LARGE: u64 = 1 << 8;
 
 /// Returns, for each column, the columns that probably predict it: one column with about 1000 times the predicted
-/// values, or two columns whose sum is the predicted column. No other column predicts a predicting column, and none
-/// predicts the first column.
+/// values, or two columns whose sum is the predicted column. A column that predicts another column is not predicted
+/// itself, and neither is the first column.
 pub fn relations<'c>(
     columns: impl Iterator<Item = ColumnSlice<'c>>,
     records: usize,

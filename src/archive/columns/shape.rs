@@ -1,4 +1,4 @@
-//! The shape of a chunk, which is the template of each record, and hence the record of each value.
+//! The shape of a chunk: the template of each record, from which the record of each value follows.
 
 use super::template::TemplateTable;
 use crate::wire::WireError;

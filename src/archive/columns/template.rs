@@ -71,14 +71,14 @@ enum BehindLiteral {
     Close,
 }
 
-/// Kinds of ops, which the two low bits of an op contain.
+/// Kinds of ops, stored in the two low bits of an op.
 pub const LITERAL: u64 = 0;
 pub const SLOT: u64 = 1;
 pub const OPEN: u64 = 2;
 pub const CLOSE: u64 = 3;
 
-/// Returns the op of a decimal number in `column`, which is a `CLOSE` with an argument; the end of a message is a
-/// `CLOSE` without an argument.
+/// Returns the op of a decimal number in `column`: a `CLOSE` with an argument. The end of a message is a `CLOSE`
+/// without an argument.
 pub fn decimal(column: u64) -> u64 {
     (column + 1) << 2 | CLOSE
 }
@@ -225,8 +225,7 @@ impl TemplateLayer {
     /// Ends the message whose contents begin after `steps` steps, at offset `contents` among the literals.
     fn close_message(&mut self, steps: usize, contents: usize, literal: &mut usize) {
         match self.steps[steps - 1..] {
-            // A message without slots is constant, so the function makes the message, including its length, a
-            // literal.
+            // A message without slots is constant, so the message, including its length, becomes a literal.
             [open] => {
                 self.steps.pop();
                 if *literal < 0x80 {
@@ -273,7 +272,8 @@ impl RecordTemplate<'_> {
         let mut literals = self.literals;
         let mut open = [0; DEPTH];
         let mut depth = 0;
-        // The writer reserves space for the length, which usually has as many bytes as if every number took one byte.
+        // The writer reserves space for the length. The space usually fits, because it is exact if every number takes
+        // one byte.
         let left = 1 + usize::from(self.length + self.steps.len() >= 0x80);
         let begin = if framed { out.leave(left) } else { 0 };
         for step in self.steps {

@@ -300,7 +300,7 @@ impl Archive {
         let decoded = DecodedChunk::read(&frame, coding, sizes, base.as_deref(), buffers);
         buffers.frame = frame;
         let decoded = Arc::new(decoded.map_err(|error| self.error_at_chunk(object, chunk, error))?);
-        // Later chunks need only bases again.
+        // Later chunks need only bases again, so only bases are cached.
         if index.bases.contains_key(&place) {
             let mut kept = kept();
             kept.push_back((place, Arc::clone(&decoded)));

@@ -62,7 +62,8 @@ impl ArchiveWriter {
             })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io_error(&target, "lock", error))?;
-            // The previous holder of the lock may have replaced the file.
+            // The previous holder of the lock may have replaced the file, so the locked file may no longer be the
+            // archive.
             let same = chakram_trace::files::identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open(path)?);
@@ -158,7 +159,8 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one segment. Returns the same file as [`Self::commit`].
+    /// Replaces all segments by one segment. Like [`Self::commit`], returns the file to which an unfinished tail was
+    /// moved.
     pub fn rewrite(
         self,
         plan: &CommitPlan,
@@ -171,7 +173,7 @@ impl ArchiveWriter {
             false => write_file(path, plan.segment_start(), body),
         };
         match (&result, &aside) {
-            // A failure leaves the archive unchanged, so it still has the tail.
+            // A failure leaves the archive unchanged, so the archive still has the tail.
             (Err(_), Some(aside)) if !self.archive.is_folder => {
                 let _ = std::fs::remove_file(aside);
             }

@@ -86,7 +86,8 @@ impl Graph {
         Ok((graph, binding))
     }
 
-    /// Returns the graph with the profiler's cost toggled: included if it is left out here, and left out otherwise.
+    /// Returns a copy of the graph that includes the profiler's cost if this graph leaves it out, and leaves it out
+    /// otherwise.
     pub fn with_profiler_toggled(&self) -> Self {
         let mut other = self.clone();
         match self.profiler.removed {
@@ -108,7 +109,7 @@ impl Graph {
             return Err(TraceError::empty());
         };
         let metadata = scan::metadata(first)?;
-        // A node with an id takes at least 3 bytes, so densely numbered ids stay below this.
+        // A node with an id takes at least 3 bytes, so densely numbered ids stay below this limit.
         let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
         if let Some(at) = metadata.captured {
             builder.captured(at);

@@ -24,7 +24,7 @@ pub(super) struct SparseColumns {
     profiler: SparseColumn<ProfilerParts>,
 }
 
-/// Estimated cost of the profiler in a node's times. The graph records whether the times include it.
+/// Estimated cost of the profiler in a node's times. The graph records whether the times include the cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct ProfilerParts {
     delay: Span,
@@ -197,9 +197,8 @@ impl Graph {
         self.sparse.delays.iter().next().is_some()
     }
 
-    /// Returns the recorded time that a communication node waited for its peers. The wait comes
-    /// before the node's time in [`captured_timeline`](super::captured_timeline) and is not part of
-    /// it.
+    /// Returns the recorded time that a communication node waited for its peers. The wait comes before the node's time
+    /// in [`captured_timeline`](super::captured_timeline) and is not part of that time.
     #[inline]
     pub fn wait(&self, node: NodeIndex) -> Span {
         self.sparse.waits.get(node)

@@ -1,4 +1,5 @@
-//! Implementation of petgraph's traits for rows, so that its algorithms run on them without a copy.
+//! Implementation of petgraph's traits for rows, so that petgraph's algorithms run on rows without
+//! a copy.
 
 use super::Csr;
 use petgraph::Direction;

@@ -12,7 +12,7 @@ pub struct CollectiveSignature {
     pub kind: CollectiveKind,
     /// The bytes, as stated in the trace.
     pub bytes: u64,
-    /// The root, if the kind has one and it is a member.
+    /// The root, if the kind has a root and the root is a member.
     pub root: Option<u32>,
 }
 

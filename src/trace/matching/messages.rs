@@ -2,7 +2,7 @@
 
 use super::CommRef;
 
-/// Key that messages share if only their order distinguishes them.
+/// Key of a channel. Messages with the same key are matched by their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageChannel<S = ()> {
     /// The rank that sends.

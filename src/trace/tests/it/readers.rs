@@ -9,7 +9,7 @@ mod sharing;
 use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
 use prost::Message;
 
-/// An attribute.
+/// Builds an attribute.
 fn attribute(name: &str, value: Value) -> AttributeProto {
     AttributeProto {
         name: name.to_owned(),
@@ -18,7 +18,7 @@ fn attribute(name: &str, value: Value) -> AttributeProto {
     }
 }
 
-/// A kernel of 1 us with these data and control dependencies.
+/// Builds a kernel of 1 us with these data and control dependencies.
 fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
     Node {
         id,
@@ -31,7 +31,7 @@ fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
     }
 }
 
-/// A file of these records, after its metadata.
+/// Builds a file of these records, after its metadata.
 fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
     let metadata = GlobalMetadata {
         version: "0.0.4".to_owned(),
@@ -46,7 +46,7 @@ fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
     file
 }
 
-/// A file of these nodes.
+/// Builds a file of these nodes.
 fn file(nodes: &[Node]) -> Vec<u8> {
     frame(nodes.iter().map(Message::encode_to_vec))
 }

@@ -110,7 +110,7 @@ fn attribute() -> impl Strategy<Value = AttributeProto> {
     })
 }
 
-/// Fields of the node `message` that the schema does not have, in order.
+/// Returns the fields of the node `message` that the schema does not have, in order.
 fn unknown_fields(message: &[u8]) -> Vec<&[u8]> {
     let mut found = Vec::new();
     let mut cursor = WireCursor::new(message, 0);

@@ -89,7 +89,7 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof![4 => prop::sample::select(&TEXTS[..]).prop_map(str::to_owned), 1 => any::<String>()]
 }
 
-/// A value of any type of the schema.
+/// Generates values of any type of the schema.
 fn any_value() -> BoxedStrategy<Value> {
     use Value as V;
     let scalars = prop_oneof![
@@ -130,7 +130,7 @@ fn any_value() -> BoxedStrategy<Value> {
     prop_oneof![3 => scalars, 1 => lists].boxed()
 }
 
-/// A value that is usually valid for the attribute `name`, so that most nodes are accepted.
+/// Generates values that are usually valid for the attribute `name`, so that most nodes are accepted.
 fn value(name: &'static str) -> BoxedStrategy<Value> {
     let usual = match name {
         "involved_dim" | "involve_dims" => vec(any::<bool>(), 0..5)
@@ -147,7 +147,7 @@ fn value(name: &'static str) -> BoxedStrategy<Value> {
 }
 
 fn any_attribute() -> impl Strategy<Value = AttributeProto> {
-    // Most nodes with the rare attribute are rejected, so it is rare.
+    // Most nodes with `in_switch` are rejected, so this attribute is generated rarely.
     let named = prop_oneof![99 => prop::sample::select(&NAMES[..]), 1 => Just("in_switch")];
     let valued = named.prop_flat_map(|name| (Just(name), option::weighted(0.95, value(name))));
     (valued, "[a-z]{0,3}").prop_map(|((name, value), doc_string)| AttributeProto {
@@ -170,7 +170,7 @@ fn io() -> impl Strategy<Value = Option<IoInfo>> {
     option::of(io)
 }
 
-/// A node of any type, attributes and dependencies.
+/// Generates nodes of any type, with any attributes and dependencies.
 pub fn node() -> impl Strategy<Value = Node> {
     let kind = prop_oneof![12 => 0..8_i32, 1 => any::<i32>()];
     let name = prop_oneof![Just("## process_group:init ##".to_owned()), any::<String>()];
@@ -201,7 +201,7 @@ pub fn node() -> impl Strategy<Value = Node> {
     )
 }
 
-/// A field that no version of the schema has, of any wire type, including groups.
+/// Generates fields that no version of the schema has, of any wire type, including groups.
 pub fn unknown() -> impl Strategy<Value = Vec<u8>> {
     (33_u32..60, any::<u64>(), vec(any::<u8>(), 0..5), 0..5).prop_map(
         |(tag, number, bytes, kind)| {

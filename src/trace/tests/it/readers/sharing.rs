@@ -16,9 +16,9 @@ struct Said {
     from: i64,
     tag: i64,
     bytes: i64,
-    /// The group of its second collective; `None` means all ranks.
+    /// The group of the rank's second collective; `None` means all ranks.
     group: Option<&'static str>,
-    /// The groups that it declares.
+    /// The groups that the rank declares.
     declared: &'static str,
 }
 
