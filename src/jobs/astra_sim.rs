@@ -25,33 +25,33 @@ use chakram_trace::format::file::{PrefixFiles, RankFile, TraceContents, read_tex
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::path::{Path, PathBuf};
 
-/// A job from ASTRA-sim's inputs: inputs, traces, and notes about them.
+/// A job from ASTRA-sim's inputs: the inputs, the traces, and notes about both.
 #[derive(Debug)]
 pub struct AstraSimJob {
     /// The inputs without the traces.
     pub inputs: AstraInputs,
-    /// Backend of collectives.
+    /// Implementation of collectives.
     pub collectives: AstraCollectives,
     /// The traces.
     pub workload: Workload,
-    /// Number of lanes that an NPU needs.
+    /// Number of lanes that an NPU needs for the job.
     pub lanes: u32,
-    /// Whether a send may lack its receive, and a receive its send.
+    /// True if a send may have no receive, and a receive no send.
     pub lenient: bool,
-    /// Statistics of each instance that are known before the replay.
+    /// Statistics of each instance that are known without a replay.
     pub work: Vec<RankWork>,
-    /// Tensors of each instance, if memory is tracked.
+    /// Tensors of each instance, if the inputs ask to track memory.
     pub tensors: Option<Vec<RankTensors>>,
-    /// Node types of each instance, if nodes are logged.
+    /// Node types of each instance, if the inputs ask to log nodes.
     pub types: Option<Vec<NodeTypes>>,
-    /// Notes about the inputs.
+    /// Notes about the inputs for the user.
     pub notes: Vec<InputNote>,
-    /// The files with their hashes, if hashes are requested.
+    /// The input files with their hashes, if hashes are requested.
     pub files: Vec<HashedInput>,
 }
 
 impl AstraSimJob {
-    /// Reads all files named in `flags`.
+    /// Reads all files that `flags` name.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl AstraSimJob {
         Self::load(flags, false, &mut |_, _| {})
     }
 
-    /// Reads all files named in `flags`; hashes these files if `hash` is true.
+    /// Reads all files that `flags` name, and hashes them if `hash` is true.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl AstraSimJob {
             let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
             collectives.add_custom(&inputs, prefix, algorithm);
         }
-        // ASTRA-sim needs a trace for each NPU of the network.
+        // Like ASTRA-sim, read one trace per NPU of the network.
         let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npus());
         if let Some(first) = beyond.first() {
             notes.push(traces_beyond(flags, &inputs, first, beyond.len()));
@@ -137,7 +137,7 @@ impl AstraSimJob {
         astra_sim::machine(&self.inputs, self.lanes)
     }
 
-    /// Compiles the replay for `machine`, which must be [`Self::machine`].
+    /// Compiles the replay for `machine`, which must come from [`Self::machine`].
     ///
     /// # Errors
     ///
@@ -149,7 +149,8 @@ impl AstraSimJob {
     ) -> Result<CompiledReplay<'a>, ReplayError> {
         let options = ReplayOptions {
             allow_unmatched: self.lenient,
-            // The reader of the traces has already computed the kernels' durations as ASTRA-sim does.
+            // The reader of the traces has already computed the kernels' durations by ASTRA-sim's
+            // rules.
             compute: ComputeModel::RecordedOnly,
             ..options.clone()
         };
@@ -161,7 +162,8 @@ impl AstraSimJob {
         )?)
     }
 
-    /// Replays the job as ASTRA-sim does, except for the quirks that its flags correct, and returns the report.
+    /// Replays the job as ASTRA-sim does, with the quirks that its flags do not correct, and returns the
+    /// report.
     ///
     /// # Errors
     ///
@@ -175,9 +177,10 @@ impl AstraSimJob {
     }
 }
 
-/// Replays `prepared` over the network selected by `inputs`; collects a report if `full`.
+/// Replays `prepared` on the network that `inputs` select. The report has all details if `full`.
 ///
-/// The compiler generates the loops here, once per network; calls of observers are dynamic, to avoid more copies.
+/// The event loop is compiled here once per network. Observers are called dynamically, because static calls
+/// would multiply these copies.
 pub fn run_inputs(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
@@ -214,7 +217,8 @@ pub fn run_inputs(
     }
 }
 
-/// Builds the error that a scale leaves a collective at time 0 no endpoint delay.
+/// Returns the error for a collective at time 0 to which the scale leaves no endpoint delay,
+/// because ASTRA-sim aborts there.
 fn missing_endpoint_delay(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
     let delay = inputs.system.endpoint_delay.unwrap_or(0);
     ReplayRefusal::new(
@@ -245,7 +249,7 @@ fn replay_over<N: NetworkBackend>(
     Ok((outcome, None))
 }
 
-/// Returns the work of each instance; examines each shared graph only once.
+/// Returns the work of each instance. A graph that several instances share is examined only once.
 fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     let graphs = workload.graphs().iter();
     let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
@@ -253,7 +257,7 @@ fn rank_work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
     instances.map(|i| graphs[i.graph.index()]).collect()
 }
 
-/// Returns the node types of each rank, in a separate pass over its file.
+/// Returns the node types of each rank, which takes another pass over each file.
 fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     let read = |file: &RankFile| {
         let contents = TraceContents::open_verified(file)?;
@@ -262,7 +266,7 @@ fn read_node_types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
     ranks.iter().map(read).collect()
 }
 
-/// Returns the tensors of each rank, in a second pass over its file.
+/// Returns the tensors of each rank, which takes another pass over each file.
 fn read_tensors(
     ranks: &[RankFile],
     lenient: bool,
@@ -277,8 +281,8 @@ fn read_tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns the file of each rank, which may be compressed or in another format, and the files of ranks beyond the
-/// network.
+/// Returns each rank's file (it may be compressed or in another format), and the files of ranks that the
+/// network has no NPU for.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
@@ -287,7 +291,7 @@ fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     ((0..npus).map(file).collect(), beyond)
 }
 
-/// Builds the note that the workload has more traces than the network has NPUs.
+/// Returns the note that there are more traces than NPUs in the network.
 fn traces_beyond(
     flags: &AstraFlags,
     inputs: &AstraInputs,
@@ -311,8 +315,8 @@ fn traces_beyond(
     }
 }
 
-/// Reads the custom algorithm whose files begin with `prefix`: one file per position, and at most one position per
-/// NPU.
+/// Reads the custom algorithm from the files that begin with `prefix`: one per position, and at most as many
+/// as there are NPUs.
 fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
     let named = PrefixFiles::new(prefix);
     let more = (1..npus).take_while(|&rank| named.has(rank));

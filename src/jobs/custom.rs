@@ -1,4 +1,4 @@
-//! Loads custom collectives, whose algorithm is one trace per member.
+//! Loads custom collectives: each algorithm is given by one trace per member.
 
 use super::input::hashed_input;
 use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
@@ -11,17 +11,18 @@ use std::path::{Path, PathBuf};
 /// A custom algorithm in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomFiles {
-    /// Kind of collective whose algorithm is replaced.
+    /// Kind of collective that uses this algorithm.
     pub kind: CollectiveKind,
     /// Prefix of the files `PREFIX.P.et`, one per position P.
     pub prefix: PathBuf,
 }
 
-/// Loads the algorithms in `args`. Adds the files of these algorithms to `inputs` if hashes are requested.
+/// Loads the algorithms that `args` name. If hashes are requested, adds the files to `inputs`.
 ///
 /// # Errors
 ///
-/// Fails if a position has no file, or if a file is not a valid algorithm or does not match the other files.
+/// Fails if a position has no file, or if a file is invalid or does not match the files of the other
+/// positions.
 pub fn load_custom(
     args: &[CustomFiles],
     mut inputs: Option<&mut Vec<HashedInput>>,
@@ -45,7 +46,7 @@ pub fn load_custom(
     args.iter().map(&mut load).collect()
 }
 
-/// Reads an algorithm from the `contents` of its positions, in order.
+/// Parses an algorithm from the file `contents` of its positions, in order.
 pub fn read_scripts(
     contents: &[TraceContents],
     timing: ScriptTiming,
@@ -55,12 +56,12 @@ pub fn read_scripts(
         .map_err(|(position, error)| contents[position as usize].with_source(error))
 }
 
-/// Returns the files of an algorithm: one per position from 0 on, at least two.
+/// Returns the files of an algorithm: one per position, counted from 0, and at least two.
 fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     let files = discover(prefix)?;
     let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
     let missing = missing.map(|(position, _)| position);
-    // An algorithm of one member sends nothing, so a single file must be a mistake.
+    // A single member has no one to send to, so a single file must be a mistake.
     let missing = missing.or((files.len() == 1).then_some(1));
     let Some(position) = missing else {
         return Ok(files);
@@ -76,7 +77,7 @@ fn algorithm_files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
     ))
 }
 
-/// Converts `fault` to an error with its location in the files.
+/// Converts `fault` to an error that names the file and the place in it.
 fn fault_to_error(
     fault: ScriptFault,
     scripts: &ScriptedAlgorithm,

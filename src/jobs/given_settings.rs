@@ -1,4 +1,5 @@
-//! Finds the effects of given settings: compares a run with the runs without each setting.
+//! Finds settings that have no effect: compares a run with runs that each lack one of the given
+//! settings.
 
 use chakram_base::config::changed_values;
 use chakram_base::setting::SettingKey;
@@ -11,12 +12,12 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Maximum number of nodes of all repeated runs together; a step of a simulated collective counts as a node.
-/// Repeating that many nodes takes one or two seconds.
+/// Maximum number of nodes of all repeated runs together, where a step of a simulated collective counts as a
+/// node. Repeating that many nodes takes one or two seconds.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
 
-/// Returns the number of nodes of a run plus, if collectives were simulated, an estimate of their steps: 2 n² for n
-/// members, as in a ring.
+/// Returns a run's number of nodes. If collectives were simulated, adds an estimate of their steps: 2 n² for
+/// n members, as in a ring.
 fn estimate_work(report: &Report, nodes: u64) -> u64 {
     let steps = report.collectives.iter().map(|row| {
         let members = u64::from(row.members);
@@ -28,33 +29,33 @@ fn estimate_work(report: &Report, nodes: u64) -> u64 {
     }
 }
 
-/// The parts of a run that change without a setting. All parts are empty if the run without the setting is the
-/// same.
+/// The parts of a run that are different without a setting. All parts are `None` if the run without the
+/// setting is the same.
 #[derive(Debug, Default)]
 pub struct RunWithout<'a> {
-    /// The workload, if the workload changes.
+    /// The other workload, if it differs.
     pub workload: Option<Workload>,
-    /// The machine, if the machine changes.
+    /// The other machine, if it differs.
     pub machine: Option<Cow<'a, Machine>>,
-    /// The options, if the options change.
+    /// The other options, if they differ.
     pub options: Option<ReplayOptions>,
-    /// Whether the run is too large to repeat.
+    /// True if the run is too large to be repeated.
     pub is_too_large: bool,
 }
 
-/// A setting given by the user.
+/// A setting that the user gave.
 pub struct GivenSetting<'a> {
-    /// Key of the setting, as in studies.
+    /// Key of the setting in studies.
     pub key: String,
     /// Value of the setting.
     pub value: String,
-    /// The corresponding option, or `None`.
+    /// The corresponding option, if the setting is one.
     pub option: Option<SettingKey>,
-    /// Creates the run without the setting; returns `None` if a run needs the setting.
+    /// Creates the run without the setting; returns `None` if no run is possible without it.
     pub without: Box<dyn Fn() -> Option<RunWithout<'a>> + Sync + 'a>,
 }
 
-/// Finds the settings in `given` without an effect on the run `prepared`, and adds notes about these settings to the
+/// Finds the settings in `given` that have no effect on the run `prepared`, and adds notes about them to the
 /// run's `report`.
 pub fn note_settings(
     report: &mut Report,
@@ -75,7 +76,7 @@ pub fn note_settings(
         let run = RunFacts { prepared, report };
         let machine = without.machine.as_deref().unwrap_or(prepared.machine());
         let other_options = without.options.as_ref().unwrap_or(options);
-        // Equal inputs give equal results, so the function needs no replay.
+        // If the inputs are equal, the results are equal too, and no replay is needed.
         let is_default = without.workload.is_none()
             && without.options.is_none()
             && machine == prepared.machine();
@@ -113,33 +114,35 @@ pub fn note_settings(
     report.settings = found;
 }
 
-/// A value in which an edited file of a machine differs from the original file.
+/// A value that an edited machine file has changed from the original file.
 #[derive(Clone, Debug)]
 pub struct MachineEdit {
     /// Path of the value in the file.
     pub path: String,
-    /// The edited value as TOML text; `removed` if the edit removed the value.
+    /// The new value as TOML text; `removed` if the edit removed the value.
     pub value: String,
-    /// The machine without this edit, if such a machine is valid.
+    /// The machine without this edit, if it is valid.
     pub without: Option<Machine>,
 }
 
-/// Returns the differences between the file `text` of `machine` and the preset of the same name, by key. The list is
-/// empty for presets and for files without such a preset. `file` is the text's name in errors.
+/// Returns the values, sorted by key, in which the file `text` of `machine` differs from the preset of the
+/// same name. The list is empty for presets, and for files without a preset of the same name. Errors call the
+/// text `file`.
 pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = preset_text(machine.name()) else {
         return Vec::new();
     };
-    // Fast path: most runs use unmodified presets.
+    // This returns early for most runs, which use unmodified presets.
     if *text == *original {
         return Vec::new();
     }
     edits_between(text, &original, file)
 }
 
-/// Returns the differences between the text of a machine and `original`, by key; `file` is the text's name in errors.
+/// Returns the values, sorted by key, in which a machine's text differs from `original`; errors call the text
+/// `file`.
 pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
-    // Labels do not affect results.
+    // Labels have no effect on results.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
@@ -152,7 +155,7 @@ pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit>
 }
 
 impl MachineEdit {
-    /// Converts the edit to a setting of a run on the edited machine.
+    /// Returns the edit as a setting of a run on the edited machine.
     pub fn setting(&self) -> GivenSetting<'_> {
         GivenSetting {
             key: format!("machine.{}", self.path),

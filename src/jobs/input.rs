@@ -1,4 +1,4 @@
-//! Reads input files of a job: text, hashes, and a readable name of the job.
+//! Reads a job's input files: text, hashes, and a readable name of the job.
 
 use super::machine_reference;
 use chakram_report::summary::HashedInput;
@@ -7,10 +7,10 @@ use chakram_trace::format::file::{self, FoundTraces, RankFile};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// File name of a case's machine, in the folder of its traces.
+/// Name of a machine file that belongs to the traces in the same folder.
 pub const CASE_MACHINE: &str = "machine.toml";
 
-/// Describes an input with the hash of its bytes.
+/// Describes an input file, with the hash of its bytes.
 pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInput {
     HashedInput {
         role: role.into(),
@@ -19,7 +19,7 @@ pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInpu
     }
 }
 
-/// Reads a text file, or standard input if the name is `-`.
+/// Reads a text file. The name `-` means standard input.
 pub fn read_text(path: &Path) -> Result<String, TraceError> {
     let read = || {
         if path == Path::new("-") {
@@ -31,11 +31,11 @@ pub fn read_text(path: &Path) -> Result<String, TraceError> {
     read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
 }
 
-/// Returns a readable name of the job: the given folder, file or prefix. If there are several paths, the name is the
-/// first rank's file, so that the order of paths does not matter.
+/// Returns a readable name of the job: the folder, file or prefix that the user gave. If there are several
+/// paths, the name is the first rank's file, because it does not depend on the order of paths.
 pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     let path = match (paths, files) {
-        // Canonicalizing gives `.` a name.
+        // Canonicalize the path, because `.` is not a readable name.
         ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
         (_, [first, ..]) => first.path.clone(),
         _ => PathBuf::new(),
@@ -44,7 +44,8 @@ pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
     name.unwrap_or("job").to_owned()
 }
 
-/// Returns the machine file in the folder of the traces, otherwise the machine for which the job was made.
+/// Returns the machine file in the folder of the traces if there is one, otherwise the machine that the
+/// job file names.
 pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
     if let Some(path) = paths.first()
         && let Ok(Some(_)) = chakram_archive::read_path(&path.join(CASE_MACHINE))

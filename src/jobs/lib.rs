@@ -1,4 +1,4 @@
-//! Prepares jobs for a replay: from files, from a pattern, or from ASTRA-sim's inputs.
+//! Prepares jobs for a replay, from files, from a pattern, or from ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
 use chakram_base::interrupt::Interruption;
@@ -47,7 +47,7 @@ pub use sensitivities::{MachineText, find_sensitivities};
 pub use stack::{STACK_PRESETS, SoftwareStack, StackError, StackPreset};
 pub use traces::{JobTraces, about};
 
-/// A job that is ready to be replayed on any machine.
+/// A job that any machine can replay.
 #[derive(Debug)]
 pub struct Job {
     name: String,
@@ -58,7 +58,7 @@ pub struct Job {
     completed: u64,
 }
 
-/// Error of loading, generating or writing a job.
+/// Reason why a job cannot be loaded, generated or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// A trace cannot be used.
@@ -87,7 +87,7 @@ pub enum JobError {
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
-        /// The group.
+        /// Name of the group.
         group: String,
     },
     /// A rank that should start later has no trace.
@@ -98,29 +98,29 @@ pub enum JobError {
         /// The first and the last rank with a trace.
         known: (u32, u32),
     },
-    /// No trace states a profiler's cost.
+    /// No trace says how much time the profiler took.
     #[error(
         "{} profiler: no node states the overhead of the profiler\n  try: convert the capture again, with both files of each rank or its Kineto trace",
         SettingKey::Without
     )]
     NoProfilerCost,
-    /// The output name is invalid for a job.
+    /// The output name cannot be used for a job.
     #[error("{0}")]
     Output(&'static str),
 }
 
 impl Job {
-    /// Opens the job at `paths`, which are a folder of traces, the prefix of files named `PREFIX.RANK.et`, the job
-    /// file, or files of single ranks.
+    /// Opens the job at `paths`. These are a folder of traces, the prefix of files named `PREFIX.RANK.et`,
+    /// the job file, or files of single ranks.
     ///
     /// # Errors
     ///
-    /// Fails if there are no traces, or if the traces are unreadable or do not form a job.
+    /// Fails if there are no traces, if a trace is invalid, or if the traces do not form a job.
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
         Self::open_with(paths, &JobOptions::default())
     }
 
-    /// Opens the job at `paths` as [`Self::open`] does, with options.
+    /// Like [`Self::open`], with options.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Job {
         load(&found, name, options, &mut |_, _| {})
     }
 
-    /// Generates the job that `pattern` describes, without writing files.
+    /// Generates the job that `pattern` describes in memory, without files.
     ///
     /// # Errors
     ///
@@ -154,8 +154,8 @@ impl Job {
         })
     }
 
-    /// Replays the job on `machine` and returns the report. The treatment of ranks without a trace was fixed when the
-    /// job was opened; `options` do not change it.
+    /// Replays the job on `machine` and returns the report. Ranks without a trace are treated as decided when
+    /// the job was opened, whatever `options` say.
     ///
     /// # Errors
     ///
@@ -188,17 +188,18 @@ impl Job {
         self.workload
     }
 
-    /// Returns the effects of [edits](JobOptions::edits).
+    /// Returns what each of the [edits](JobOptions::edits) changed.
     pub fn edits(&self) -> &[EditRow] {
         &self.edits
     }
 
-    /// Returns the number of ranks without a trace that the loader completed from captured ranks of the same role.
+    /// Returns the number of ranks that have no trace and were completed from captured ranks of the same
+    /// role.
     pub fn completed_ranks(&self) -> u64 {
         self.completed
     }
 
-    /// Returns the files from which the job was read, if [`JobOptions::hash`] requested their hashes.
+    /// Returns the files of the job with their hashes, if [`JobOptions::hash`] asked for them.
     pub fn inputs(&self) -> &[HashedInput] {
         &self.inputs
     }

@@ -1,4 +1,4 @@
-//! Loads a job: finds its files, reads declared groups, and combines the traces of its ranks into a workload.
+//! Loads a job: finds its files, reads declared groups, and combines the ranks' traces into a workload.
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
@@ -21,40 +21,40 @@ use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Options of loading a job from its files.
+/// Options for loading a job from files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
-    /// Checks of traces against the job file, `PREFIX.job.json`.
+    /// How strictly traces are compared with the job file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
-    /// A file of groups, which replaces the groups in the job file.
+    /// A file of groups that replaces the groups of the job file.
     pub groups: Option<PathBuf>,
-    /// Dependencies to enforce.
+    /// Which dependencies the replay enforces.
     pub dependencies: DependencyPolicy,
-    /// Treatment of ranks without a trace.
+    /// How ranks without a trace are treated.
     pub absent: MissingRankPolicy,
-    /// Number of ranks of the job, if it exceeds the number that the traces show.
+    /// Number of ranks of the job, if there are more than the traces show.
     pub ranks: Option<u32>,
-    /// Minimum number of ranks (the machine's NPUs) of a job with [`MissingRankPolicy::Mirror`], if neither `ranks` nor
-    /// its traces state a number.
+    /// With [`MissingRankPolicy::Mirror`], minimum number of ranks (the machine's NPUs). It applies if
+    /// neither `ranks` nor the traces give a number.
     pub mirrored: u32,
-    /// Number of the only profiled step to read.
+    /// Number of a profiled step, if only this step is read.
     pub step: Option<u64>,
-    /// Changes of the job.
+    /// Changes that are made to the job.
     pub edits: Vec<JobEdit>,
-    /// Selects the captured ranks that serve as models for ranks without a trace, if an edit adds such ranks.
+    /// Rule that selects the captured ranks from which an edit completes new ranks.
     pub role_model: RoleModel,
     /// Ranks that start later, with their delays.
     pub delays: Vec<(u32, Span)>,
-    /// Treatment of the profiler's estimated cost.
+    /// How the profiler's estimated cost is treated.
     pub profiler: ProfilerPolicy,
-    /// Whether to hash inputs; hashing reads every byte once more.
+    /// True if inputs are hashed, which reads every byte a second time.
     pub hash: bool,
 }
 
-/// Function that receives the number of ranks read so far, and the total.
+/// Function that is called with the number of ranks read so far and the total.
 pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// Finds the files of a job. If there are several paths, all must be files or folders of one job.
+/// Finds the files of a job. Several paths must all belong to one job.
 pub fn find<P: AsRef<Path>>(
     paths: impl IntoIterator<Item = P>,
     verify: VerifyLevel,
@@ -72,7 +72,7 @@ pub fn find<P: AsRef<Path>>(
     Ok(found)
 }
 
-/// Registers the files in `found` as inputs in `outputs`.
+/// Registers the files in `found` as inputs, which `outputs` must not replace.
 pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
     let traces = found.files.iter().map(|file| &file.path);
     traces
@@ -80,7 +80,7 @@ pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
         .for_each(|path| outputs.reads(path));
 }
 
-/// Collects the groups declared in job files.
+/// Returns the groups that job files declare.
 pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> {
     let mut all = DeclaredGroups::new();
     for (path, job) in &found.jobs {
@@ -97,8 +97,8 @@ pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> 
     Ok(all)
 }
 
-/// Returns the groups declared outside the traces: in the file `path` if there is one, otherwise in the job file.
-/// Adds the file to `inputs` if hashes are requested.
+/// Returns the groups that are declared outside the traces: in the file `path` if it is given, otherwise in
+/// the job file. If hashes are requested, adds the file to `inputs`.
 pub fn groups_of(
     path: Option<&Path>,
     found: &FoundTraces,
@@ -114,8 +114,8 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`, or only their profiled step `step`. `piped` has the contents of the traces' pipe,
-/// if the pipe was read.
+/// Returns the traces in `found`; if `step` is given, only their profiled step of this number. `piped` is the
+/// content of a trace that was read from a pipe, if any.
 pub fn at_step(
     found: FoundTraces,
     step: Option<u64>,
@@ -127,7 +127,7 @@ pub fn at_step(
     }
 }
 
-/// Loads the job in `found` under the name `name`.
+/// Loads the job in `found`, and names it `name`.
 pub fn load(
     found: &FoundTraces,
     name: String,
@@ -209,8 +209,8 @@ pub fn load(
     })
 }
 
-/// Checks that the state of a run, 4 bytes per node and rank, fits into memory. Many ranks can share one small file,
-/// so small files do not prove a small state.
+/// Checks that the state of a run, 4 bytes per node and rank, fits into memory. Small files do not imply a
+/// small state, because many ranks can share one file.
 fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
     let graphs = workload.graphs();
     let nodes = workload.instances().iter();
@@ -231,13 +231,13 @@ struct ReadTrace<R> {
     is_of_member: bool,
 }
 
-/// Number of files that each thread reads before the loader adds them to the workload; enough that threads do not
-/// wait for each other.
+/// Number of files that a thread reads before they are added to the workload: enough that threads do not wait
+/// for one another.
 const FILES_OF_THREAD: usize = 16;
 
-/// Reads `files` into `builder` with `read`, on all processors. The function reads a file with several names once,
-/// unless the file's content depends on the rank. The function calls `graph_of` in the order of the files, and adds
-/// the files to `inputs` if hashes are requested.
+/// Reads `files` with `read` on all processors, and adds them to `builder`. A file that has several names
+/// (hard links) is read once, unless its content depends on the rank. `graph_of` is called in the order of
+/// the files. If hashes are requested, the files are added to `inputs`.
 pub fn read_traces<R: Send>(
     files: &[RankFile],
     builder: &mut WorkloadBuilder,
@@ -285,7 +285,7 @@ pub fn read_traces<R: Send>(
         for ((file, key), is_new) in files.iter().zip(keys).zip(new) {
             let known = key.and_then(|key| linked.0.get(&key));
             let (graph, binding) = match known {
-                // A file with several names has the same content for every rank, unless the content refers to its
+                // The content is the same for every rank that names this file, unless it refers to its own
                 // rank.
                 Some((graph, binding, index)) if binding.peers.is_empty() => {
                     if let (Some(inputs), Some(index)) = (&mut inputs, index) {
@@ -323,7 +323,7 @@ pub fn read_traces<R: Send>(
     Ok(())
 }
 
-/// Files with several names, by device and inode.
+/// Files that were already read, by device and inode, because a file can have several names.
 #[derive(Default)]
 struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
 

@@ -1,9 +1,9 @@
-//! Extracts facts about machines, as input of plans.
+//! Extracts the facts about a machine on which plans depend.
 
 use chakram_hardware::machine::Machine;
 use chakram_workloads::generate::plan::{CoreGrid, MachineFacts};
 
-/// Returns the properties of `machine` that plans depend on.
+/// Returns the properties of `machine` on which plans depend.
 pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let classes = machine.classes();
     let topology = machine.topology();
@@ -24,13 +24,14 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     }
 }
 
-/// Returns the smallest total memory of an NPU in bytes, or `None` if a class has unknown memory.
+/// Returns the minimum over NPUs of an NPU's total memory in bytes, or `None` if the memory of a
+/// class is unknown.
 pub fn least_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
     least_known(classes.map(|class| Some(machine.npu_memory(class)?.0)))
 }
 
-/// Returns the minimum of `all`, or `None` if any value is unknown.
+/// Returns the minimum of `all`, or `None` if one of them is unknown.
 fn least_known(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
     all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

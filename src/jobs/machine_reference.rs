@@ -1,13 +1,14 @@
-//! Refers to a machine in a job file: to a preset by its name, or to a file by its path relative to the job file's
-//! folder.
+//! References to machines in job files: a preset's name, or a file's path relative to the folder of the job
+//! file.
 //!
-//! Therefore a job can be replayed from any working folder, and can be moved together with its machine.
+//! With relative paths, a job can be replayed from any working folder, and can be moved together with
+//! its machine.
 
 use chakram_hardware::machine::names_file;
 use std::path::{Component, Path, PathBuf};
 
-/// Resolves the machine `name` of the job file `job` for this process. If no such file exists relative to the job file,
-/// returns `name` unchanged.
+/// Converts the machine `name` in the job file `job` to a name that this process can open. If there is no
+/// such file relative to the job file, returns `name` unchanged.
 pub fn resolved(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -19,7 +20,7 @@ pub fn resolved(name: &str, job: &Path) -> String {
     }
 }
 
-/// Returns the reference to the machine `name` for the job file `job`.
+/// Returns the reference to the machine `name` that the job file `job` must contain.
 pub fn reference(name: &str, job: &Path) -> String {
     if !names_file(name) {
         return name.to_owned();
@@ -39,8 +40,8 @@ fn folder_of(job: &Path) -> &Path {
     }
 }
 
-/// Returns the relative path from `folder` to `file`, both absolute; `file` itself if they share only the root. A bare
-/// name becomes `./NAME`, because without a path it would mean a preset.
+/// Returns the relative path from `folder` to `file`, which are both absolute. If they have only the root in
+/// common, returns `file`. A path without a folder becomes `./NAME`, because a bare name would mean a preset.
 fn relative_path(folder: &Path, file: &Path) -> PathBuf {
     let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
     let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
@@ -77,7 +78,7 @@ mod tests {
         let job = Path::new("s/job.job.json");
         assert_eq!(reference("dgx-h100x4", job), "dgx-h100x4");
         assert_eq!(resolved("dgx-h100x4", job), "dgx-h100x4");
-        // The name of a missing file stays unchanged.
+        // If there is no such file, the name stays unchanged.
         assert_eq!(reference("none/m.toml", job), "none/m.toml");
         assert_eq!(resolved("none/m.toml", job), "none/m.toml");
     }

@@ -1,4 +1,4 @@
-//! Writes a job: files appear only when all are complete, and the job file appears last.
+//! Writes a job: files appear only when all are complete, the job file last.
 
 use super::{JobError, machine_reference};
 use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered};
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 /// Default name of a job in a folder.
 const JOB: &str = "job";
 
-/// Returns the prefix of a job's files. A name that ends with a separator means a folder, even if the folder does not
-/// exist.
+/// Returns the prefix of a job's files. If the name ends with a separator, it is a folder, even if the folder
+/// does not exist yet.
 fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
     let text = output.to_string_lossy();
     let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
@@ -41,20 +41,20 @@ fn job_prefix(output: &Path) -> Result<PathBuf, JobError> {
 /// A trace that is being written.
 pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
 
-/// Output of a job.
+/// A job that is being written.
 #[derive(Debug)]
 pub struct JobOutputs {
     prefix: PathBuf,
     packed: &'static str,
-    /// Output files, with the inputs that the output files must not replace.
+    /// Output files, with the inputs that they must not replace.
     pub files: OutputSet,
     ranks: Vec<JobRank>,
     names: Vec<PathBuf>,
 }
 
 impl JobOutputs {
-    /// Starts a job at `output`. `packed` is the ending of compressed files, `.zst` or `.gz`, or empty for files
-    /// without compression.
+    /// Starts to write a job at `output`. `packed` is the ending of compressed files, `.zst` or `.gz`; empty
+    /// for uncompressed files.
     pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
         Ok(Self {
             prefix: job_prefix(output)?,
@@ -65,12 +65,12 @@ impl JobOutputs {
         })
     }
 
-    /// Returns the file of a rank.
+    /// Returns the path of a rank's trace.
     pub fn path(&self, rank: u32) -> PathBuf {
         numbered(&self.prefix, rank, &format!(".et{}", self.packed))
     }
 
-    /// Starts the trace of a rank.
+    /// Starts to write a rank's trace.
     pub fn start(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
         let file = self.files.create(&self.path(rank))?.hashed();
         let file = BufWriter::with_capacity(1 << 18, file);
@@ -80,7 +80,7 @@ impl JobOutputs {
         )?)
     }
 
-    /// Ends the trace of a rank.
+    /// Completes a rank's trace.
     pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<OutputHandle, JobError> {
         let file = trace.finish()?.into_inner();
         let file = file.map_err(io::IntoInnerError::into_error)?;
@@ -90,15 +90,15 @@ impl JobOutputs {
         Ok(written)
     }
 
-    /// Writes the complete trace of a rank.
+    /// Writes a rank's trace, which is already complete in memory.
     pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
         let mut file = self.start(rank)?;
         file.write_all(trace)?;
         self.finish(rank, file)
     }
 
-    /// Reuses the `written` trace for `rank`, as a hard link if `link` is true, otherwise as a copy. Returns `None`
-    /// if the caller must write the trace again.
+    /// Uses the `written` trace for `rank` too: as a hard link if `link`, otherwise as a copy. Returns `None`
+    /// if this is impossible, so that the caller must write the trace again.
     pub fn share(
         &mut self,
         rank: u32,
@@ -113,7 +113,7 @@ impl JobOutputs {
         Ok(shared)
     }
 
-    /// Adds `written` as the trace of `rank`.
+    /// Records the `written` file as the trace of `rank`.
     pub fn add(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
         let file = path.file_name().unwrap_or_default();
         self.ranks.push(JobRank {
@@ -124,7 +124,8 @@ impl JobOutputs {
         self.names.push(path);
     }
 
-    /// Writes groups to a separate file, for tools that do not read job files, and returns its path.
+    /// Writes the groups to a file of their own, for tools that do not read job files, and returns
+    /// its path.
     pub fn groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
         let path = numbered(&self.prefix, "groups", ".json");
         let mut file = BufWriter::new(self.files.create(&path)?);
@@ -135,9 +136,9 @@ impl JobOutputs {
         Ok(path)
     }
 
-    /// Writes the job file from `about` and the ranks, and then commits all files.
+    /// Writes the job file from `about` and the ranks, and then gives all files their final names.
     pub fn commit(mut self, about: JobFile) -> Result<SavedJob, JobError> {
-        // Callers may add ranks in any order.
+        // Callers may add ranks in any order, but the job file lists them by rank.
         self.ranks.sort_by_key(|row| row.rank);
         let path = numbered(&self.prefix, "job", ".json");
         let job = JobFile {
@@ -146,7 +147,8 @@ impl JobOutputs {
         };
         write_job(&mut self.files, &path, &job)?;
         self.files.commit()?;
-        // The function lists the other traces after the commit, when the names of this job are final.
+        // List other traces only now, because before the commit the job's own files do not have their
+        // names yet.
         Ok(SavedJob {
             others: others(&self.prefix, &job)?,
             traces: self.names,
@@ -155,18 +157,18 @@ impl JobOutputs {
     }
 }
 
-/// A written job.
+/// A job that has been written.
 #[derive(Debug)]
 pub struct SavedJob {
-    /// Prefix of the names of the job's files.
+    /// Prefix of the job's file names.
     pub prefix: PathBuf,
     /// The job's traces, in the order in which they were written.
     pub traces: Vec<PathBuf>,
-    /// Traces with the job's prefix that do not belong to the job, sorted.
+    /// Traces with the job's prefix that do not belong to the job, sorted by path.
     pub others: Vec<PathBuf>,
 }
 
-/// Writes a job file, which names a machine file by its path relative to the job file.
+/// Writes a job file. A machine file in it is named by its path relative to the job file.
 pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
     let machine = job.machine.as_deref();
     let job = JobFile {
@@ -179,8 +181,8 @@ pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<()
     Ok(())
 }
 
-/// Updates the digest of `path` in the job file of its folder to that of the contents now `written`, if the job file
-/// lists `path`.
+/// If the job file in the folder of `path` lists `path`, updates its digest there to that of the new content
+/// `written`.
 pub fn rename_contents(
     files: &mut OutputSet,
     path: &Path,
@@ -204,7 +206,7 @@ pub fn rename_contents(
     Ok(())
 }
 
-/// Lists the traces with a job's prefix that do not belong to the job.
+/// Returns the traces with a job's prefix that do not belong to the job.
 pub fn others(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
     let folder = match prefix.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

@@ -1,7 +1,7 @@
-//! Declares the options of a replay of traces, each once: key, words, help and effect.
+//! Declares each option of a replay of traces once, with its key, words, help and effect.
 //!
-//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store their words, and studies use their keys.
-//! Therefore the command line, archives and studies accept the same options and parse them the same way.
+//! The command line turns [`REPLAY_OPTIONS`] into flags, archives store the options' words, and studies use
+//! their keys. So all three accept the same options and parse them in the same way.
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
@@ -26,24 +26,24 @@ use words::{
 };
 pub use words::{parse_edits, parse_npus};
 
-/// An option of a replay: a key of studies, and a flag.
+/// An option of a replay: a key in studies, and a flag on the command line.
 #[derive(Debug)]
 pub struct ReplayOption {
     /// Key of the option; the command line uses the key as a flag.
     pub key: SettingKey,
-    /// Name of the option's value in help (empty for switches).
+    /// Name of the value in help; empty for switches.
     pub value: &'static str,
-    /// Help text; keys of other options are in braces.
+    /// Help text. Keys of other options are in braces.
     pub help: &'static str,
-    /// Word of the default value (empty if the option has no default value).
+    /// Word of the default value; empty if there is none.
     pub default: &'static str,
-    /// Whether short help omits the option.
+    /// True if short help (`-h`) omits the option.
     pub is_rare: bool,
-    /// Accepted words.
+    /// Words that the option accepts.
     pub syntax: ReplayOptionSyntax,
     /// Options that cannot be combined with this option.
     pub excludes: &'static [SettingKey],
-    /// Whether the option affects only how the result is computed, not the result.
+    /// True if the option affects only how the result is computed, not the result itself.
     pub is_exact: bool,
     set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
 }
@@ -51,11 +51,11 @@ pub struct ReplayOption {
 /// Form of an option's words.
 #[derive(Clone, Copy, Debug)]
 pub enum ReplayOptionSyntax {
-    /// No words; the option is on if it is given.
+    /// No words: the option is on if it is given.
     Switch,
-    /// A text.
+    /// One text.
     Word,
-    /// The value is one of a few words, each with its meaning.
+    /// One of a few words, each with its meaning.
     Choice(fn() -> Vec<(&'static str, &'static str)>),
     /// Several texts.
     List,
@@ -76,33 +76,33 @@ impl ReplayOption {
         set: |_, _| Ok(()),
     };
 
-    /// Returns the option `key`, if it is an option of a replay.
+    /// Returns the option `key`, or `None` if it is not an option of replays.
     pub fn of(key: SettingKey) -> Option<&'static Self> {
         REPLAY_OPTIONS.iter().find(|option| option.key == key)
     }
 
-    /// Returns the option with this key in studies.
+    /// Returns the option that has this key in studies.
     pub fn of_key(key: &str) -> Option<&'static Self> {
         let mut all = REPLAY_OPTIONS.iter();
         all.find(|option| option.key.key().to_string() == key)
     }
 
-    /// Checks words without other options.
+    /// Checks words of this option, without regard to other options.
     ///
     /// # Errors
     ///
-    /// Returns a description of the expected words.
+    /// Fails with a description of the expected words.
     pub fn check(&self, words: &[String]) -> Result<(), String> {
         (self.set)(&mut ReplaySettings::default(), words)
     }
 
-    /// Returns whether `words` have no effect, because they turn a switch off.
+    /// Returns true if `words` turn a switch off, so that the option has no effect.
     fn is_off(&self, words: &[String]) -> bool {
         matches!(self.syntax, Switch) && matches!(words, [word] if word == "false")
     }
 }
 
-/// Every option, in the order of help: first the options of the timing model, then the options of traces.
+/// Every option, in the order of help: options of the timing model first, then options of traces.
 pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Compute,
@@ -385,7 +385,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
 ];
 
-/// Error of changing values of a machine's text.
+/// Reason why values of a machine's text cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineTextError {
     /// A value cannot be changed.
@@ -405,17 +405,17 @@ pub struct ReplaySettings {
     bandwidth: Option<String>,
     latency: Option<String>,
     machine_values: Vec<MachineValue>,
-    /// The machine on which kernels were recorded.
+    /// The machine on which the kernels' durations were recorded.
     pub recorded_on: Option<String>,
-    /// Fraction of peak rates that roofline kernels reach.
+    /// Fraction of the peak rates that kernels timed by the roofline reach.
     pub efficiency: Option<RooflineEfficiency>,
-    /// Whether to place ranks on all NPUs of each rack.
+    /// True if ranks are placed on all NPUs of each rack.
     pub fill_domains: bool,
-    /// Custom algorithms.
+    /// Custom algorithms of collectives.
     pub custom: Vec<CustomFiles>,
 }
 
-/// A changed value in a machine's file.
+/// A change of a value in a machine's file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MachineValue {
     /// Path of the value in the file.
@@ -424,7 +424,7 @@ pub struct MachineValue {
     pub value: ConfigLiteral,
 }
 
-/// Error about the given options.
+/// Reason why given options are rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaySettingsError {
     /// An option does not accept these words.
@@ -436,13 +436,13 @@ pub enum ReplaySettingsError {
         /// Description of the expected words.
         why: String,
     },
-    /// Two options of the replay contradict each other.
+    /// Two of the given options contradict each other.
     Beside(SettingKey, SettingKey),
     /// Two custom algorithms are given for one kind of collective.
     CustomTwice(CollectiveKind),
-    /// Rates are given for a machine whose file already states rates.
+    /// Rates are given, but the machine's file already has rates.
     OwnRates(String),
-    /// Only one of bandwidth and latency is given.
+    /// Bandwidth is given without latency, or latency without bandwidth.
     RateMissing {
         /// The option that is given.
         given: SettingKey,
@@ -468,7 +468,7 @@ impl ReplaySettingsError {
     }
 }
 
-/// Names options as messages do; `{:#}` names options by their keys in files.
+/// Names options as on the command line; `{:#}` names them by their keys in files.
 impl fmt::Display for ReplaySettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -508,7 +508,7 @@ impl fmt::Display for ReplaySettingsError {
 }
 
 impl ReplaySettings {
-    /// Parses options from their words, in any order.
+    /// Parses options from their words; the order of options does not matter.
     ///
     /// # Errors
     ///
@@ -544,15 +544,16 @@ impl ReplaySettings {
         Ok(settings)
     }
 
-    /// Returns the options of the replay, without options that need files, and before the efficiency is applied.
+    /// Returns the options of the replay, without those that need files. The efficiency is not yet applied.
     pub fn replay(&self) -> &ReplayOptions {
         &self.replay
     }
 
-    /// Returns the options of loading the traces. A mirrored job of unknown size gets one rank for each of the `npus`
-    /// NPUs.
+    /// Returns the options for loading the traces. A mirrored job of unknown size gets one rank per NPU of
+    /// the machine, which has `npus`.
     pub fn job(&self, npus: u32) -> JobOptions {
-        // A replay as captured must show the capture unchanged, including the profiler's cost.
+        // With recorded communication, the replay must show the capture unchanged, including the
+        // profiler's cost.
         let default = match self.replay.comm {
             CommTiming::Captured => ProfilerPolicy::Keep,
             _ => ProfilerPolicy::default(),
@@ -564,7 +565,7 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the options of the replay without options that need files.
+    /// Returns the options of the replay, without those that need files.
     ///
     /// # Errors
     ///
@@ -582,7 +583,8 @@ impl ReplaySettings {
         Ok(options)
     }
 
-    /// Returns the options of the replay. Adds the files that the options name to `inputs` if hashes are requested.
+    /// Returns the options of the replay. If hashes are requested, adds the files that the options name to
+    /// `inputs`.
     ///
     /// # Errors
     ///
@@ -598,12 +600,13 @@ impl ReplaySettings {
         })
     }
 
-    /// Returns the full name of the machine `name`; adds the rates to a machine in the notation of dimensions.
+    /// Returns the full name of the machine `name`. If the name is in the notation of dimensions, the given
+    /// rates are added to it.
     ///
     /// # Errors
     ///
-    /// Fails if rates are given for a machine whose file already states rates, or if only one of bandwidth and latency is
-    /// given.
+    /// Fails if rates are given but the machine's file already has rates, or if only one of bandwidth and
+    /// latency is given.
     pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
         let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
         match (&self.bandwidth, &self.latency) {
@@ -615,27 +618,27 @@ impl ReplaySettings {
         }
     }
 
-    /// Returns the changes that the options request in a machine's file.
+    /// Returns the changes of a machine's file that the options request.
     pub fn machine_values(&self) -> &[MachineValue] {
         &self.machine_values
     }
 
-    /// Returns the `text` of a machine with the changed values; `file` is the text's name in errors.
+    /// Returns the `text` of a machine with the changed values; errors call the text `file`.
     ///
     /// # Errors
     ///
-    /// Fails on text that is not TOML, and on paths that do not exist.
+    /// Fails if the text is not TOML, or if it has no value at a given path.
     pub fn with_machine_values(&self, text: &str, file: &str) -> Result<String, EditError> {
         let values = self.machine_values.iter();
         let values: Vec<_> = values.map(|set| (&*set.path, &set.value)).collect();
         with_values(text, file, &values)
     }
 
-    /// Parses the machine `text` with the changed values; `file` is the text's name in errors.
+    /// Parses the machine in `text` with the changed values; errors call the text `file`.
     ///
     /// # Errors
     ///
-    /// Fails where [`Self::with_machine_values`] fails, and on invalid values.
+    /// Fails where [`Self::with_machine_values`] fails, and if a value is invalid.
     pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
         let original = Machine::parse(text, file)?;
         if self.machine_values.is_empty() {
@@ -645,11 +648,11 @@ impl ReplaySettings {
         Ok(Machine::parse_edited(&edited, file, &original)?)
     }
 
-    /// Returns `machine`; its jobs occupy all NPUs if the options request that.
+    /// Returns `machine`. If the options request it, jobs on this machine occupy all NPUs.
     ///
     /// # Errors
     ///
-    /// Fails if the machine's jobs already occupy all NPUs.
+    /// Fails if jobs on the machine occupy all NPUs anyway.
     pub fn filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
         match (self.fill_domains, machine.rank_domain()) {
             (false, _) => Ok(machine),
@@ -709,7 +712,7 @@ mod tests {
         );
         let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
         assert!(said(&filled).starts_with("`fill_domains` cannot be given together with `map`"));
-        // The parser treats a switch that is off as not given.
+        // A switch that is off counts as not given.
         let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
         assert!(read(&off).is_ok());
         let wrong = said(&[(SettingKey::Comm, "recordd")]);

@@ -1,4 +1,4 @@
-//! Finds the sensitivities of a job: the effects of classes of durations, and of the machine's rates and latencies.
+//! Finds how sensitive a job is to classes of durations, and to the machine's rates and latencies.
 
 use chakram_base::config::{ConfigLiteral, number_leaves, with_values};
 use chakram_base::units::Span;
@@ -6,35 +6,35 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Maximum number of nodes for which replays confirm every row, because each row takes about thirty
-/// replays.
+/// Largest job, in nodes, of which replays confirm every row; each row takes about thirty replays.
 const CONFIRMED_NODES: u64 = 20_000;
 
-/// Text of a machine's file, and the file's name in errors.
+/// Text of a machine's file, with the name that errors call it.
 #[derive(Clone, Copy, Debug)]
 pub struct MachineText<'a> {
     /// The text.
     pub text: &'a str,
-    /// Name of the text.
+    /// Name that errors call the text.
     pub file: &'a str,
 }
 
-/// Words in keys of rates (higher is faster).
+/// Words in the names of keys that are rates: a higher value is faster.
 const RATES: [&str; 4] = ["bandwidth", "memory_bandwidth", "peak", "local_bandwidth"];
-/// Words in keys of times (lower is faster).
+/// Words in the names of keys that are times: a lower value is faster.
 const TIMES: [&str; 3] = ["latency", "memory_latency", "host"];
-/// Smallest tested factor on time, which leaves nearly no time; a factor of 0 would need an infinite rate.
+/// Smallest factor on a time, which leaves nearly nothing of it; a factor of 0 would need an infinite
+/// rate.
 const NEARLY_NONE: f64 = 1e-6;
 
-/// Largest factor at which a slope is measured.
+/// Largest factor (nearest to 1) at which a slope is measured.
 const NEAREST: f64 = 0.9999;
-/// Number of bisections between the last valid factor and the next.
+/// Number of bisections between the last valid factor and the next one that was tried.
 const HALVINGS: u32 = 6;
-/// Points of a range at which the search checks that the range is straight; points that reveal most curves come
-/// first.
+/// Points of a range, as fractions, at which makespans are checked for a straight line. Points that reveal
+/// most curves come first.
 const PARTS_OF_RANGE: [f64; 7] = [0.5, 0.25, 0.75, 0.125, 0.875, 0.375, 0.625];
 
-/// Finds the sensitivities of `run` on the machine with this text.
+/// Finds the sensitivities of `run` on the machine with the given text.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn find_sensitivities(
         if !is_rate && !has(&TIMES) || path.contains("curve") || path.starts_with("measured") {
             continue;
         }
-        // `end` replays with about the given factor on the key's time.
+        // `end` replays with approximately the given factor on the time of the key.
         let end = |factor: f64| -> Option<ScaledKey> {
             let (factor, scaled) = match is_rate {
                 true => (factor, scale_literal(&value, 1.0 / factor)?),
@@ -83,16 +83,16 @@ pub fn find_sensitivities(
     Ok(report)
 }
 
-/// A run with another value of a machine key.
+/// A run with a changed value of one machine key.
 #[derive(Clone, Copy, Debug)]
 struct ScaledKey {
-    /// Factor on the key's time.
+    /// Factor on the time of the key: below 1 is faster.
     factor: f64,
     makespan: Span,
 }
 
-/// Returns the row of a machine key, or `None` if the key has no effect. `end` replays with about a factor on the key's
-/// time.
+/// Returns the row of a machine key, or `None` if the key has no effect on the makespan. `end` replays with
+/// approximately a given factor on the time of the key.
 fn rate_row(
     path: &str,
     makespan: Span,
@@ -109,8 +109,9 @@ fn rate_row(
         let at = end(factor)?;
         Some(saved(at) / (1.0 - at.factor))
     };
-    // The replay rounds ends to a picosecond for each node, so a slope over a wider range is more exact. The makespan
-    // is straight down to a factor if makespans at factors between are on the line through both ends of the range.
+    // Every node's end is rounded to a picosecond, so a slope is more exact over a wider range. Down to a
+    // factor, the makespan is straight if the makespans at all factors between are on the line through both
+    // ends.
     let straight_to = |factor: f64| -> Option<bool> {
         let slope = slope_to(factor)?;
         for part in PARTS_OF_RANGE {
@@ -127,7 +128,7 @@ fn rate_row(
         if straight_to(bad)? {
             holds_to = bad;
         } else {
-            // A kink may be as near as these factors to the unchanged run.
+            // The makespan may have a kink this near to the unchanged run.
             for near in [0.99, 0.999, 0.9999] {
                 holds_to = near;
                 if straight_to(near)? {
@@ -156,8 +157,9 @@ fn rate_row(
     })
 }
 
-/// Multiplies a time by about `factor`, to a whole number of picoseconds, and returns the exact factor. Replays round
-/// latencies, and use one latency hundreds of times.
+/// Multiplies a time by approximately `factor`, such that the result is a whole number of picoseconds.
+/// Returns the exact factor. The exact factor matters because replays round latencies and use the same
+/// latency hundreds of times.
 fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)> {
     let ConfigLiteral::Text(text) = value else {
         return Some((factor, scale_literal(value, factor)?));
@@ -168,7 +170,7 @@ fn scale_time(value: &ConfigLiteral, factor: f64) -> Option<(f64, ConfigLiteral)
     Some((factor, ConfigLiteral::Text(format!("{scaled} ps"))))
 }
 
-/// Multiplies a number, or the leading number of a text, by `factor`.
+/// Multiplies a number, or the number at the start of a text, by `factor`.
 fn scale_literal(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
     Some(match value {
         ConfigLiteral::Whole(number) => ConfigLiteral::Number(*number as f64 * factor),

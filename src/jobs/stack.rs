@@ -1,7 +1,7 @@
-//! Software stacks: choices of kernels, launches and plan options by a framework, under a name.
+//! Software stacks: named choices of kernels, launches and plan options, as frameworks make them.
 //!
-//! A stack's file contains the durations that depend on software, by NPU class (`[npu.CLASS]`, tables as in machine
-//! files), and plan options (`[plan]`). Options that the user gives override the options of the stack.
+//! A stack's file has the durations that depend on software, by NPU class (tables `[npu.CLASS]` as in machine
+//! files), and plan options (`[plan]`). Options that the user gives take precedence over those of the stack.
 
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigLiteral, did_you_mean, nearest, quoted, read,
@@ -13,7 +13,8 @@ use std::io;
 
 const ROOT: &[&str] = &["name", "description", "plan", "npu"];
 
-/// Plan options that software decides. The user decides degrees, batches and recomputation.
+/// Plan options that a stack may set, because software decides them. The user decides degrees,
+/// batches and recomputation.
 const OF_STACKS: &[&str] = &[
     "accumulate",
     "attention",
@@ -44,7 +45,7 @@ const OF_STACKS: &[&str] = &[
 pub struct StackPreset {
     /// Name of the stack for `--stack`.
     pub name: &'static str,
-    /// Text of the stack's file; comments in the text give the source of every number.
+    /// Text of the stack's file. Its comments give the source of every number.
     pub text: &'static str,
 }
 
@@ -70,7 +71,7 @@ presets!(
     "maxtext",
 );
 
-/// An option of plans with the value that a stack gives it.
+/// A plan option, with the value that a stack gives it.
 #[derive(Clone, Debug)]
 struct StackOption {
     option: &'static PlanOption,
@@ -86,7 +87,7 @@ pub struct SoftwareStack {
     options: Vec<StackOption>,
 }
 
-/// Error of finding, reading or applying a stack.
+/// Reason why a stack cannot be found, read or applied.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// No stack has this name.
@@ -94,7 +95,7 @@ pub enum StackError {
     Unknown {
         /// The name.
         name: String,
-        /// The most similar name of a stack.
+        /// The stack with the most similar name, if one is similar.
         closest: Option<String>,
         /// Names of all stacks.
         all: String,
@@ -110,24 +111,25 @@ pub enum StackError {
     /// The stack's file is invalid.
     #[error(transparent)]
     Refused(#[from] ConfigError),
-    /// The stack has durations for other NPUs only, and no plan options.
+    /// The stack has no plan options, and durations only for NPUs that the machine does not have.
     #[error("stack {} has kernel times for {known}, but {machine} has none of these NPUs\n  try: another machine or stack", quoted(.stack))]
     OtherNpus {
-        /// The stack.
+        /// Name of the stack.
         stack: String,
         /// NPU classes for which the stack has durations.
         known: String,
-        /// The machine.
+        /// Name of the machine.
         machine: String,
     },
 }
 
 impl SoftwareStack {
-    /// Finds the stack called `name`: a file if `name` contains a `/` or ends in `.toml`, otherwise a preset.
+    /// Finds the stack called `name`. If `name` contains a `/` or ends in `.toml`, it is a file, otherwise a
+    /// preset.
     ///
     /// # Errors
     ///
-    /// Fails if the stack does not exist, or if its file cannot be read or is invalid.
+    /// Fails if there is no such stack, or if its file cannot be read or is invalid.
     pub fn load(name: &str) -> Result<Self, StackError> {
         if name.contains('/') || name.ends_with(".toml") {
             let text = read(name).map_err(|source| StackError::Read {
@@ -148,11 +150,12 @@ impl SoftwareStack {
         Ok(Self::parse(preset.text, preset.name)?)
     }
 
-    /// Reads the text of a stack's file; `file` is the text's name in errors.
+    /// Parses the text of a stack's file; errors call it `file`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is not TOML, has an unknown key or a key without an effect, or lacks the stack's name.
+    /// Fails if the text is not TOML, has an unknown key or one without an effect, or does not name the
+    /// stack.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -182,16 +185,18 @@ impl SoftwareStack {
         &self.name
     }
 
-    /// Returns a description of one line, which may be empty.
+    /// Returns a one-line description, which may be empty.
     pub fn description(&self) -> &str {
         &self.description
     }
 
-    /// Returns `machine` with the stack's durations instead of its own, and a report of these durations.
+    /// Returns `machine` with the stack's durations in place of its own, and a report about these
+    /// durations.
     ///
     /// # Errors
     ///
-    /// Fails if the stack has durations for other NPUs only, and no plan options.
+    /// Fails if the stack has no plan options, and durations only for NPUs that the machine does
+    /// not have.
     pub fn price(&self, machine: &Machine) -> Result<(Machine, StackReport), StackError> {
         let (priced, parts) = machine.with_stack(&self.prices);
         if parts.is_empty() && !self.prices.is_empty() && self.options.is_empty() {
@@ -220,7 +225,7 @@ impl SoftwareStack {
         Ok((priced, report))
     }
 
-    /// Returns the report of a run without a machine, in which nothing is decided yet.
+    /// Returns the report of a run without a machine, before any option is decided.
     pub fn begin_report(&self) -> StackReport {
         StackReport {
             name: self.name.clone(),
@@ -230,8 +235,8 @@ impl SoftwareStack {
         }
     }
 
-    /// Sets the stack's options in `plan`, except options for which `is_given` returns true, and records both kinds
-    /// in `report`. The function leaves out an option that the plan rejects, and records the reason.
+    /// Sets the stack's options in `plan`, except those for which `is_given` returns true. Records both in
+    /// `report`. If the plan rejects an option, leaves it out and records the reason.
     pub fn decide_options(
         &self,
         plan: &mut ParallelismPlan,
@@ -259,7 +264,7 @@ impl SoftwareStack {
     }
 }
 
-/// Reads the options of a table, in the order of [`OPTIONS`].
+/// Reads the options of a table, sorted in the order of [`OPTIONS`].
 fn read_options(
     table: &chakram_base::config::ConfigTable<'_>,
 ) -> Result<Vec<StackOption>, ConfigError> {
@@ -350,15 +355,14 @@ mod tests {
             "{}",
             report.to_line()
         );
-        // The duration of decoding was measured with the machine's kernel, and the stack states no duration of
-        // decoding.
+        // Decoding keeps the machine's kernel duration, because the stack has none for decoding.
         let of = |machine: &Machine| {
             machine.classes()[0].curves.attention[Dtype::Bf16 as usize]
                 .unwrap()
                 .decode
         };
         assert_eq!(of(&machine), of(&priced));
-        // The power limit of 500 W instead of 700 W also slows the stack's kernels.
+        // A power limit of 500 W, not 700 W, also slows the stack's kernels.
         let capped = Machine::preset("grand-teton-h100").unwrap();
         let (priced, _) = stack.price(&capped).unwrap();
         let kept = capped.classes()[0].curves.kept.attention;
@@ -391,7 +395,7 @@ mod tests {
         let given = ParallelismPlan::new();
         assert_eq!(plan.loss, given.loss);
         assert!(plan.clip && plan.gradients == Some(Dtype::Fp32));
-        // A plan without a sharded optimizer has no gathers of one.
+        // Without a sharded optimizer, there are no gathers that could overlap.
         assert!(!plan.gather_overlap);
         let left: Vec<_> = report.left.iter().map(|left| left.part.as_str()).collect();
         assert_eq!(left, ["gather_overlap", "loss"]);

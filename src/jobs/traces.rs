@@ -1,4 +1,4 @@
-//! Gives access to the single traces of a job, for transformations of traces, or to one trace from a pipe.
+//! Access to single traces of a job, for transformations of traces, or to one trace from a pipe.
 
 use super::JobError;
 use super::load::{at_step, find};
@@ -18,7 +18,7 @@ pub struct JobTraces {
     piped: Option<TraceContents>,
 }
 
-/// An opened trace.
+/// A trace that has been opened.
 #[derive(Debug)]
 pub enum OpenedTrace<'t> {
     /// Contents of a file.
@@ -40,7 +40,7 @@ impl OpenedTrace<'_> {
         self.trace_contents().as_slice()
     }
 
-    /// Converts an error about the bytes to an error about the file or pipe of the bytes.
+    /// Converts an error about the bytes to an error that names their file or pipe.
     pub fn blame(&self, error: TraceError) -> TraceError {
         self.trace_contents().with_source(error)
     }
@@ -55,7 +55,7 @@ impl JobTraces {
         Ok(Self { found, piped })
     }
 
-    /// Restricts the traces to the profiled step `step`, if there is one.
+    /// Restricts the traces to the profiled step `step`, if it is given.
     pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
         if step.is_none() {
             return Ok(self);
@@ -66,7 +66,7 @@ impl JobTraces {
         })
     }
 
-    /// Reads the trace of rank 0 from `pipe`; `name` is the pipe's name in messages.
+    /// Reads a trace from `pipe` as rank 0; errors call the pipe `name`.
     pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
         Ok(Self {
             found: FoundTraces {
@@ -83,7 +83,7 @@ impl JobTraces {
         &self.found.files
     }
 
-    /// Returns the job file's declarations without its ranks, with these groups.
+    /// Returns the job file's declarations with these groups, but without its ranks.
     pub fn about(&self, groups: DeclaredGroups) -> JobFile {
         about(&self.found, groups)
     }
@@ -99,14 +99,14 @@ impl JobTraces {
     }
 }
 
-/// Merges the declarations of the job files in `found` without their ranks, with these groups.
+/// Merges the declarations of the job files in `found`, with these groups, but without their ranks.
 pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
     let mut about = JobFile {
         groups,
         ..JobFile::default()
     };
     for (path, job) in &found.jobs {
-        // The result has the machine of the first job, and the roles of all jobs.
+        // The merged job has the machine of the first job, and the roles of all jobs.
         about.roles.extend(&job.roles);
         about.machine = about.machine.or_else(|| {
             let machine = job.machine.as_deref()?;

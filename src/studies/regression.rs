@@ -1,9 +1,11 @@
-//! Regression checks of predictions: baselines of an archive's workloads, and the causes of changes.
+//! Regression checks of predictions: baselines of the workloads in an archive, and the causes of
+//! changes.
 //!
-//! There are two separate verdicts. *Did the prediction change?* compares with the baseline, and
-//! fails beyond a threshold. *How far is the prediction from measured steps?* compares with a
-//! distribution if the archive has one, and never fails by itself: a prediction may become worse
-//! for a good reason, and a good prediction does not excuse an unintended change.
+//! A check gives two separate verdicts. *Did the prediction change?* compares it with the baseline,
+//! and fails if the change exceeds a threshold. *How far is the prediction from measured steps?*
+//! compares it with a distribution, if the archive has one, and never fails by itself: a prediction
+//! may become worse for a good reason, and an accurate prediction does not excuse an unintended
+//! change.
 
 mod budget;
 mod cause;
@@ -30,7 +32,7 @@ use chakram_report::summary::Provenance;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A prediction that cannot be computed or compared.
+/// Reason why a prediction cannot be computed or compared.
 #[derive(Debug, thiserror::Error)]
 pub enum RegressionError {
     /// The archive cannot be read.
@@ -39,13 +41,13 @@ pub enum RegressionError {
     /// The machine is invalid.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Values of the machine that cannot be set.
+    /// Values of the machine cannot be set.
     #[error(transparent)]
     MachineText(#[from] job::MachineTextError),
     /// The traces do not form a job.
     #[error(transparent)]
     Job(#[from] job::JobError),
-    /// A trace cannot be found.
+    /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] chakram_trace::format::TraceError),
     /// The machine lacks a property that an option needs.
@@ -62,8 +64,8 @@ pub enum RegressionError {
     Report(String),
 }
 
-/// Returns the text of a machine file: from the workload itself if the workload has a file of this
-/// name, otherwise from a preset or a path.
+/// Returns the text of a machine file. If the workload has a file of this name, it is this file,
+/// otherwise a preset or a path.
 pub fn machine_text(
     archive: &Archive,
     entry: &WorkloadEntry,
@@ -79,16 +81,17 @@ pub fn machine_text(
     }
 }
 
-/// A prediction, and whether its options have effects.
+/// A prediction, with the first option that had no effect on it.
 #[derive(Debug)]
 pub struct WorkloadPrediction {
     /// Report of the replay.
     pub report: Report,
-    /// The first option without an effect on this workload. In a corpus, an option may concern only some workloads.
+    /// The first option that has no effect on this workload. It need not be an error, because in a corpus an
+    /// option may concern only some of the workloads.
     pub ineffective: Option<OptionRefusal>,
 }
 
-/// Predicts a workload on the machine described by `machine`.
+/// Predicts a workload on the machine that the text `machine` describes.
 pub fn predict(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
@@ -118,7 +121,8 @@ pub fn predict(
     })
 }
 
-/// Returns the features that a prediction covers: operators, kinds of collectives by group, size, schema and machine.
+/// Returns the features that a prediction covers: operators, kinds of collectives by group, size, schema, and
+/// machine.
 pub fn features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
     let operators = report
         .operators
@@ -149,27 +153,27 @@ pub fn report_text(report: &Report) -> Vec<u8> {
     out
 }
 
-/// A prediction compared with its baseline.
+/// A prediction, compared with its baseline.
 #[derive(Clone, Debug)]
 pub struct CheckedPrediction {
     /// Name of the workload.
     pub workload: String,
     /// Name of the machine.
     pub machine: String,
-    /// The baseline, in picoseconds.
+    /// Makespan of the baseline, in picoseconds.
     pub before_ps: u64,
-    /// The prediction, in picoseconds.
+    /// Predicted makespan, in picoseconds.
     pub after_ps: u64,
     /// True if the change exceeds the threshold.
     pub moved: bool,
-    /// Causes of the change, most important first (empty if the prediction did not move).
+    /// Causes of the change, most important first; empty if the prediction did not move.
     pub causes: Vec<ReportCause>,
-    /// Mean times over NPUs by category, of the baseline and of the prediction, or `None` if the
-    /// prediction did not move.
+    /// Mean over NPUs of the time in each category, for the baseline and for the prediction; `None`
+    /// if the prediction did not move.
     pub means: Option<[CategoryTimes; 2]>,
-    /// Baselines on this machine, oldest first; the last one is used for comparison.
+    /// Baselines on this machine, oldest first. The prediction is compared with the last one.
     pub baselines: Vec<BaselineRecord>,
-    /// Distance from measured steps, or `None`.
+    /// Distance from measured steps; `None` if the archive has none.
     pub measured: Option<MeasuredVerdict>,
 }
 
@@ -187,7 +191,7 @@ impl CheckedPrediction {
     }
 }
 
-/// Compares a prediction with `baseline`: the prediction moved if it differs by more than
+/// Compares a prediction with `baseline`. The prediction moved if the difference exceeds
 /// `threshold` percent.
 pub fn check(
     archive: &Arc<Archive>,
@@ -241,7 +245,7 @@ pub fn check(
             for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
                 let part = replay.parts.iter().find(|part| part.name == key);
                 let mean = part.expect("a comparison has all parts").mean;
-                // Means are at most the makespan, which has 64 bits.
+                // Means are not larger than the makespan, which has 64 bits.
                 means[0][*category as usize] = Span(mean.before as u64);
                 means[1][*category as usize] = Span(mean.after as u64);
             }

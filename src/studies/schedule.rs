@@ -1,10 +1,11 @@
-//! Sub-layers on chips: the sub-layer of each chip in each step, the location of its data, and the time of a step.
+//! Sub-layers on chips: which sub-layer each chip runs in each step, where its data are, and how long a step
+//! takes.
 //!
-//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023). A
-//! model is a list of sub-layers with dependencies ([`TaskGraph`]), and a schedule gives each chip one sub-layer in
-//! each step ([`ChipSchedule`]). [`ChipMachine::steps`] tracks the data on each chip to find the sources of each step's
-//! data, and computes time and energy of steps with a barrier around each stage. For chips without barriers, replay the
-//! traces that [`ScheduledJob`] writes.
+//! Chip schedules follow Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism"
+//! (2023). A model is a list of sub-layers with dependencies ([`TaskGraph`]). A schedule assigns each chip
+//! one sub-layer per step ([`ChipSchedule`]). [`ChipMachine::steps`] tracks which data each chip has, to find
+//! the sources of each step's data. It computes the time and energy of steps that have a barrier after each
+//! stage. For chips without barriers, [`ScheduledJob`] writes traces that can be replayed.
 
 mod cycles;
 mod family;
@@ -32,32 +33,32 @@ pub struct SubLayer {
     pub name: String,
     /// Type and sizes of the computation.
     pub record: LayerRecord,
-    /// Indices of the sub-layers whose outputs are inputs of this sub-layer. All indices are
-    /// smaller than its own index.
+    /// Indices of the sub-layers whose outputs this sub-layer reads. All are smaller than its own
+    /// index.
     pub after: Vec<u32>,
-    /// Index of the piece of each of these outputs that is an input, or `None` for the whole
-    /// outputs.
+    /// Index of the piece that it reads of each of these outputs; `None` if it reads whole outputs.
     pub piece: Option<u32>,
-    /// Number of pieces into which the output is divided for its consumers.
+    /// Number of pieces into which its output is divided for the sub-layers that read it.
     pub pieces: u32,
-    /// Index of the weights: sub-layers with equal indices share weights. `None` without weights.
+    /// Index of the weights. Sub-layers with equal indices share weights. `None` if the sub-layer
+    /// has no weights.
     pub weights: Option<u32>,
-    /// Index of the part of the model's input that the sub-layer reads: sub-layers with equal
-    /// indices read the same part. `None` if the sub-layer reads only outputs.
+    /// Index of the part of the model's input that the sub-layer reads. Sub-layers with equal
+    /// indices read the same part. `None` if the sub-layer reads only outputs of others.
     pub input: Option<u32>,
 }
 
-/// Sub-layers in the order in which a scheduler considers them.
+/// Sub-layers, in the order in which a scheduler considers them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskGraph {
     /// The sub-layers.
     pub tasks: Vec<SubLayer>,
 }
 
-/// Sub-layer of each accelerator in each step, or `None` for an idle accelerator.
+/// The sub-layer that each accelerator runs in each step; `None` if it is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChipSchedule {
-    /// Accelerators, consecutive for each chip, with an entry for each step.
+    /// One list per accelerator with an entry per step. The accelerators of a chip are consecutive.
     pub chips: Vec<Vec<Option<u32>>>,
 }
 
@@ -72,7 +73,8 @@ impl ChipSchedule {
         self.chips.get(accelerator)?.get(step).copied().flatten()
     }
 
-    /// Returns the sub-layers of `chip` in `step`, with the given number of accelerators per chip.
+    /// Returns the sub-layers that `chip` runs in `step`, for the given number of accelerators per
+    /// chip.
     pub fn of_chip(
         &self,
         chip: usize,

@@ -12,7 +12,7 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::format::CollectiveKind;
 use std::path::Path;
 
-/// Parses `words`, which must be one word.
+/// Parses `words`, which must be a single word.
 pub(super) fn parse_one<T>(
     words: &[String],
     read: impl FnOnce(&str) -> Result<T, String>,
@@ -31,7 +31,7 @@ pub(super) fn parse_all<T>(
     words.iter().map(|word| read(word)).collect()
 }
 
-/// Parses the word of a choice; a hyphen means the same as an underscore.
+/// Parses the word of a choice. Hyphens and underscores are equal.
 pub(super) fn parse_choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
     parse_one(words, |word| T::parse(&word.replace('-', "_")))
 }
@@ -71,11 +71,11 @@ pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
     Ok(ComputeModel::RecordedOn(recording))
 }
 
-/// Parses the NPUs of ranks 0, 1, …, given as numbers and ranges: `0-3,8-11`.
+/// Parses the NPUs of ranks 0, 1, …, as numbers and ranges: `0-3,8-11`.
 ///
 /// # Errors
 ///
-/// Returns the invalid part, or the message that a machine cannot have so many NPUs.
+/// Fails with the invalid part, or with a message that no machine has so many NPUs.
 pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
     let mut map = Vec::new();
     for part in text.split(',') {
@@ -124,7 +124,7 @@ pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
 ///
 /// # Errors
 ///
-/// Returns a description of the expected text.
+/// Fails with a description of the expected text.
 pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);

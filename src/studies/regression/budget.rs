@@ -1,8 +1,8 @@
-//! Selection of workloads within a time budget, for the largest coverage.
+//! Selection of workloads that together cover as much as possible within a time budget.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A workload with its features and the expected time of its check.
+/// A workload, its features, and how long its check is expected to take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoveredWorkload {
     /// Name of the workload.
@@ -10,23 +10,24 @@ pub struct CoveredWorkload {
     /// Features that the workload covers: `operator aten::mm`, `group data`, `size 2^14 nodes`,
     /// `schema .et`, `machine dgx-h100`.
     pub features: BTreeSet<String>,
-    /// Expected time in milliseconds.
+    /// Expected duration of the check, in milliseconds.
     pub millis: u64,
 }
 
-/// Selection of predictions within a budget.
+/// The predictions that fit into a budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BudgetChoice {
     /// Names of the selected workloads, in order of selection.
     pub chosen: Vec<String>,
     /// Names of the other workloads.
     pub left_out: Vec<String>,
-    /// Features that only the workloads left out cover.
+    /// Features that only workloads outside the selection cover.
     pub uncovered: BTreeSet<String>,
 }
 
-/// Selects workloads within `millis`: repeatedly the workload that covers most new features for its
-/// time, and then, while time is left, workloads with the rarest features.
+/// Selects workloads that together take at most `millis`. First adds, again and again, the workload
+/// that covers most new features per time; then, while time is left, workloads with the rarest
+/// features.
 pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for feature in workloads.iter().flat_map(|workload| &workload.features) {
@@ -37,8 +38,7 @@ pub fn choose(workloads: &[CoveredWorkload], millis: u64) -> BudgetChoice {
     let mut rest = millis;
     let mut choice = BudgetChoice::default();
     loop {
-        // A frequent feature counts little more than once, for any number of workloads that cover
-        // it.
+        // A feature counts little more than once, however many workloads cover it.
         let gain = |workload: &CoveredWorkload| {
             let new = workload
                 .features
@@ -95,7 +95,8 @@ mod tests {
             workload("c", &["mm", "conv", "moe"], 100),
             workload("d", &["fft"], 10),
         ];
-        // b covers two features in 10 ms; then only d covers new features in the remaining 15 ms.
+        // First b covers two features in 10 ms. Then, in the remaining 15 ms, only d covers new
+        // features.
         let choice = choose(&all, 25);
         assert_eq!(choice.chosen, ["b", "d"]);
         assert_eq!(choice.left_out, ["a", "c"]);

@@ -1,25 +1,25 @@
-//! Causes of a prediction that moved.
+//! Causes why a prediction moved.
 
 use super::machine_text::ConstantChange;
 use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
 use chakram_archive::{BaselineRecord, WorkloadEntry};
 use chakram_base::units::Span;
 
-/// Cause of a change: a changed input, or a part of the time.
+/// Cause of a change: a changed input, or a part of the time that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportCause {
     /// A constant of the machine.
     Constant(ConstantChange),
     /// The traces or files of the workload were replaced.
     Workload,
-    /// The program's version changed: the versions before and after.
+    /// The program's version changed: version before, version after.
     Version(String, String),
-    /// A part of the time changed because of an operator or a group: the part, the name, and the change of the mean in
-    /// picoseconds.
+    /// A part of the time changed because of an operator or a group: the part, the name of the operator or
+    /// group, and the change of the mean in picoseconds.
     Time(&'static str, String, i128),
-    /// Counts or bytes of a group's collectives changed.
+    /// The counts or bytes of a group's collectives changed.
     Collective(String),
-    /// A difference between the reports that makes them answers to different questions.
+    /// A difference because of which the two reports answer different questions.
     Note(String),
 }
 
@@ -55,12 +55,12 @@ impl std::fmt::Display for ReportCause {
     }
 }
 
-/// Maximum number of operators or groups for each part of the time.
+/// Maximum number of operators or groups that are listed for each part of the time.
 const TIMES: usize = 2;
-/// Maximum number of constants and collectives listed.
+/// Maximum number of constants and of collectives that are listed.
 const LISTED: usize = 8;
 
-/// Lists changed inputs first, and then the parts of the time.
+/// Returns the changed inputs, followed by the changed parts of the time.
 pub fn find(
     constants: &[ConstantChange],
     baseline: &BaselineRecord,
@@ -101,7 +101,7 @@ pub fn find(
     causes
 }
 
-/// Returns the operators and groups that changed most, over all parts.
+/// Returns the operators and groups that changed most, in all parts of the time.
 fn changed_times(replay: &ReplayDiff) -> Vec<ReportCause> {
     let mut all = Vec::new();
     for part in &replay.parts {

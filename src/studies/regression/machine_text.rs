@@ -1,4 +1,4 @@
-//! Differences between two machine files by key, to find changed constants.
+//! Differences between two machine files, key by key, to find changed constants.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 pub struct ConstantChange {
     /// Section and key of the constant: `dimension 2 bandwidth`.
     pub key: String,
-    /// Value before, as written, or `None` if added.
+    /// Value before, as written in the file; `None` if the constant was added.
     pub before: Option<String>,
-    /// Value after, or `None` if removed.
+    /// Value after; `None` if the constant was removed.
     pub after: Option<String>,
 }
 
-/// Lists the constants that differ between two machine files, ignoring comments and layout.
+/// Returns the constants that differ between two machine files. Comments and layout do not count.
 pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     let (before, after) = (parse_constants(before), parse_constants(after));
     let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
@@ -30,15 +30,15 @@ pub fn constant_changes(before: &str, after: &str) -> Vec<ConstantChange> {
     changed.map(change).collect()
 }
 
-/// Returns the values by section and key. Sections with equal names in double brackets are numbered
-/// from 1.
+/// Returns each value by its section and key. Sections in double brackets that have equal names are
+/// numbered from 1.
 fn parse_constants(text: &str) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     let (mut section, mut list) = (String::new(), None::<String>);
     for line in text.lines() {
         let line = without_comment(line);
-        // A list may continue on further lines.
+        // A list may continue on the next line.
         if let Some(key) = &list {
             let value: &mut String = all.entry(key.clone()).or_default();
             value.push_str(line);
@@ -65,7 +65,7 @@ fn parse_constants(text: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// Removes a comment, which begins with `#` outside quotes.
+/// Removes a comment: `#` outside quotes begins one.
 fn without_comment(line: &str) -> &str {
     let mut quote = None;
     for (at, c) in line.char_indices() {

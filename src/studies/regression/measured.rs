@@ -4,25 +4,27 @@ use chakram_archive::MeasuredTimes;
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
-/// Distance of a prediction from measured steps.
+/// Distance of a prediction from measured steps, in percent and in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredVerdict {
     /// Number of measured steps.
     pub steps: u64,
     /// Median of the measured steps, in picoseconds.
     pub median_ps: u64,
-    /// Difference from the median, in percent of the median.
+    /// Difference of the prediction from the median, in percent of the median.
     pub percent: f64,
-    /// Difference from the median in standard deviations of the steps, estimated as 1.4826 times
-    /// the MAD of the steps; infinite if all steps took the same time.
+    /// Difference of the prediction from the median in standard deviations of the steps. The
+    /// standard deviation is estimated as 1.4826 times the MAD; infinite if all steps took the same
+    /// time.
     pub deviations: f64,
 }
 
-/// Standard deviations beyond which a prediction is outside the measured steps. 0.27 % of normally
-/// distributed steps are outside. With few measured steps the rate is higher, because the spread of
-/// few steps is less certain. `docs/how-to/archives.md` has the rates, which a test below measures.
+/// A prediction is outside the measured steps if it differs by more than this many standard
+/// deviations. Of normally distributed steps, 0.27 % are outside. With few measured steps, more are
+/// outside, because their spread is less certain. `docs/how-to/archives.md` gives the rates, which
+/// a test below measures.
 const OUTSIDE: f64 = 3.0;
-/// Standard deviations of a normal distribution per MAD.
+/// Standard deviation of a normal distribution, divided by its MAD.
 const PER_MAD: f64 = 1.4826;
 
 impl MeasuredVerdict {
@@ -42,17 +44,18 @@ impl MeasuredVerdict {
         }
     }
 
-    /// Returns true if the prediction is too far from the measured steps to be one of them.
+    /// Returns true if the prediction is too far from the measured steps to be such a step.
     pub fn is_outside(&self) -> bool {
         self.deviations.abs() > OUTSIDE
     }
 }
 
-/// Parses step times, one per line with its unit (`12.3 ms`); empty lines and lines that begin with `#` are skipped.
+/// Parses step times, one per line with its unit (`12.3 ms`). Skips empty lines and lines that begin with
+/// `#`.
 ///
 /// # Errors
 ///
-/// Fails, with the line, at text that is not a time, and if there is no time.
+/// Fails if a line is not a time (the error names the line), or if there is no time.
 pub fn read_steps(text: &str) -> Result<MeasuredTimes, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -82,7 +85,8 @@ mod tests {
 
     #[test]
     fn steps_become_a_median_and_a_deviation() {
-        // 10, 11, 12, 14 and 30 ms: the median is 12; the deviations are 2, 1, 0, 2 and 18, with median 2.
+        // For 10, 11, 12, 14 and 30 ms, the median is 12. The deviations are 2, 1, 0, 2 and 18, whose
+        // median is 2.
         let measured = read_steps("# warm\n10ms\n 30 ms\n11ms\n\n14ms\n12ms\n").unwrap();
         let ms = 1_000_000_000;
         let expected = MeasuredTimes {
@@ -91,8 +95,8 @@ mod tests {
             mad_ps: 2 * ms,
         };
         assert_eq!(measured, expected);
-        // 18 ms is 50 % more than the median; 6 ms are 6 / (1.4826 x 2) = 2.02 deviations, and 9 ms
-        // are 3.04.
+        // 18 ms is 50 % above the median. 6 ms are 6 / (1.4826 x 2) = 2.02 standard deviations, and
+        // 9 ms are 3.04.
         let verdict = MeasuredVerdict::new(&measured, 18 * ms);
         assert!(
             (verdict.percent - 50.0).abs() < 1e-9 && !verdict.is_outside(),
@@ -103,9 +107,8 @@ mod tests {
         assert!(read_steps("\n").is_err());
     }
 
-    /// Number of measured steps; percentage of further steps of the same kind reported as outside; percentage of
-    /// predictions five standard deviations from the mean not reported as outside. The page on archives states these
-    /// rates.
+    /// Number of measured steps; percentage of further such steps that are reported as outside; percentage of
+    /// predictions at five standard deviations that are not. The page on archives gives these rates.
     const ERROR_RATES: [(usize, f64, f64); 6] = [
         (5, 15.0, 6.4),
         (10, 5.2, 2.7),
@@ -124,14 +127,15 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             ((state >> 11) as f64 + 0.5) / (1u64 << 53) as f64
         };
-        // Box-Muller transform to normally distributed numbers; a mean of 1 ms and a deviation of 10 us.
+        // Box-Muller transform: normally distributed steps with a mean of 1 ms and a standard deviation
+        // of 10 us.
         let mut step = || {
             let radius = (-2.0 * uniform().ln()).sqrt();
             let normal = radius * (std::f64::consts::TAU * uniform()).cos();
             (1e9 + 1e7 * normal) as u64
         };
         for (steps, alarms, misses) in ERROR_RATES {
-            // The distribution of a large number of steps hardly varies, so a few distributions are each tested often.
+            // Distributions of many steps are nearly equal, so draw only a few of them and test each often.
             let (sets, each) = if steps < 1000 { (6000, 1) } else { (40, 500) };
             let (mut alarmed, mut missed) = (0, 0);
             for _ in 0..sets {
@@ -142,7 +146,7 @@ mod tests {
                 let wrong = MeasuredVerdict::new(&measured, 1_050_000_000);
                 missed += usize::from(!wrong.is_outside());
             }
-            // Within four standard errors of the counts, plus half a unit of the stated rate.
+            // Accept four standard errors of the count, plus half a unit of the stated rate.
             let holds = |found: usize, of: usize, percent: f64, unit: f64| {
                 let expected = percent / 100.0 * of as f64;
                 let slack = 4.0 * expected.sqrt() + unit / 200.0 * of as f64 + 1.0;

@@ -1,7 +1,7 @@
-//! The HTML page of a check: one file that needs neither network nor scripts. The page shows each prediction that
-//! moved with the times of its baseline, the causes, and earlier baselines.
+//! The HTML page of a check: a single file that needs neither network nor scripts. For each prediction that
+//! moved, the page shows its times and the baseline's, the causes, and earlier baselines.
 //!
-//! Numbers that are in the check's JSON carry its JSON pointer, as on the page of a report.
+//! A number that is also in the check's JSON carries its JSON pointer, as on a report's page.
 
 use super::verdict::measured_words;
 use super::{CheckOutcome, CheckedPrediction};
@@ -107,7 +107,8 @@ fn format_signed(before: Span, after: Span) -> String {
     format!("{sign}{}", Span(before.0.abs_diff(after.0)))
 }
 
-/// Renders the baselines of a prediction, oldest first; the last one is used for comparison.
+/// Renders the baselines of a prediction, oldest first. The prediction is compared with the last
+/// one.
 fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
     let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
         let before = i.checked_sub(1).map(|before| &checked.baselines[before]);
@@ -132,7 +133,7 @@ fn baselines_table(checked: &CheckedPrediction, at: usize) -> String {
     table(&heads, &rows)
 }
 
-/// Formats the differences between two baselines of a workload on a machine.
+/// Formats the differences between two baselines of a workload on the same machine.
 pub(super) fn describe_changes(before: &BaselineRecord, after: &BaselineRecord) -> String {
     let parts = [
         (before.contents != after.contents, "traces or files"),

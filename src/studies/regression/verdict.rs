@@ -1,4 +1,4 @@
-//! The verdict of a check, as text, JSON, Markdown and JUnit XML.
+//! A check's verdict as text, JSON, Markdown and JUnit XML.
 
 use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, counted, percent_change};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A prediction that failed.
+/// A prediction that could not be made.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedPrediction {
     /// Name of the workload.
@@ -24,7 +24,7 @@ pub struct FailedPrediction {
 /// All results of a check of an archive.
 #[derive(Clone, Debug, Default)]
 pub struct CheckOutcome {
-    /// Change in percent beyond which a prediction moved.
+    /// A prediction moved if it changed by more than this, in percent.
     pub threshold: f64,
     /// Predictions that could be made.
     pub checked: Vec<CheckedPrediction>,
@@ -32,9 +32,9 @@ pub struct CheckOutcome {
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
-    /// Predictions left out because of the budget.
+    /// Predictions that are left out because of the time budget.
     pub left_out: Vec<String>,
-    /// Features that only the left-out predictions cover.
+    /// Features that only predictions outside the selection cover.
     pub uncovered: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ impl CheckOutcome {
         text
     }
 
-    /// Returns the lines about predictions that were not checked.
+    /// Returns the lines about workloads that were not checked.
     pub(super) fn describe_gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
@@ -101,7 +101,7 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     )
 }
 
-/// Maximum width of a workload's and its machine's name in a table.
+/// Maximum width of the names of a workload and its machine in a table.
 const NAME: usize = 64;
 
 /// Renders a verdict as a table with causes below it.
@@ -175,21 +175,21 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
-    /// Mean times, or `None` for predictions that did not move.
+    /// Mean times; `None` for predictions that did not move.
     #[serde(skip_serializing_if = "Option::is_none")]
     mean_ps: Option<MeanRow>,
     baselines: Vec<BaselineRow<'a>>,
     measured: Option<MeasuredRow>,
 }
 
-/// Mean time over NPUs in each category.
+/// Mean over NPUs of the time in each category.
 #[derive(Serialize)]
 struct MeanRow {
     before: BTreeMap<&'static str, u64>,
     after: BTreeMap<&'static str, u64>,
 }
 
-/// A baseline on the machine, oldest first.
+/// A baseline on the same machine.
 #[derive(Serialize)]
 struct BaselineRow<'a> {
     makespan_ps: u64,
@@ -203,7 +203,7 @@ struct MeasuredRow {
     steps: u64,
     median_ps: u64,
     difference_percent: f64,
-    /// Distance in standard deviations, or `None` if all steps took the same time.
+    /// Distance in standard deviations; `None` if all steps took the same time.
     deviations: Option<f64>,
     outside: bool,
 }
@@ -324,7 +324,7 @@ fn escape_xml(text: &str) -> String {
     text.replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// Renders a verdict as JUnit XML, with a test case for each prediction.
+/// Renders a verdict as JUnit XML, with one test case per prediction.
 pub fn junit(outcome: &CheckOutcome) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let all = outcome.checked.len() + outcome.failed.len() + outcome.left_out.len();

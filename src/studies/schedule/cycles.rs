@@ -1,8 +1,8 @@
-//! Tables of cycles that other tools computed for layers, used as durations of sub-layers.
+//! Tables of cycles that other tools computed for layers. They give the durations of sub-layers.
 //!
-//! A table is CSV with a header. The columns of a table of cycles are `cycles`, optionally `energy_pj`, and any
-//! numeric keys of a layer (`K`, `C`, `P`, `Wstride`, …); keys without a column are 1. Timeloop prints cycles and
-//! energy of a layer's mapping in its `stats.txt`; a program on FireSim prints the cycles that it counts.
+//! A table is CSV with a header. Its columns are `cycles`, optionally `energy_pj`, and any numeric keys of a
+//! layer (`K`, `C`, `P`, `Wstride`, …). Keys without a column are 1. Timeloop prints the cycles and energy of
+//! a layer's mapping in `stats.txt`; a program on FireSim prints the cycles that it counts.
 
 use super::record::{DISTANCES, SIZES};
 use chakram_hardware::compute::LayerShape;
@@ -16,7 +16,7 @@ type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
 pub struct CycleRow {
     /// Clock cycles of the layer.
     pub cycles: u64,
-    /// Energy in picojoules, if the table has it.
+    /// Energy in picojoules, or `None` if the table has no column for it.
     pub energy: Option<f64>,
 }
 
@@ -36,7 +36,7 @@ pub struct CycleError {
     pub line: usize,
     /// The invalid text.
     pub found: String,
-    /// The valid forms.
+    /// Description of valid text.
     pub expected: String,
 }
 
@@ -44,7 +44,7 @@ pub struct CycleError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CycleColumn {
     Size(usize),
-    /// Stride (0) or dilation (1), along rows or columns.
+    /// Stride (0) or dilation (1), along rows (0) or columns (1).
     Distance(usize, usize),
     Cycles,
     Energy,
@@ -75,11 +75,11 @@ fn layer_key(layer: &LayerShape) -> LayerKey {
 }
 
 impl CycleTable {
-    /// Parses a table, called `file` in errors. Empty lines and lines that begin with `#` are skipped.
+    /// Parses a table, which errors call `file`. Skips empty lines, and lines that begin with `#`.
     ///
     /// # Errors
     ///
-    /// Fails if a heading or cell is invalid, or a layer has two different rows.
+    /// Fails if a heading or a cell is invalid, or if two rows give different values for one layer.
     pub fn parse(text: &str, file: &str) -> Result<Self, CycleError> {
         let wrong = |line: usize, found: String, expected: &str| CycleError {
             file: file.to_owned(),
@@ -171,7 +171,7 @@ impl CycleTable {
         Ok(table)
     }
 
-    /// Returns the row of a layer, if the table has it.
+    /// Returns the row of a layer, or `None` if the table has none.
     pub fn get(&self, layer: &LayerShape) -> Option<CycleRow> {
         self.rows.get(&layer_key(layer)).copied()
     }
@@ -188,7 +188,7 @@ mod tests {
         let layer = LayerShape::product([2500, 32, 32]).unwrap();
         let row = table.get(&layer).unwrap();
         assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
-        // A window with stride two is a different layer.
+        // With a stride of two, the layer is a different one.
         let layer = LayerShape::new([1, 64, 3, 112, 1, 1, 1]).unwrap();
         assert_eq!(table.get(&layer), None);
         let strided = LayerShape {
@@ -196,7 +196,7 @@ mod tests {
             ..layer
         };
         assert_eq!(table.get(&strided).unwrap().cycles, 7);
-        // Equal rows are merged.
+        // Repeated rows with equal values are accepted.
         let twice = "K,cycles\n2,3\n2,3\n";
         assert!(CycleTable::parse(twice, "t").is_ok());
     }

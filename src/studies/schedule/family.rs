@@ -1,15 +1,16 @@
-//! DEAP's family of language models: encoders and decoders of a transformer as matrix products, cut into sub-layers.
+//! DEAP's family of language models: a transformer's encoders and decoders as matrix products, which are cut
+//! into sub-layers.
 //!
 //! A layer is a chain of products: queries, keys and values; scores; values weighted by scores; the
-//! projection; in a decoder the same products for cross-attention; and two products of the
-//! feed-forward part. After all layers there is one product onto the vocabulary. Layers that a
-//! forward pass does not compute (dropout, batch normalization) are left out. Each matrix
-//! multiplication is cut into `tensor` sub-layers, over its output columns unless another partition
-//! is selected, and sequences are cut into `micro_batches`, which pass the model one after another;
-//! sub-layers with the same columns of a product share weights. A sub-layer waits for the
-//! sub-layers of the previous product that compute its inputs: the sub-layers of the same rows, or
-//! all sub-layers for scores. Sub-layers of the first product read the input of their micro-batch;
-//! sub-layers with the same rows read the same part.
+//! projection; in a decoder, the same products again for cross-attention; and two products of the
+//! feed-forward part. After all layers, one product computes the vocabulary's scores. Layers that a
+//! forward pass does not compute (dropout, batch normalization) are omitted. Each matrix product is
+//! cut into `tensor` sub-layers, over its output columns unless another partition is selected.
+//! Sequences are divided into `micro_batches`, which pass the model one after another. Sub-layers
+//! that have the same columns of a product share weights. A sub-layer waits for the sub-layers of
+//! the previous product that compute its inputs: those with the same rows or, for scores, all of
+//! them. Sub-layers of the first product read the input of their micro-batch; those with the same
+//! rows read the same part.
 
 use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
@@ -24,33 +25,32 @@ pub struct LanguageModel {
     pub embedding: u64,
     /// Width of the feed-forward part.
     pub forward: u64,
-    /// Number of attention heads; a divisor of the width.
+    /// Number of attention heads; must divide the width.
     pub heads: u64,
     /// Number of encoder layers.
     pub encoders: u32,
     /// Number of decoder layers.
     pub decoders: u32,
-    /// Vocabulary size; 0 leaves out the product onto the vocabulary.
+    /// Vocabulary size; 0 omits the last product.
     pub vocabulary: u64,
     /// Number of tokens of a sequence.
     pub sequence: u64,
-    /// Number of sequences, each of which is a micro-batch.
+    /// Number of sequences; each is a micro-batch.
     pub micro_batches: u32,
-    /// Number of sub-layers per product.
+    /// Number of sub-layers into which each product is cut.
     pub tensor: u64,
-    /// Rule for cutting products.
+    /// Rule by which products are cut.
     pub partition: PartitionRule,
 }
 
-/// Rule for cutting products into sub-layers.
+/// Rule by which products are cut into sub-layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartitionRule {
-    /// All matrix multiplications are cut over their columns, as in tensor parallelism.
+    /// All products are cut over their columns, as in tensor parallelism.
     Columns,
-    /// All matrix multiplications are cut over their rows, as in data parallelism.
+    /// All products are cut over their rows, as in data parallelism.
     Rows,
-    /// Each matrix multiplication is cut so that the model moves the fewest words
-    /// ([`super::partition`]).
+    /// Each product is cut so that the model moves as few words as possible ([`super::partition`]).
     Hierarchical,
 }
 
@@ -74,16 +74,16 @@ impl SettingChoice for PartitionRule {
     ];
 }
 
-/// Products with their cuts, and the words moved in a forward pass.
+/// A model's products with their cuts, and the number of words that a forward pass moves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionedModel {
     /// Name and cuts of each product, in order.
     pub products: Vec<(String, ProductCut)>,
-    /// Words moved in a forward pass.
+    /// Number of words that a forward pass moves.
     pub words: u64,
 }
 
-/// An invalid model.
+/// Reason why a model is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FamilyError {
     /// A size is invalid.
@@ -126,13 +126,13 @@ impl LayerProduct {
                 0
             },
             inputs: self.rows * self.inputs,
-            // Scores need the keys of all tokens.
+            // Scores need the keys of all tokens, so their sub-layers read whole outputs.
             takes_all: self.name.starts_with(SCORES),
         }
     }
 }
 
-/// Prefix of the names of query-key products.
+/// Prefix of the names of products of queries and keys.
 const SCORES: &str = "scores";
 
 impl LanguageModel {
@@ -149,7 +149,7 @@ impl LanguageModel {
         let attention = |names: [&'static str; 4]| {
             [
                 product(names[0], s, e, 3 * e, true),
-                // The product has a row for each query of each head.
+                // The product has one row per query and head.
                 product(names[1], s * h, e / h, s, false),
                 product(names[2], s * h, s, e / h, false),
                 product(names[3], s, e, e, true),
@@ -272,8 +272,8 @@ impl LanguageModel {
         })
     }
 
-    /// Returns the positions of the parts of each product. A product with fewer columns than parts
-    /// has fewer parts if only columns are cut.
+    /// Returns the positions of each product's parts. If only columns are cut, a product with fewer
+    /// columns than parts has fewer parts.
     fn part_places(
         &self,
         products: &[(String, LayerProduct)],
@@ -297,12 +297,12 @@ impl LanguageModel {
         Ok(places.collect())
     }
 
-    /// Returns the sub-layers of the model.
+    /// Returns the model's sub-layers.
     ///
     /// # Errors
     ///
-    /// Fails if a size is zero, heads do not divide the width, there are too many sub-layers, or a product has too few
-    /// rows or columns for its parts.
+    /// Fails if a size is zero, if heads do not divide the width, if there are too many sub-layers, or if a
+    /// product has too few rows or columns to be cut.
     pub fn tasks(&self) -> Result<TaskGraph, FamilyError> {
         let products = self.all_products()?;
         let places = self.part_places(&products)?;

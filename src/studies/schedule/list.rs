@@ -1,23 +1,23 @@
-//! List scheduling: in each step, or whenever a chip is free, chips run the first ready sub-layers
-//! of the list.
+//! List scheduling: in each step, or whenever a chip is free, chips run the first sub-layers in the
+//! list that are ready.
 //!
-//! DEAP's Algorithm 1 as printed gives a chip every ready sub-layer, because nothing ends its inner
-//! loop, and never frees a chip. [`ListRule::Steps`] corrects both: a chip runs one sub-layer per
-//! step, and finished sub-layers count from the next step on. In [`ListRule::Durations`] the
-//! duration of a sub-layer is its number of operations, and a chip begins the next sub-layer when
-//! it is free. [`ListRule::Printed`] follows the printed text, and ends when no chip can be given
-//! another sub-layer.
+//! As printed, DEAP's Algorithm 1 gives a chip every ready sub-layer, because nothing ends its
+//! inner loop, and it never frees a chip. [`ListRule::Steps`] corrects both errors: a chip runs one
+//! sub-layer per step, and finished sub-layers count as finished from the next step on. In
+//! [`ListRule::Durations`], a sub-layer takes as long as it has operations, and a chip begins the
+//! next one as soon as it is free. [`ListRule::Printed`] follows the printed text, and ends when no
+//! chip can get another sub-layer.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingChoice;
 
-/// Rule for assigning sub-layers to chips.
+/// Rule that assigns sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListRule {
-    /// The schedule runs one sub-layer per chip in each step.
+    /// In each step, every chip runs at most one sub-layer.
     Steps,
-    /// The next sub-layer as soon as a chip is free; steps are the order on each chip, with gaps
-    /// where a sub-layer waits for another chip.
+    /// A chip begins its next sub-layer as soon as it is free. Steps then only give the order on
+    /// each chip; they have gaps where a sub-layer waits for another chip.
     Durations,
     /// DEAP's Algorithm 1 as printed.
     Printed,
@@ -35,21 +35,21 @@ impl SettingChoice for ListRule {
     ];
 }
 
-/// A schedule that cannot be completed.
+/// Reason why a schedule cannot be completed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
     /// There are no chips.
     #[error("found no chips, expected one or more")]
     NoChips,
-    /// DEAP's Algorithm 1 as printed assigns no further sub-layer.
+    /// DEAP's Algorithm 1 as printed cannot assign another sub-layer.
     #[error(
         "Algorithm 1 as printed assigned {given} of {all} sub-layers to chips and never frees a chip for the \
          others\n  try: the corrected form"
     )]
     Stuck {
-        /// Number of assigned sub-layers.
+        /// Number of sub-layers that were assigned.
         given: usize,
-        /// Number of all sub-layers.
+        /// Number of sub-layers in the model.
         all: usize,
     },
 }
@@ -58,7 +58,7 @@ pub enum ScheduleError {
 ///
 /// # Errors
 ///
-/// Fails if there are no chips, or DEAP's Algorithm 1 as printed does not complete.
+/// Fails if there are no chips, or if DEAP's Algorithm 1 as printed gets stuck.
 pub fn schedule(
     graph: &TaskGraph,
     chips: usize,
@@ -77,7 +77,7 @@ pub fn schedule(
 fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     let mut waiting = dependency_counts(graph);
     let followers = dependents(graph);
-    // Ready sub-layers by their index in the list.
+    // Sub-layers that are ready, by their index in the list.
     let mut ready: std::collections::BTreeSet<u32> = (0..)
         .zip(&waiting)
         .filter(|(_, count)| **count == 0)
@@ -93,7 +93,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
             of_chip.push(task);
             done.extend(task);
         }
-        // Finished sub-layers count from the next step on.
+        // Finished sub-layers count as finished only from the next step on.
         for task in done {
             for &next in &followers[task as usize] {
                 waiting[next as usize] -= 1;
@@ -106,7 +106,7 @@ fn in_steps(graph: &TaskGraph, chips: usize) -> ChipSchedule {
     schedule
 }
 
-/// Returns the schedule, and the end of the last sub-layer, in operations.
+/// Returns the schedule, and the time at which the last sub-layer ends, in operations.
 pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u64) {
     let mut waiting = dependency_counts(graph);
     let followers = dependents(graph);
@@ -115,7 +115,7 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
         .filter(|(_, count)| **count == 0)
         .map(|(task, _)| task)
         .collect();
-    // Running sub-layers by their ends, and free chips by their indices.
+    // Running sub-layers, sorted by their ends, and free chips, sorted by index.
     let mut running = std::collections::BTreeSet::new();
     let mut free: std::collections::BTreeSet<usize> = (0..chips).collect();
     let mut order: Vec<Vec<u32>> = vec![Vec::new(); chips];
@@ -147,7 +147,7 @@ pub(super) fn by_durations(graph: &TaskGraph, chips: usize) -> (ChipSchedule, u6
     (align_steps(graph, &order), end)
 }
 
-/// Assigns steps such that each sub-layer comes after the earlier sub-layers on its chip and after
+/// Assigns steps such that each sub-layer comes after all earlier sub-layers on its chip, and after
 /// its dependencies.
 fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     let mut chip_of = vec![0; graph.tasks.len()];
@@ -158,7 +158,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
         }
         tasks.iter().for_each(|task| chip_of[*task as usize] = chip);
     }
-    // The previous sub-layer on a chip may come later in the list, so repeat until no step changes.
+    // Repeat until no step changes, because the previous sub-layer on a chip may come later in the
+    // list.
     let mut step_of = vec![0_usize; graph.tasks.len()];
     loop {
         let mut moved = false;
@@ -184,8 +185,8 @@ fn align_steps(graph: &TaskGraph, order: &[Vec<u32>]) -> ChipSchedule {
     schedule
 }
 
-/// Schedules as printed: a chip with a sub-layer never gets another sub-layer; a chip without a
-/// sub-layer gets all ready sub-layers, and runs them one by one.
+/// Schedules as printed: only a chip without a sub-layer gets any. It gets all ready sub-layers,
+/// and runs them one by one.
 fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleError> {
     let all = graph.tasks.len();
     let mut finished = vec![false; all];
@@ -212,8 +213,8 @@ fn as_printed(graph: &TaskGraph, chips: usize) -> Result<ChipSchedule, ScheduleE
                 of_chip.push(None);
             }
         }
-        // No line of DEAP's Algorithm 1 marks sub-layers as finished. In this implementation, all sub-layers of a
-        // round count as finished from the next round on.
+        // No line of Algorithm 1 marks sub-layers as finished. Here, all sub-layers of a round count as
+        // finished from the next round on.
         finished.clone_from(&given);
         if !moved {
             let given = given.iter().filter(|given| **given).count();
@@ -232,7 +233,7 @@ fn dependency_counts(graph: &TaskGraph) -> Vec<usize> {
     graph.tasks.iter().map(|task| task.after.len()).collect()
 }
 
-/// Returns the dependents of each sub-layer, repeated for repeated dependencies.
+/// Returns the sub-layers that depend on each sub-layer; repeated dependencies are repeated here.
 fn dependents(graph: &TaskGraph) -> Vec<Vec<u32>> {
     let mut followers = vec![Vec::new(); graph.tasks.len()];
     for (task, of) in (0..).zip(&graph.tasks) {

@@ -1,4 +1,4 @@
-//! Literals of Python and JSON, limited to the forms in schedules.
+//! Literals of Python and JSON, as far as schedules use them.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl LiteralReader<'_> {
         LiteralError { line, why }
     }
 
-    /// Returns the next character other than white space.
+    /// Returns the next character that is not white space.
     fn peek_char(&mut self) -> Option<char> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();
@@ -97,7 +97,8 @@ impl LiteralReader<'_> {
                 let inside = &self.text[self.at + 1..];
                 let end = inside
                     .find(quote)
-                    // Schedules have no escapes, so a backslash is rejected instead of misread.
+                    // Reject a backslash instead of misreading it, because schedules have no
+                    // escapes.
                     .filter(|end| !inside[..*end].contains(['\\', '\n']));
                 let end = end.ok_or_else(|| {
                     self.syntax_error(format!("found {quote} without a closing quote on its line"))

@@ -1,35 +1,36 @@
-//! Layer-wise partition: decides by hierarchical dynamic programming which products are cut over rows and which over
-//! columns.
+//! Layer-wise partition: hierarchical dynamic programming that decides which products are cut over rows and
+//! which over columns.
 //!
-//! The partition follows HyPar (Song et al., HPCA 2019), which DEAP cites: chips are halved
-//! repeatedly, and at each level every matrix multiplication is cut in two along its rows (each
-//! half has all weights and half the data) or along its columns (each half has half the weights and
-//! all data). HyPar counts the transfers of training; here, as in DEAP, the transfers of a forward
-//! pass are counted. Part p of every product is on chip p. With P parts of a product in a row
-//! blocks and b = P / a column blocks, in words,
+//! The method is HyPar (Song et al., HPCA 2019), which DEAP cites. Chips are halved repeatedly. At
+//! each level, every product is cut in two: along its rows (each half has all weights and half of
+//! the data) or along its columns (each half has half of the weights and all data). HyPar counts
+//! the transfers of training; here, as in DEAP, only those of a forward pass count. Part p of every
+//! product is on chip p. A product of P parts in a row blocks and b = P / a column blocks moves, in
+//! words:
 //!
-//! weights = a W, once, and for each micro-batch
-//! moved = F (P / a − n / (b' max(a, a'))) from the product before, of F outputs in a' x b' blocks,
-//! input = I P / a from memory, of the first product with I words of input,
+//! - weights = a W, once;
+//! - moved = F (P / a − n / (b' max(a, a'))) per micro-batch from the previous product, which has F
+//!   outputs in a' x b' blocks;
+//! - input = I P / a per micro-batch from memory, if it is the first product, with I words of input.
 //!
-//! with n the number of parts whose row block is inside the row block of their chip in the previous
-//! product, or contains that block. A product that needs all of the previous output, as scores need
-//! all keys, moves F (P − 1). Costs depend on a product and its neighbour, so at each level a pass
-//! from product to product finds the best of all 2^L choices; levels are processed from the
-//! outermost inward.
+//! n is the number of parts whose row block is inside the row block of their chip in the previous
+//! product, or contains it. If a product needs all of the previous output, as scores need all keys,
+//! it moves F (P − 1). Costs depend only on a product and its predecessor. So at each level, one
+//! pass over the products finds the best of all 2^L choices. Levels are decided from the outermost
+//! inward.
 
 use std::collections::BTreeMap;
 
-/// Direction of a cut.
+/// Direction along which a product is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CutAlong {
     /// Rows: tokens, or tokens times heads.
     Rows,
-    /// Columns: outputs per token.
+    /// Columns: the outputs of a token.
     Columns,
 }
 
-/// Cuts of a product, the outermost level first.
+/// Cuts of a product, from the outermost level inward.
 pub type ProductCut = Vec<CutAlong>;
 
 /// Sizes of a product that determine its transfers.
@@ -39,16 +40,15 @@ pub struct ProductSize {
     pub rows: u64,
     /// Number of columns of the output.
     pub columns: u64,
-    /// Words of the weights, or 0 without weights.
+    /// Words of the weights; 0 if the product has none.
     pub weights: u64,
-    /// Words of input per micro-batch; the first product reads this input from memory.
+    /// Words of input per micro-batch, which the first product reads from memory.
     pub inputs: u64,
-    /// True if every part needs all of the previous product's output.
+    /// True if every part needs the whole output of the previous product.
     pub takes_all: bool,
 }
 
-/// Position of a part: its block of rows and its block of columns, with the number of blocks of
-/// each kind.
+/// Position of a part: its row block and its column block, each with the number of such blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartPlace {
     /// Index of the row block, and the number of row blocks.
@@ -57,11 +57,11 @@ pub struct PartPlace {
     pub column: (u32, u32),
 }
 
-/// Fractions of a word in which costs are counted, so that shares are integers.
+/// Costs are counted in this fraction of a word, so that shares are integers.
 const SHARES: u128 = 1 << 24;
 
-/// Returns the position of `part` of a product with these cuts: each level contributes one binary
-/// digit to the index of the block that the level cuts.
+/// Returns the position of `part` of a product with these cuts. Each level adds one binary digit to
+/// the index of the block that it cuts.
 pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
     let (mut row, mut column) = ((0, 1), (0, 1));
     for (level, along) in cut.iter().enumerate() {
@@ -75,7 +75,8 @@ pub fn place(cut: &[CutAlong], part: u32) -> PartPlace {
     PartPlace { row, column }
 }
 
-/// Returns the words moved under these cuts in a forward pass of `batches` micro-batches.
+/// Returns the number of words that a forward pass of `batches` micro-batches moves with these
+/// cuts.
 pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> u64 {
     let mut costs = CutCosts::default();
     let own = products.iter().zip(cuts);
@@ -91,7 +92,7 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
 }
 
 /// Returns the cuts of each product over `levels` levels, or `None` if a product has too few rows and
-/// columns.
+/// columns for them.
 pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<Vec<ProductCut>> {
     let mut cuts = vec![ProductCut::new(); products.len()];
     for _ in 0..levels {
@@ -100,9 +101,9 @@ pub fn partition(products: &[ProductSize], levels: u32, batches: u32) -> Option<
     Some(cuts)
 }
 
-/// Returns the index of the rows `needed` among equal pieces of the rows `held`, and the number of
-/// pieces: one piece if the rows `needed` contain the rows `held`. `None` if no row is both held
-/// and needed.
+/// Divides the rows `held` into equal pieces of which one has the rows `needed`; returns its index
+/// and the number of pieces. If `needed` contains all of `held`, there is one piece. Returns `None`
+/// if `held` and `needed` have no row in common.
 pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     if held.1 >= needed.1 {
         return (held.0 / (held.1 / needed.1) == needed.0).then_some((0, 1));
@@ -111,14 +112,14 @@ pub fn share(held: (u32, u32), needed: (u32, u32)) -> Option<(u32, u32)> {
     (needed.0 / pieces == held.0).then_some((needed.0 % pieces, pieces))
 }
 
-/// Choices; the first one wins ties.
+/// Choices at a level; the first one wins ties.
 const CHOICES: [CutAlong; 2] = [CutAlong::Columns, CutAlong::Rows];
 
-/// Adds the best cut of one level to each product.
+/// Adds the best cut of one more level to each product.
 fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Option<()> {
     let mut costs = CutCosts::default();
-    // `least`: minimal cost by the choice for the last product so far. `before`: for each product and choice, the best
-    // choice of the previous product.
+    // `least` is the minimal cost so far, for each choice of the last product. `before` is the best choice of
+    // the previous product, for each product and each choice.
     let mut least: [Option<u128>; 2] = [Some(0), None];
     let mut before: Vec<[usize; 2]> = Vec::with_capacity(products.len());
     let with = |cut: &ProductCut, along| [&cut[..], &[along]].concat();
@@ -161,29 +162,29 @@ fn cut_level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) ->
     Some(())
 }
 
-/// Returns the words of weights on all parts, in fractions of a word.
+/// Returns the words of weights on all parts together, in fractions of a word.
 fn weight_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let rows = u128::from(place(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
 }
 
-/// Returns the words of the model's input that all parts of the first product read from memory, in
-/// fractions of a word.
+/// Returns the words of the model's input that the first product's parts read from memory, all
+/// together, in fractions of a word.
 fn input_words(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let parts = 1_u128 << cut.len();
     u128::from(product.inputs) * SHARES * parts / u128::from(place(cut, 0).row.1)
 }
 
-/// Cached costs of pairs of cuts.
+/// Cache of the costs of pairs of cuts.
 #[derive(Default)]
 struct CutCosts {
-    /// Number of parts for which the row block of one cut contains the row block of the other.
+    /// Number of parts for which the row block of one cut contains that of the other.
     nested: BTreeMap<[ProductCut; 2], u32>,
 }
 
 impl CutCosts {
-    /// Returns the words of the first product's outputs that the parts of the second product
-    /// receive from other chips, in fractions of a word.
+    /// Returns the words of the first product's output that the second product's parts receive from
+    /// other chips, in fractions of a word.
     fn moved_words(&mut self, products: [&ProductSize; 2], cuts: [&ProductCut; 2]) -> u128 {
         let outputs = u128::from(products[0].rows) * u128::from(products[0].columns);
         let parts = 1_u32 << cuts[0].len();

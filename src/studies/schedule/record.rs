@@ -1,16 +1,16 @@
-//! Records of sub-layers and schedule files in DEAP's format: Python literals, or JSON.
+//! Records of sub-layers, and schedule files in DEAP's format: Python literals or JSON.
 //!
-//! A schedule is a list of chips, a chip is a list of steps, and a step is the record of a
-//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`, or a record
-//! without sizes if the step is empty. In addition to the published keys, `id` and `after` (a list
-//! of ids) give dependencies, and `weights` identifies sub-layers that share weights. If no record
-//! has an id, a step depends on all sub-layers of the last non-empty step before it, like the
-//! stages of a sequential model. `input` identifies sub-layers that read the same part of the
-//! model's input; without this key, a sub-layer without dependencies reads its own part, unless its
-//! `input` is None. If sub-layers read an output in pieces, `pieces` gives the number of pieces,
-//! and `piece` the piece of each output that a sub-layer reads. Layers that inference does not
-//! compute (dropout and batch normalization) are left out; sub-layers that depend on them depend on
-//! their predecessors instead.
+//! A schedule is a list of chips, and a chip is a list of steps. A step is the record of a
+//! sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P': 2500, …, 'type': 'LinearLayer'}`, or, if it is
+//! empty, a record without sizes. Besides the published keys, `id` and `after` (a list of ids) give
+//! dependencies, and `weights` identifies sub-layers that share weights. If no record has an id, a
+//! step depends on all sub-layers of the last non-empty step before it, as the stages of a
+//! sequential model do. `input` identifies sub-layers that read the same part of the model's input.
+//! Without this key, a sub-layer that has no dependencies reads a part of its own; `None` means no
+//! input. If an output is read in pieces, `pieces` is their number, and `piece` the index of the
+//! piece that a sub-layer reads of each output. Layers that inference does not compute (dropout and
+//! batch normalization) are omitted, and sub-layers that depend on them depend on their
+//! predecessors instead.
 
 use super::literal::{Literal, LiteralError, parse};
 use super::{ChipSchedule, SubLayer, TaskGraph};
@@ -18,7 +18,7 @@ use chakram_hardware::compute::LayerShape;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A sub-layer's sizes and type.
+/// Sizes and type of a sub-layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRecord {
     /// Sizes, strides and dilations.
@@ -27,7 +27,7 @@ pub struct LayerRecord {
     pub kind: String,
 }
 
-/// Sizes by their keys, in the order of [`chakram_hardware::compute::LoopDimension`].
+/// Keys of sizes, in the order of [`chakram_hardware::compute::LoopDimension`].
 pub(super) const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
 
 /// Keys of strides and dilations, along rows and columns.
@@ -36,17 +36,17 @@ pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilatio
 /// Maximum number of pieces of an output.
 const MOST_PIECES: u32 = 4096;
 
-/// Maximum given index of a part of the input, so that parts without a given index can have higher
-/// indices.
+/// Maximum index that a file may give to a part of the input; parts without an index get higher
+/// ones.
 const MOST_INPUT: u32 = 1 << 30;
 
-/// Exclusive limit of a tensor's words, so that sums of words do not overflow.
+/// A tensor must have fewer words than this, so that sums of words do not overflow.
 const MOST_WORDS: u128 = 1 << 56;
 
-/// Type of an empty step.
+/// Type in the record of an empty step.
 const NOTHING: &str = "NOP";
 
-/// An invalid schedule file.
+/// Reason why a schedule file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The text is not a literal.
@@ -56,7 +56,7 @@ pub enum RecordError {
         file: String,
         /// Line, from 1.
         line: usize,
-        /// The found and the expected text.
+        /// Text that was found, and text that was expected.
         why: String,
     },
     /// A record, or the schedule itself, is invalid.
@@ -74,8 +74,8 @@ pub enum RecordError {
 }
 
 impl LayerRecord {
-    /// Creates a matrix product of `rows` x `inputs` by `inputs` x `outputs`, as a linear layer.
-    /// Returns `None` if the product is too large to count.
+    /// Creates the product of `rows` x `inputs` by `inputs` x `outputs` as a linear layer. Returns
+    /// `None` if its operations are too many to count.
     pub fn linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
         Some(Self {
             shape: LayerShape::product([rows, outputs, inputs])?,
@@ -83,15 +83,15 @@ impl LayerRecord {
         })
     }
 
-    /// Returns the number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, where I is
-    /// the number of inputs per output and O the number of outputs.
+    /// Returns the number of multiplications and additions by DEAP's Eq. 1, (2 I - 1) O, for I
+    /// inputs per output and O outputs.
     pub fn operations(&self) -> u64 {
         let [n, k, c, p, q, r, s] = self.shape.sizes;
         let inputs = c * r * s;
         (2 * inputs - 1).saturating_mul(n * k * p * q)
     }
 
-    /// Formats the record as in the DEAP paper, with the keys `more` appended.
+    /// Formats the record as the DEAP paper prints it, with the keys `more` appended.
     fn format_record(&self, more: &str) -> String {
         let mut keys: BTreeMap<&str, u64> = SIZES.into_iter().zip(self.shape.sizes).collect();
         for (names, values) in DISTANCES
@@ -104,7 +104,7 @@ impl LayerRecord {
             .iter()
             .map(|(key, value)| format!("'{key}': {value}"))
             .collect();
-        // Quotes in the type would end the string.
+        // Remove quotes from the type, because they would end the string.
         let kind: String = self
             .kind
             .chars()
@@ -159,12 +159,12 @@ pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
     text
 }
 
-/// Returns true if inference skips layers of this type.
+/// Returns true if inference does not compute layers of this type.
 fn is_unused(kind: &str) -> bool {
     kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
 }
 
-/// A record with its position and its dependencies in the file.
+/// A record of the file, with its chip and step and its dependencies.
 struct PlacedRecord {
     chip: usize,
     step: usize,
@@ -180,7 +180,7 @@ struct PlacedRecord {
 /// The `input` key of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InputKey {
-    /// No key: a sub-layer without dependencies reads its own part.
+    /// The record has no such key: a sub-layer without dependencies reads a part of its own.
     Unsaid,
     /// The sub-layer reads no input.
     None,
@@ -188,20 +188,21 @@ enum InputKey {
     Part(u32),
 }
 
-/// A sub-layer to which others can refer, or the predecessors of a skipped sub-layer.
+/// A sub-layer to which others can refer, or an omitted one, for which its predecessors stand.
 struct KnownLayer {
-    /// Sub-layers whose outputs this entry represents.
+    /// Sub-layers whose outputs are read instead of this one's.
     stands_for: Vec<u32>,
-    /// Part of the model's input that a skipped sub-layer passes on.
+    /// Part of the model's input that an omitted sub-layer passes on.
     input: Option<u32>,
     step: usize,
 }
 
-/// Parses a schedule file, called `file` in errors.
+/// Parses a schedule file, which errors call `file`.
 ///
 /// # Errors
 ///
-/// Fails if the text is not a literal, has an invalid record, or has a dependency that is not computed earlier.
+/// Fails if the text is not a literal, if a record is invalid, or if a dependency is not computed in an
+/// earlier step.
 pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule), RecordError> {
     let literal = parse(text).map_err(|LiteralError { line, why }| RecordError::Literal {
         file: file.to_owned(),
@@ -229,14 +230,14 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             all.extend(placed);
         }
     }
-    // Sort by step, so that predecessors come first.
+    // Sort by step, so that predecessors come before the sub-layers that depend on them.
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
     let given = all.iter().filter_map(|one| match one.input {
         InputKey::Part(number) => Some(number),
         _ => None,
     });
-    // Parts without a given index get higher indices.
+    // Parts without an index in the file get higher indices than those with one.
     let mut next_input = given.max().map_or(0, |most| most + 1);
     let mut index_of: BTreeMap<u64, KnownLayer> = BTreeMap::new();
     let mut graph = TaskGraph::default();
@@ -324,7 +325,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
             after,
             piece: one.piece,
             pieces: one.pieces,
-            // In DEAP's format, each sub-layer has its own weights.
+            // In DEAP's format, no sub-layers share weights.
             weights: match (one.weights, one.id) {
                 (Some(weights), _) => u32::try_from(weights).ok(),
                 (None, Some(_)) => None,
@@ -336,8 +337,8 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     Ok((graph, schedule))
 }
 
-/// Parses a record. Returns `None` for an empty step. An error gives the found and the expected
-/// value.
+/// Parses a record. Returns `None` for an empty step. Fails with the value that was found and the
+/// value that was expected.
 fn parse_placed(
     literal: &Literal,
     (chip, step): (usize, usize),
@@ -417,7 +418,7 @@ fn parse_placed(
         ..shape
     });
     let shape = shape.filter(|shape| {
-        // With large strides, the windows span more inputs than there are multiplications.
+        // With large strides, windows span more inputs than there are multiplications.
         let [n, _, c, p, q, r, s] = shape.sizes;
         let sides = [n, c, shape.window(0, p, r), shape.window(1, q, s)];
         sides.into_iter().map(u128::from).product::<u128>() < MOST_WORDS

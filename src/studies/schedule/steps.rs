@@ -1,27 +1,29 @@
-//! Steps with barriers: the location of data, the transfers, and the time of each step.
+//! Steps with barriers: where data are, which transfers a step needs, and how long it takes.
 //!
-//! The simulation tracks the data on each chip. A sub-layer needs the outputs of its predecessors, its weights, and, at
-//! the head of the model, the input. Data on its own chip need no transfer; data on no chip, as every input at first,
-//! come from memory through the network interface (DEAP, section IV-C); data on other chips come from the chip with the
-//! shortest transfer time. A transfer of m bytes over links at distance d takes (DEAP's Eq. 2)
+//! The simulation tracks which data each chip has. A sub-layer needs its predecessors' outputs, its weights
+//! and, at the beginning of the model, the input. Data on its own chip need no transfer. Data on no chip, as
+//! every input is at first, come from memory through the network interface (DEAP, section IV-C). Data on
+//! other chips come from the chip with the shortest transfer time. A transfer of m bytes over links at
+//! distance d takes (DEAP's Eq. 2)
 //!
 //! t = m d / B,
 //!
-//! where B is the rate of a link, for the largest number of links of any chip. A transfer through
-//! an interface takes m divided by the interface's rate. A chip that receives several transfers at
-//! once takes max t + Σ m / M, where M is the bandwidth of its memory, and a step takes
+//! where B is the rate of a link for the number of links that the chip with the most links has. A
+//! transfer through an interface takes m divided by the interface's rate. If a chip receives
+//! several transfers at once, they take max t + Σ m / M, where M is the bandwidth of its memory. A
+//! step takes
 //!
-//! T = max over chips of this time + max over chips of the time of their sub-layers.
+//! T = (maximum over chips of this time) + (maximum over chips of the time of their sub-layers).
 //!
-//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. When a chip's memory is full, the
-//! least recently used data leave it: outputs that are still needed and are on no other chip go to memory, and all
-//! other data are dropped.
+//! Energy is the power of a connection times Σ t, plus the energy of sub-layers. If a chip's memory is full,
+//! the least recently used data are evicted: outputs that are still needed and that no other chip has go to
+//! memory, and all other data are dropped.
 //!
-//! A chip with several accelerators runs a sub-layer on each. The accelerators of a chip share its
-//! memory and its connections, so data that two accelerators need are transferred once. A host that
-//! orchestrates issues a command for each transfer and each sub-layer of a step, one after another.
-//! The host learns only at the barrier that the previous step has ended, so n commands of d seconds
-//! lengthen a step by n d.
+//! If a chip has several accelerators, each runs a sub-layer. They share the chip's memory and
+//! connections, so data that two of them need are transferred once. A host that orchestrates the
+//! chips issues one command after another, for each transfer and each sub-layer of a step. Only the
+//! barrier tells the host that the previous step has ended, so n commands of d seconds lengthen a
+//! step by n d.
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
@@ -30,7 +32,7 @@ use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Identifies a piece of data.
+/// Identifies data on chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataName {
     /// Weights with this index.
@@ -39,12 +41,13 @@ pub enum DataName {
     Input(u32),
     /// The output of this sub-layer.
     Output(u32),
-    /// A piece of the output of a sub-layer, if sub-layers read the output in pieces.
+    /// A piece of a sub-layer's output, if the output is read in pieces: the sub-layer, and the
+    /// index of the piece.
     Piece(u32, u32),
 }
 
 impl DataName {
-    /// Returns the sub-layer that produces the data, or `None` for weights and inputs.
+    /// Returns the sub-layer that produces the data; `None` for weights and inputs.
     pub fn task(self) -> Option<u32> {
         match self {
             Self::Weights(_) | Self::Input(_) => None,
@@ -64,24 +67,24 @@ pub enum DataPlace {
     Memory,
 }
 
-/// Chips, links and memories, and the parameters of a step's cost.
+/// Chips, links and memories, and parameters of a step's time and energy.
 #[derive(Clone, Debug)]
 pub struct ChipMachine {
-    /// Links between chips, or `None` if chips are connected only through interfaces.
+    /// Links between chips; `None` if chips are connected only through interfaces.
     pub links: Option<ChipGraph>,
-    /// Rates of links and of interfaces.
+    /// Rates of the links and of the interfaces.
     pub technology: LinkTechnology,
-    /// Memory capacity of a chip in bytes, or `None` for unlimited.
+    /// Memory of a chip in bytes; `None` if it is unlimited.
     pub capacity: Option<u64>,
-    /// Bytes per second of a chip's memory, or `None` for unlimited.
+    /// Bandwidth of a chip's memory in bytes per second; `None` if it is unlimited.
     pub memory_bandwidth: Option<f64>,
-    /// Power of a connection during a transfer, in watts.
+    /// Power of a connection while it transfers, in watts.
     pub connection_power: f64,
-    /// Number of bytes of a number.
+    /// Bytes per number.
     pub word: u64,
     /// Number of accelerators per chip.
     pub accelerators: usize,
-    /// Time for the host to issue a command, in seconds.
+    /// Time that the host takes to issue a command, in seconds.
     pub dispatch: f64,
 }
 
@@ -90,24 +93,24 @@ pub struct ChipMachine {
 pub struct TaskCost {
     /// Duration in seconds.
     pub seconds: f64,
-    /// Joules, or `None` if unknown.
+    /// Energy in joules; `None` if it is unknown.
     pub joules: Option<f64>,
-    /// Cycles of the accelerator.
+    /// Clock cycles of the accelerator.
     pub cycles: u64,
 }
 
 /// Time and energy of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepCost {
-    /// Time in which the host issues the commands of the step, in seconds.
+    /// Time in which the host issues the step's commands, in seconds.
     pub dispatch: f64,
     /// Time of the communication stage, in seconds.
     pub communication: f64,
     /// Time of the processing stage, in seconds.
     pub processing: f64,
-    /// Cycles of the longest sub-layer.
+    /// Clock cycles of the longest sub-layer.
     pub cycles: u64,
-    /// Joules of both stages, or `None` if the energy of a sub-layer is unknown.
+    /// Energy of both stages in joules; `None` if the energy of a sub-layer is unknown.
     pub joules: Option<f64>,
     /// Bytes moved between chips.
     pub between_chips: u64,
@@ -115,21 +118,21 @@ pub struct StepCost {
     pub memory: u64,
 }
 
-/// Data that a chip needed in a step, or that left the chip.
+/// Data that a chip received for a step, or that were evicted from the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLog {
     /// Index of the step.
     pub step: u32,
-    /// Index of the chip that needs or loses the data.
+    /// Index of the chip that receives or evicts the data.
     pub chip: u32,
-    /// The data that moved.
+    /// The data that moved or were dropped.
     pub data: DataName,
     /// Size in bytes.
     pub bytes: u64,
-    /// Source, or `None` if the data left the chip: moved to memory if `written`, otherwise
-    /// dropped.
+    /// Source of received data. `None` for evicted data, which went to memory if `written` and were
+    /// otherwise dropped.
     pub from: Option<DataPlace>,
-    /// True if the data went to memory.
+    /// True if the data were written to memory.
     pub written: bool,
     /// Duration of the transfer, in seconds.
     pub seconds: f64,
@@ -138,7 +141,7 @@ pub struct StepLog {
 /// Costs and log of all steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTotals {
-    /// Cost of each step.
+    /// Cost of each step, in order.
     pub steps: Vec<StepCost>,
     /// Log of transfers, in order.
     pub log: Vec<StepLog>,
@@ -153,31 +156,31 @@ impl StepTotals {
             .sum()
     }
 
-    /// Returns the energy of all steps in joules, or `None` if the energy of any step is unknown.
+    /// Returns the energy of all steps in joules, or `None` if the energy of a step is unknown.
     pub fn joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }
 }
 
-/// The data on a chip, each with the step of its last use and its size.
+/// The data on a chip, each with the step of its last use and its bytes.
 type ChipStore = BTreeMap<DataName, (u32, u64)>;
 
-/// The machine cannot run the schedule.
+/// Reason why the machine cannot run the schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// The table has no rate for this number of links per chip.
+    /// The technology's table has no rate for chips with this number of links.
     #[error(
         "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = SettingKey::Interpolate)]
     NoRate(u32),
     /// The schedule uses more chips than the graph has.
     #[error("the schedule has {found} chips, but the graph has {chips}")]
     Chips {
-        /// Chips in the schedule.
+        /// Number of chips in the schedule.
         found: usize,
-        /// Chips in the graph.
+        /// Number of chips in the graph.
         chips: u32,
     },
-    /// A sub-layer does not fit on its chip.
+    /// The data that a sub-layer needs at once do not fit into the memory of its chip.
     #[error(
         "sub-layer {task} needs {needs} B on its chip at once, but the chip has {holds} B\n  try: a larger {}, or a larger {}",
         SettingKey::Tensor,
@@ -194,21 +197,21 @@ pub enum StepError {
 }
 
 impl TaskGraph {
-    /// Returns the bytes of the output of a sub-layer, with `word` bytes per number.
+    /// Returns the bytes of a sub-layer's output, with `word` bytes per number.
     pub fn output_bytes(&self, task: u32, word: u64) -> u64 {
         let [n, k, _, p, q, ..] = self.tasks[task as usize].record.shape.sizes;
         n * k * p * q * word
     }
 
-    /// Returns the output of a sub-layer as other sub-layers read it, whole or in pieces, each with
-    /// its bytes.
+    /// Returns a sub-layer's output as other sub-layers read it (whole, or in pieces), each part
+    /// with its bytes.
     pub fn outputs(&self, task: u32, word: u64) -> Vec<(DataName, u64)> {
         let bytes = self.output_bytes(task, word);
         let pieces = u64::from(self.tasks[task as usize].pieces);
         if pieces <= 1 {
             return vec![(DataName::Output(task), bytes)];
         }
-        // Rounding is cumulative, so that the pieces sum to the output.
+        // Round cumulatively, so that the pieces' bytes add up to the output's.
         let until =
             |piece: u64| (u128::from(bytes) * u128::from(piece) / u128::from(pieces)) as u64;
         (0..pieces)
@@ -260,11 +263,12 @@ impl ChipMachine {
         }
     }
 
-    /// Simulates `schedule` step by step; `costs` has the cost of each sub-layer.
+    /// Simulates `schedule` step by step; `costs` has one entry per sub-layer.
     ///
     /// # Errors
     ///
-    /// Fails if the number of links has no rate, the schedule uses too many chips, or a sub-layer does not fit.
+    /// Fails if there is no rate for the number of links, if the schedule uses too many chips, or if a
+    /// sub-layer does not fit on its chip.
     pub fn steps(
         &self,
         graph: &TaskGraph,
@@ -308,7 +312,7 @@ impl ChipMachine {
             let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
-            // All transfers of a step see the locations of data at the beginning of the step.
+            // All transfers of a step use the locations of data at the step's beginning.
             let before: Vec<BTreeSet<DataName>> = stores
                 .iter()
                 .map(|store| store.keys().copied().collect())
@@ -325,7 +329,7 @@ impl ChipMachine {
                 let outputs = all_of(&|task| graph.outputs(task, self.word));
                 let mut held = BTreeSet::new();
                 let mut needs = all_of(&|task| graph.needs(task, self.word));
-                // Data that several accelerators need are transferred once.
+                // Data that several accelerators of a chip need are transferred once.
                 needs.retain(|(data, _)| held.insert(*data));
                 held.extend(outputs.iter().map(|(data, _)| *data));
                 let (mut longest, mut taken_in) = (0.0_f64, 0_u64);
@@ -395,7 +399,8 @@ impl ChipMachine {
                     *left = left.saturating_sub(1);
                 }
             }
-            // Outputs without further use are dropped without a log entry; weights stay for later steps.
+            // Outputs that no later step uses are dropped without a log entry. Weights stay for later
+            // steps.
             for store in &mut stores {
                 store.retain(|data, (used, _)| {
                     uses.get(data).is_some_and(|left| *left > 0)
@@ -408,7 +413,8 @@ impl ChipMachine {
         Ok(totals)
     }
 
-    /// Evicts data from a chip until the rest fits; returns the bytes written to memory, and the time in seconds.
+    /// Evicts data from a chip until the rest fits. Returns the bytes that were written to memory, and the
+    /// time for this in seconds.
     fn evict_until_fit(
         &self,
         (step, chip, task): (usize, usize, u32),
@@ -469,7 +475,7 @@ impl fmt::Display for DataName {
     }
 }
 
-/// Formats an entry as `step 3 chip 1: output 5, 8192 B from chip 0`.
+/// Formats an entry of the log: `step 3 chip 1: output 5, 8192 B from chip 0`.
 impl fmt::Display for StepLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

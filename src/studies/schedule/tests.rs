@@ -1,5 +1,4 @@
-//! Compares schedules of sub-layers with handwritten derivations and with a search over all
-//! schedules.
+//! Compares schedules of sub-layers with handwritten results, and with a search over all schedules.
 
 use super::list::{ScheduleError, by_durations};
 use super::*;
@@ -24,7 +23,7 @@ const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K'
     'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
 
 /// DEAP's Eq. 1 with I = 32 and O = 2,500 gives 63 x 2,500 = 157,500 operations for each of 32
-/// output channels, and 32 x 32 x 2,500 multiplications.
+/// output channels. There are 32 x 32 x 2,500 multiplications.
 #[test]
 fn the_printed_record_has_its_operations() {
     let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
@@ -53,8 +52,8 @@ fn schedules_are_read_as_they_are_written() {
         partition: PartitionRule::Columns,
     };
     let graph = model.tasks().unwrap();
-    // The graph has an encoder of six products, a decoder of ten, and the product onto the
-    // vocabulary, each in two parts, for two micro-batches.
+    // The graph has an encoder of six products, a decoder of ten, and the product for the
+    // vocabulary, each in two parts and for two micro-batches.
     assert_eq!(graph.tasks.len(), 17 * 2 * 2);
     let schedule = schedule(&graph, 3, ListRule::Steps).unwrap();
     let text = write_schedule(&graph, &schedule);
@@ -63,7 +62,7 @@ fn schedules_are_read_as_they_are_written() {
         write_schedule(&again, &places).matches("'id'").count(),
         graph.tasks.len()
     );
-    // The parsed schedule has the same sub-layers as the original at the same positions, with the same inputs.
+    // The parsed schedule has the original's sub-layers at the same positions, with the same inputs.
     for step in 0..schedule.steps() {
         for chip in 0..3 {
             let (one, other) = (schedule.at(chip, step), places.at(chip, step));
@@ -83,7 +82,7 @@ fn schedules_are_read_as_they_are_written() {
             .1,
         places
     );
-    // The text is JSON, with empty steps in the notation of both languages.
+    // The text mixes JSON and Python, with empty steps in both notations.
     let json = "[[{\"C\": 2, \"type\": \"LinearLayer\"}, null], [None, {'K': 3}]]";
     let (graph, places) = parse_schedule(json, "s").unwrap();
     assert_eq!(places.chips, [[Some(0), None], [None, Some(1)]]);
@@ -137,8 +136,8 @@ fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
     })
 }
 
-/// Returns the shortest time over all orders in which each sub-layer starts as early as its chip
-/// and its dependencies allow.
+/// Returns the shortest time over all orders, where each sub-layer starts as early as its chip and
+/// its dependencies allow.
 fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
     fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
         if ends.iter().all(Option::is_some) {
@@ -176,7 +175,7 @@ fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Every sub-layer occurs once, after all its dependencies, and a chip idles only if no sub-layer is ready.
+    /// Every sub-layer occurs once, after all its dependencies. A chip is idle only if no sub-layer is ready.
     #[test]
     fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
         for rule in [ListRule::Steps, ListRule::Durations] {
@@ -201,8 +200,8 @@ proptest! {
         }
     }
 
-    /// The time is at least the longest path, at most the sum of all sub-layers, and at most
-    /// Graham's factor 2 - 1/N times the shortest time.
+    /// The time is at least the longest path and at most the sum of all sub-layers. It is also at
+    /// most 2 - 1/N times the shortest time (Graham's bound).
     #[test]
     fn durations_keep_grahams_bound((graph, chips) in graphs()) {
         let (_, end) = by_durations(&graph, chips);
@@ -219,9 +218,9 @@ proptest! {
     }
 }
 
-/// The graph has three sub-layers without dependencies, and one that depends on the last of them:
-/// as printed, the first chip gets all three, the second gets the fourth, and a chain of three on
-/// two chips never completes.
+/// Three sub-layers have no dependencies, and one depends on the last of them. As printed, the
+/// first chip gets all three, and the second the fourth. A chain of three on two chips never
+/// completes.
 #[test]
 fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     let graph = TaskGraph {
@@ -248,7 +247,7 @@ fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
     );
 }
 
-/// Creates a machine with links of unit rate 64 GB/s between four chips in a ring.
+/// Creates a machine of four chips in a ring, whose links have a unit rate of 64 GB/s.
 fn ring(capacity: Option<u64>) -> ChipMachine {
     ChipMachine {
         links: Some(ChipGraph::named("ring:4").unwrap()),
@@ -266,9 +265,10 @@ fn ring(capacity: Option<u64>) -> ChipMachine {
     }
 }
 
-/// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 receives both over one hop at 4 B/s:
-/// the longer transfer takes 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. In the next step,
-/// chip 0 receives B from chip 1, which has B since that step, over one hop instead of two.
+/// Chip 0 computes A (10 B), and chip 2 computes B (20 B). Chip 1 receives both over one hop at 4
+/// B/s. The longer transfer takes 5 s, and 30 B pass its memory of 8 B/s in 3.75 s. In the next
+/// step, chip 0 receives B from chip 1, which has had it since the last step, over one hop instead
+/// of two.
 #[test]
 fn chips_take_data_from_the_nearest_holder() {
     let tasks = vec![
@@ -308,8 +308,8 @@ fn chips_take_data_from_the_nearest_holder() {
         .iter()
         .map(|step| (step.communication, step.processing, step.joules))
         .collect();
-    // Transfers take 2.5 s and 5 s at 3 W; the communication stage takes 5 s + 20/8 s; the other
-    // stages take no time.
+    // Transfers take 2.5 s and 5 s at 3 W. The later communication stage takes 5 s + 20/8 s; all
+    // other stages take no time.
     let expected = [
         (0.0, 7.0, Some(4.0)),
         (5.0 + 3.75, 7.0, Some(2.0 + 7.5 * 3.0)),
@@ -319,7 +319,7 @@ fn chips_take_data_from_the_nearest_holder() {
     assert_eq!(times, expected);
     assert_eq!(totals.seconds(), 4.0 * 7.0 + 8.75 + 7.5);
     assert_eq!(totals.steps[1].between_chips, 30);
-    // Without links, all data pass interfaces of 1 B/s.
+    // Without links, all data pass through interfaces of 1 B/s.
     let interfaces = ChipMachine {
         links: None,
         ..ring(None)
@@ -337,8 +337,8 @@ fn chips_take_data_from_the_nearest_holder() {
     );
 }
 
-/// Weights are loaded from memory once. A chip of 25 B with A and B must evict A, which is still
-/// needed, to memory and load A again.
+/// Weights are loaded from memory only once. A chip with 25 B that has A and B must evict A. A is
+/// still needed, so it goes to memory and is loaded again later.
 #[test]
 fn what_does_not_fit_leaves_and_comes_back() {
     let weights = |number| Some(number);

@@ -1,4 +1,5 @@
-//! Compares partitions with sets of cells, with all choices, and with the transfers of schedules.
+//! Checks partitions against explicit sets of elements, the optimiser against exhaustive search,
+//! and traffic against simulated schedules.
 
 use super::CutAlong::{Columns, Rows};
 use super::*;
@@ -7,20 +8,20 @@ use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Number of cells of a tensor along each side; a block is a range of cells.
+/// Number of cells into which each side of a tensor is divided; a block is a range of cells.
 const GRID: u32 = 16;
 
 type Cells = BTreeSet<(u32, u32)>;
 
-/// Returns the cells of rows and columns in these blocks.
+/// Returns the cells in this row block and this column block.
 fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
     let of = |(block, blocks): (u32, u32)| block * GRID / blocks..(block + 1) * GRID / blocks;
     let rows = of(row);
     rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
 }
 
-/// Returns the row block and the column block of a part, computed level by level, with the number
-/// of blocks of each kind.
+/// Computes the row block and the column block of a part level by level. Returns each block with
+/// the number of such blocks.
 fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     let (mut low, mut high) = ([0, 0], [GRID; 2]);
     for (level, along) in cut.iter().enumerate() {
@@ -39,7 +40,7 @@ fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
     })
 }
 
-/// Returns the words moved, by sets of cells: the cells that each part needs, minus its own cells.
+/// Counts the words moved by sets of cells: the cells that each part needs but does not have.
 fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
     let mut words = 0.0;
     for (l, product) in products.iter().enumerate() {
@@ -47,7 +48,7 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
             let [row, column] = blocks(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
-                // The input is in memory only: a part reads all columns of its rows.
+                // The input is only in memory, so a part reads all columns of its rows.
                 let taken = cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
                 words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
@@ -95,7 +96,7 @@ proptest! {
         batches in 1u32..4,
         levels in 1usize..4,
     ) {
-        // Products have 16 to 64 rows and columns, so that any cut is possible.
+        // Products have 16 to 64 rows and columns, so that every cut is possible.
         let products: Vec<ProductSize> = sizes
             .iter()
             .map(|&(rows, columns, [weights, inputs], all)| {
@@ -113,7 +114,7 @@ proptest! {
         let least = all.iter().map(&words).min().unwrap();
         let found = partition(&products, 1, batches).unwrap();
         prop_assert_eq!(words(&found), least);
-        // Levels are chosen one by one, so their total cost may exceed the minimum, but is never
+        // Levels are decided one by one, so their total cost may exceed the minimum but is never
         // below it.
         let deep = partition(&products, 2, batches).unwrap();
         let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
@@ -121,9 +122,9 @@ proptest! {
     }
 }
 
-/// The test's two matrix multiplications have 8 rows and 4 columns, so 32 words, in two parts.
-/// Columns move the weights once, and each half lacks half of the 32 words per micro-batch. Rows
-/// move the weights twice, and nothing else. Only the last case has an input.
+/// Two products with 8 rows and 4 columns (32 words), each in two parts. Cut along columns, the
+/// weights move once, and each half lacks half of the 32 words per micro-batch. Cut along rows, the
+/// weights move twice, and nothing else. Only the last case reads an input.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
@@ -131,24 +132,27 @@ fn weights_are_held_against_data() {
         let cuts = partition(&products, 1, batches).unwrap();
         (words_moved(&products, &cuts, batches), cuts)
     };
-    // With 16 words of weights, columns move 32 + 2 x 32 = 96 words and rows 64.
+    // With 16 words of weights, cuts along columns move 32 + 2 x 32 = 96 words, and cuts along rows
+    // 64.
     assert_eq!(cuts(16, 2), (64, vec![vec![Rows]; 2]));
-    // With 100 words, columns move 200 + 2 x 32 = 264 words and rows 400.
+    // With 100 words of weights, cuts along columns move 200 + 2 x 32 = 264 words, and cuts along
+    // rows 400.
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
-    // With one product of each size, columns then rows moves 100 + 2 x 16 words of weights, and
-    // each half lacks a quarter of 32, twice: 164. Columns for both move 116 + 64 = 180 words, rows
-    // for both 232, rows then columns 200 + 16 + 64 = 280.
+    // With one product of each kind, columns for the first and rows for the second move 100 + 2 x
+    // 16 words of weights, and each half lacks a quarter of 32, twice: 164 in total. Columns for
+    // both move 116 + 64 = 180 words, rows for both 232, and rows then columns 200 + 16 + 64 = 280.
     let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
-    // With one row only columns can be cut, until no cut is possible.
+    // With a single row, only columns can be cut, and only until none is left to cut.
     let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
     assert_eq!(partition(&narrow, 3, 1), None);
-    // The input has 60 words, twice. Along columns both halves read the whole input, 100 + 2 x 120
-    // = 340 words; along rows each half reads its own rows, 2 x 100 + 2 x 60 = 320 words. Without
-    // the input, columns would be better because of the weights.
+    // The input has 60 words in each of two micro-batches. Cut along columns, both halves read the
+    // whole input: 100 + 2 x 120 = 340 words. Cut along rows, each half reads its own rows: 2 x 100
+    // + 2 x 60 = 320 words. Without the input, cuts along columns would move less, because of the
+    // weights.
     let cut = |inputs| {
         let products = [size(8, 4, [100, inputs], false)];
         let cuts = partition(&products, 1, 2).unwrap();
@@ -158,8 +162,8 @@ fn weights_are_held_against_data() {
     assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
-/// The words that a partition moves equal the words that a schedule moves between chips and from
-/// memory, with each part of a product on its chip.
+/// With each part of a product on its chip, a schedule moves as many words between chips and from
+/// memory as the partition predicts.
 #[test]
 fn schedules_move_what_a_partition_says() {
     let model = LanguageModel {
