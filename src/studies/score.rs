@@ -1,9 +1,9 @@
-//! Comparison of predictions with measured runs: errors of the predictions, and correctness of the
-//! order in which they rank plans.
+//! Comparison of predictions with measured runs: how large the errors are, and whether plans are
+//! ranked in the measured order.
 //!
-//! A table of runs ([`RunTable`]) is read from CSV; a file of columns ([`RunColumns`]) maps its columns to options of a
-//! model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in [`ScoreSummary`],
-//! together with a null model that knows only FLOPs.
+//! A table of runs ([`RunTable`]) is read from CSV. A file of columns ([`RunColumns`]) maps its columns to
+//! options of a model and of its plan. Every run is generated, replayed, and compared with its measurement
+//! ([`score`]). [`ScoreSummary`] has the statistics, also for a null model that knows only FLOPs.
 
 use chakram_base::interrupt::inherited;
 use chakram_base::units::Span;
@@ -65,7 +65,7 @@ pub enum ScoreError {
         file: String,
         /// Line in the table, from 1.
         line: u64,
-        /// The found and the expected value.
+        /// Value found, and value expected.
         why: String,
     },
     /// An option has no effect on a run.
@@ -83,12 +83,12 @@ pub enum ScoreError {
     Table {
         /// Name of the table.
         file: String,
-        /// The found and the expected value.
+        /// Value found, and value expected.
         why: String,
     },
 }
 
-/// Reason why a run has no prediction.
+/// Reason why a run cannot be predicted.
 #[derive(Debug)]
 enum RunFault {
     Option(OptionRefusal),
@@ -96,7 +96,7 @@ enum RunFault {
 }
 
 impl RunFault {
-    /// Converts to the error for `run`.
+    /// Converts the reason to an error about `run`.
     fn for_run(self, run: &MeasuredRun) -> ScoreError {
         let (file, line) = (run.file.clone(), run.line);
         match self {
@@ -122,24 +122,24 @@ impl From<String> for RunFault {
     }
 }
 
-/// Prediction of a run.
+/// Predicted time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictedRun {
-    /// Time of a step.
+    /// Predicted time of a step.
     pub makespan: Span,
-    /// The 90 % interval, if the kernel times have error estimates.
+    /// 90 % interval of the time, if the kernel times have error estimates.
     pub interval: Option<[Span; 2]>,
 }
 
-/// Passes the predictions of the runs of a table to `ended` in order; a run that cannot be
-/// predicted has the reason instead.
+/// Predicts the runs of a table, and passes each prediction to `ended` in the table's order. For a
+/// run that cannot be predicted, passes the reason.
 ///
-/// Runs are generated and replayed independently, on `threads` threads; the answers do not depend
-/// on the number of threads. `ended` receives each answer as soon as all earlier ones are known.
+/// Runs are generated and replayed independently on `threads` threads, whose number does not affect
+/// the results. `ended` receives a result as soon as all earlier results are known.
 ///
 /// # Errors
 ///
-/// Fails with the first error of `ended`. No further run begins after this error.
+/// Fails with the first error that `ended` returns. After this error, no more runs begin.
 pub fn score(
     table: &RunTable,
     options: &ReplayOptions,
@@ -156,20 +156,22 @@ pub fn score(
         let predicted = predict_run(run, options)?;
         Ok(*cell.get_or_init(|| predicted))
     };
-    // Repeated measurements come last, when their plans are known.
+    // Repeated measurements of a plan come last, because they reuse the prediction of its first
+    // run.
     let (plans, repeats): (Vec<usize>, Vec<usize>) =
         (0..firsts.len()).partition(|&i| firsts[i] == i);
     score_in_order(table, &[plans, repeats].concat(), threads, ask, ended)
 }
 
-/// For each run the index of the first run of the same model and plan on the same machine.
+/// For each run, the index of the first run that has the same model, plan and machine.
 fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     let mut known = BTreeMap::new();
     let runs = table.runs.iter().enumerate();
     runs.map(|(i, run)| {
         let first: usize = *known.entry((&run.file, &run.options)).or_insert(i);
         let other = &table.runs[first];
-        // A table that is scored by two files of columns has equal options for different runs.
+        // Compare all inputs, not options: if two files of columns score the same table, different
+        // runs can have equal options.
         match run.machine == other.machine && run.training == other.training {
             true => first,
             false => i,
@@ -178,7 +180,7 @@ fn first_equal_runs(table: &RunTable) -> Vec<usize> {
     .collect()
 }
 
-/// Passes the answers of `ask` for each run and its index to `ended`, in order.
+/// Calls `ask` for each run with its index, and passes the results to `ended` in the table's order.
 fn score_all<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
@@ -198,7 +200,8 @@ fn score_by<T: Send>(
     score_in_order(table, &order, threads, ask, ended)
 }
 
-/// Answers of `ask` for each run, which begin in the `order` of indices and are returned in the order of the table.
+/// Calls `ask` for each run. Runs begin in the given `order` of indices, but results are returned in the
+/// table's order.
 fn score_in_order<T: Send>(
     table: &RunTable,
     order: &[usize],
@@ -225,14 +228,14 @@ fn score_in_order<T: Send>(
                 }
             }));
         }
-        // The channel must close when the last thread ends.
+        // Drop this sender, so that the channel closes when the last thread ends.
         drop(answer);
         for (i, answer) in &answers {
             found.insert(i, answer);
             while let Some(answer) = found.remove(&in_order.len()) {
                 let told = ended(&table.runs[in_order.len()], &answer);
                 if told.is_err() {
-                    // No thread starts another run after this.
+                    // After this, no thread starts another run.
                     next.store(table.runs.len(), Ordering::Relaxed);
                     return told;
                 }
@@ -244,7 +247,7 @@ fn score_in_order<T: Send>(
     Ok(in_order)
 }
 
-/// Returns the prediction of a run, with its interval.
+/// Predicts a run, with an interval.
 fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
     replay_run(run, options, |compiled| {
         let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;
@@ -256,7 +259,7 @@ fn predict_run(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRu
     })
 }
 
-/// Returns the makespan of a run, without the interval, which would need a report.
+/// Predicts the makespan of a run. The interval would take longer, because it needs a report.
 fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replay_run(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
@@ -264,8 +267,8 @@ fn predict_makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, 
     })
 }
 
-/// Returns `answer` for a replay of `run`. `answer` also returns true if its ranks may represent
-/// all ranks.
+/// Replays `run`, and returns the result of `answer`. The second argument of `answer` is true if
+/// its ranks may represent all ranks.
 fn replay_run<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
@@ -303,8 +306,8 @@ mod tests {
         heads = \"8\"\nsequence = \"128\"\nvocabulary = \"1024\"\nbatch = \"16\"\noverlap = \"false\"\n\
         schedule = \"1f1b\"\n";
 
-    /// Returns for each row: true if one copy represents all, the makespan of one copy, and the
-    /// makespan of all ranks.
+    /// Returns for each row whether one copy represents all, and the makespans of one copy and of
+    /// all ranks.
     fn of_one_and_of_all(rows: &str) -> Vec<(bool, Span, Span)> {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
         let csv = format!("tp,dp,pp,order,seconds\n{rows}");
@@ -334,7 +337,7 @@ mod tests {
     #[test]
     fn rows_end_in_order_and_one_refused_row_ends_nothing() {
         let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
-        // 16 samples do not divide into 3 replicas; 8 heads do not divide into tensor groups of 3.
+        // 3 replicas cannot share 16 samples evenly, and tensor groups of 3 cannot share 8 heads.
         let csv = "tp,dp,pp,order,seconds\n1,1,1,,1\n1,3,1,,1\n2,2,1,,1\n3,1,1,,1\n1,2,2,,1\n";
         let table = RunTable::parse(csv, "runs", &columns).unwrap();
         assert_eq!((table.runs.len(), table.refused.len()), (5, 0));
@@ -378,9 +381,9 @@ mod tests {
 
     #[test]
     fn one_copy_stands_for_all_that_lie_alike() {
-        // The rows have pipelines within a node and across nodes, with tensor groups and replicas
-        // on one node and on several. Without replicas, the two ends of a pipeline reach the sum of
-        // their tied weights at different times.
+        // In these rows, pipelines are within a node or across nodes, and tensor groups and
+        // replicas are on one node or on several. Without replicas, the two ends of a pipeline
+        // begin the sum of their tied weights at different times.
         let rows = "2,2,2,\"tp,dp,pp\",1\n2,8,1,\"tp,dp,pp\",1\n4,2,3,\"tp,dp,pp\",1\n\
             1,16,2,\"tp,dp,pp\",1\n8,2,2,\"tp,pp,dp\",1\n\
             4,1,3,\"tp,dp,pp\",1\n8,1,2,\"tp,dp,pp\",1\n";
@@ -392,8 +395,8 @@ mod tests {
 
     #[test]
     fn copies_that_lie_otherwise_are_replayed_whole() {
-        // Six consecutive stages on nodes of eight: the first pipeline is within one node, the
-        // second spans two nodes.
+        // With six consecutive stages on nodes of eight NPUs, the first pipeline is within a node,
+        // but the second spans two nodes.
         let found = of_one_and_of_all("1,4,6,\"pp,dp,tp\",1\n1,1,6,\"tp,dp,pp\",1\n");
         for (stands, one, all) in found {
             assert!(!stands);
@@ -421,7 +424,8 @@ mod tests {
                 .unwrap()
                 .seconds()
         };
-        // Gradients are reduced during the backward pass, which slows some kernels by 1.19, or after it.
+        // If gradients are reduced during the backward pass, some kernels are slower by a factor of
+        // 1.19; after it, none is.
         let slower = seconds("true", stated) / seconds("true", "");
         assert!(slower > 1.001 && slower < 1.19, "{slower}");
         let [with, without] = [stated, "beside_collectives = 1"].map(|text| seconds("false", text));

@@ -1,8 +1,10 @@
-//! Sweeps: a search for the best of many machines, models and plans, each a point of a study.
+//! Sweeps: searches for the best of many machines, models and plans, each of which is a point of a
+//! study.
 //!
-//! A [`Study`] defines the axes along which points differ, and the objectives. A [`StudyExplorer`] visits the points
-//! with a strategy for each layer of axes, rejects impossible points, excludes points by their bounds ([`bound`]),
-//! replays each remaining point once, and keeps a journal. A [`SweepTable`] has the results.
+//! A [`Study`] defines the objectives, and the axes along which points differ. A [`StudyExplorer`] visits
+//! points, with a strategy for each layer of axes. It rejects impossible points, excludes points by their
+//! bounds ([`bound`]), replays each remaining point once, and keeps a journal. A [`SweepTable`] has the
+//! results.
 
 mod axis;
 mod bound;
@@ -33,5 +35,5 @@ pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;
 
-/// Maximum number of points for a strategy that visits all points.
+/// Maximum number of points for strategies that visit all points.
 const MOST_POINTS: u64 = 4_000_000;

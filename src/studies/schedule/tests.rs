@@ -387,10 +387,11 @@ fn what_does_not_fit_leaves_and_comes_back() {
     );
 }
 
-/// The machine has two chips with two accelerators each. A (10 B) and B are made on the first chip;
-/// both sub-layers of the second chip read A, which is transferred once, over one hop at 4 B/s in
-/// 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues two commands of half a second,
-/// then one command for the transfer and two for the sub-layers.
+/// The machine has two chips with two accelerators each. A (10 B) and B are computed on the first
+/// chip. Both sub-layers of the second chip read A, which is transferred once, over one hop at 4
+/// B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. In the first step, the host issues two
+/// commands of half a second; then it issues one command for the transfer and two for the
+/// sub-layers.
 #[test]
 fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     let graph = TaskGraph {
@@ -423,8 +424,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.seconds(), 8.0 + 7.25);
     let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
     assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
-    // On four chips with one accelerator each, a further chip receives A, which needs a fourth
-    // command.
+    // With one accelerator on each of four chips, one more chip receives A, for which the host
+    // issues a fourth command.
     let machine = ChipMachine {
         accelerators: 1,
         ..machine
@@ -434,8 +435,8 @@ fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
     assert_eq!(totals.log.len(), 2);
 }
 
-/// A sub-layer that reads a piece of an output transfers only that piece, also when read from a
-/// file.
+/// A sub-layer that reads a piece of an output transfers only this piece, also if the schedule is
+/// read from a file.
 #[test]
 fn outputs_are_taken_in_pieces() {
     let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
@@ -460,8 +461,7 @@ fn outputs_are_taken_in_pieces() {
     assert!(error.contains("found \"piece 2\""), "{error}");
 }
 
-/// Dropout and batch normalization are removed; sub-layers after the removed layers read the inputs
-/// of those layers.
+/// Dropout and batch normalization are removed. Sub-layers after a removed layer read its inputs.
 #[test]
 fn layers_that_inference_does_not_compute_are_left_out() {
     let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\
@@ -470,7 +470,7 @@ fn layers_that_inference_does_not_compute_are_left_out() {
     assert_eq!(graph.tasks.len(), 2);
     assert_eq!(graph.tasks[1].after, [0]);
     assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
-    // Without ids, the last step with another sub-layer counts.
+    // Without ids, a step depends on the last step that has another sub-layer.
     let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
     let (graph, _) = parse_schedule(text, "s").unwrap();
     assert_eq!(graph.tasks[1].after, [0]);

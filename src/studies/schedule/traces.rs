@@ -1,8 +1,8 @@
-//! Schedules written as traces: a rank for each chip, with or without barriers around each step's
+//! Schedules written as traces: one rank per chip, with or without barriers around each step's
 //! sub-layers.
 //!
-//! A sub-layer is a kernel with its cost as duration, data from other chips are messages, data from
-//! memory are a wait on a separate lane, and a barrier is a barrier collective of all chips. A chip
+//! A sub-layer is a kernel whose duration is its cost. Data from other chips are messages, and data
+//! from memory a wait on a separate lane. A barrier is a barrier collective of all chips. A chip
 //! runs its sub-layers in the order of the schedule.
 
 use super::{ChipSchedule, DataPlace, StepTotals, TaskCost, TaskGraph};
@@ -12,7 +12,7 @@ use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::BTreeMap;
 
-/// A schedule with its transfers and costs.
+/// A schedule, with the transfers and costs of its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduledJob<'s> {
     /// Sub-layers and their dependencies.
@@ -23,23 +23,23 @@ pub struct ScheduledJob<'s> {
     pub costs: &'s [TaskCost],
     /// Transfers and costs of the steps.
     pub totals: &'s StepTotals,
-    /// True for barriers around each step's sub-layers.
+    /// True if barriers surround each step's sub-layers.
     pub barriers: bool,
     /// Number of accelerators per chip.
     pub accelerators: usize,
 }
 
-/// Lanes of a chip: the network interface, and the host's commands for the chip; the following
-/// lanes are the accelerators.
+/// Lanes of a chip: first its network interface, then the host's commands for it, then its
+/// accelerators.
 const INTERFACE: i64 = 0;
 const HOST: i64 = 1;
 const PROCESSING: i64 = 2;
 
-/// Writer of a rank's nodes.
+/// Writes the nodes of a rank.
 struct RankWriter<'w> {
     out: &'w mut dyn Sink,
     next: u64,
-    /// Nodes on which the next node of a stage depends.
+    /// Nodes on which all nodes of the next stage depend.
     gate: Vec<u64>,
 }
 
@@ -66,18 +66,18 @@ impl RankWriter<'_> {
 }
 
 impl ScheduledJob<'_> {
-    /// Writes the nodes of `chip`.
+    /// Passes the nodes of `chip` to `out`.
     ///
     /// # Errors
     ///
-    /// Fails with the errors of `out`.
+    /// Fails if `out` fails.
     pub fn nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
         let mut writer = RankWriter {
             out,
             next: 1,
             gate: Vec::new(),
         };
-        // The node of each sub-layer on this chip, and the node of each transfer to it in the current step.
+        // Nodes of the sub-layers on this chip, and nodes of the transfers to it in the current step.
         let mut done: BTreeMap<u32, u64> = BTreeMap::new();
         let mut here: BTreeMap<super::DataName, u64> = BTreeMap::new();
         let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.steps()];
@@ -90,7 +90,8 @@ impl ScheduledJob<'_> {
             let mut moved = Vec::new();
             let dispatch = self.totals.steps[step].dispatch;
             if dispatch > 0.0 {
-                // Without barriers the host continues as soon as it has issued the earlier commands.
+                // Without barriers, the host continues as soon as it has issued the previous
+                // commands.
                 let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
                 let mut node = wait_node("commands of the host", dispatch);
                 node.lane = Some(HOST);
@@ -184,7 +185,7 @@ fn message_op(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
     }
 }
 
-/// Creates a wait on the interface's lane.
+/// Creates a wait on the lane of the network interface.
 fn wait_node(name: &str, seconds: f64) -> NodeView<'_> {
     let op = Op::Compute {
         flops: 0,

@@ -1,15 +1,15 @@
-//! Corrections of a machine's kernel times from measured steps.
+//! Corrections of a machine's kernel times that are derived from measured steps.
 //!
-//! Steps whose models have the same most frequent matrix products form a group: tokens of a
-//! micro-batch, width and tensor parallelism are the same. The factor of each group is the
-//! geometric mean of measured time / predicted time, found in two rounds, because the uncorrected
-//! parts of a step (messages, sums over replicas between nodes) do not grow with the factor.
+//! Steps form a group if their models have the same most frequent matrix products, which means the
+//! same tokens per micro-batch, width and tensor parallelism. A group's factor is the geometric
+//! mean of measured time / predicted time. It is found in two rounds, because the uncorrected parts
+//! of a step (messages, sums over replicas between nodes) do not grow with the factor.
 //!
-//! Groups share a part of their factor. With the variance `t` of factors between groups and the
-//! variance `s` inside a group, both of logarithms, a group of `n` steps keeps `t / (t + s / n)` of
-//! its distance from the shared factor (partial pooling), and the shared factor keeps the part of
-//! its logarithm that exceeds its own variance (James and Stein, 1961). The shared factor also
-//! applies to other models.
+//! Groups have a part of their factor in common. Let `t` be the variance of factors between groups
+//! and `s` the variance within a group, both of logarithms. A group of `n` steps keeps
+//! `t / (t + s / n)` of its distance from the shared factor (partial pooling). The shared factor
+//! keeps the part of its logarithm that exceeds its own variance (James and Stein, 1961). The
+//! shared factor also applies to other models.
 
 use super::{MeasuredRun, RunTable, ScoreError, predict_makespan, score_all};
 use chakram_base::units::Span;
@@ -19,45 +19,45 @@ use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
-/// Relative error of a correction from one step, if no group has two steps: the variation between
-/// repetitions of a step, and the remaining variation between plans of one group.
+/// Relative error of a correction from a single step, if no group has two steps. It combines the
+/// variation between repetitions of a step with the remaining variation between plans of a group.
 const ALONE: f64 = 0.05;
-/// Standard deviation of factors inside a group, if no group has two steps: the standard deviation
-/// of 722 steps of small GPTs on A100.
+/// Standard deviation of factors within a group, if no group has two steps. The value is that of
+/// 722 steps of small GPTs on A100.
 const INSIDE: f64 = 0.036;
-/// Minimum number of groups for a shared factor.
+/// Minimum number of groups for which a shared factor is computed.
 const LEAST_GROUPS: usize = 3;
-/// Number of rounds to find a factor.
+/// Number of rounds in which a factor is found.
 const ROUNDS: usize = 2;
 
-/// Correction from a group of measured steps.
+/// Correction that a group of measured steps gives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCorrection {
-    /// Factor on the times of some kernels.
+    /// Factor on the times of the group's kernels.
     pub correction: PriceCorrection,
-    /// Lines of the steps in the table.
+    /// Lines of these steps in the table.
     pub lines: Vec<u64>,
-    /// Errors of each step with the factor of the other steps of its group (empty for a group of
-    /// one).
+    /// Leave-one-out error of each step: its error with the factor that the other steps of its
+    /// group give; empty for a group of one.
     pub left_out: Vec<f64>,
 }
 
-/// Corrections of a machine from measured steps.
+/// All corrections of a machine from measured steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepCalibration {
-    /// Corrections by group, in ascending order of matrix products.
+    /// Corrections by group, sorted by matrix products in ascending order.
     pub groups: Vec<StepCorrection>,
-    /// Correction of all other models, if there are enough groups.
+    /// Correction for all other models; `None` if there are too few groups.
     pub shared: Option<PriceCorrection>,
-    /// Mean error of the steps of a group with the shared factor of the other groups, and without a
-    /// correction, or `None` if there are too few groups.
+    /// Mean error of steps in groups that are left out: with the shared factor of the other groups,
+    /// and without a correction. `None` if there are too few groups.
     pub left_out_groups: Option<[f64; 2]>,
 }
 
-/// Rows, columns and summed-over size of two matrix products.
+/// Rows, columns and summed size of two matrix products.
 type ProductPair = [[u64; 3]; 2];
 
-/// Returns the most frequent matrix products of a run's model.
+/// Returns the two most frequent matrix products of a run's model.
 fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let job = GeneratedJob::new(pattern).map_err(|error| error.to_string())?;
@@ -67,11 +67,12 @@ fn product_signature(run: &MeasuredRun) -> Result<ProductPair, String> {
         .ok_or_else(|| "the run's model has no matrix multiplication for a correction".to_owned())
 }
 
-/// Returns the corrections for the steps of `table`, in ascending order of matrix products.
+/// Returns the corrections that the steps of `table` give, sorted by matrix products in ascending
+/// order.
 ///
 /// # Errors
 ///
-/// Fails at the first run that cannot be generated or replayed, or has no matrix product.
+/// Fails at the first run that cannot be generated or replayed, or that has no matrix product.
 pub fn calibrate(
     table: &RunTable,
     options: &ReplayOptions,
@@ -154,18 +155,18 @@ pub fn calibrate(
     })
 }
 
-/// Logarithms of factors that groups of steps share.
+/// Statistics of the logarithms of factors, over groups of steps.
 struct PooledFactors {
-    /// Logarithm of the factor that all groups share.
+    /// Logarithm of the factor that all groups have in common.
     shared: f64,
-    /// Variance between groups.
+    /// Variance of the logarithms between groups.
     between: f64,
-    /// Variance inside a group.
+    /// Variance of the logarithms within a group.
     inside: f64,
 }
 
 impl PooledFactors {
-    /// Creates the factors from the logarithms of the factors of steps, by group.
+    /// Computes the statistics; `groups` has the logarithm of each step's factor, by group.
     fn new(groups: &[Vec<f64>]) -> Self {
         let count = groups.len() as f64;
         let means: Vec<f64> = groups
@@ -181,14 +182,15 @@ impl PooledFactors {
             0 => INSIDE * INSIDE,
             _ => squares.sum::<f64>() / freedom as f64,
         };
-        // The mean of a group also varies because its steps vary.
+        // A group's mean also varies because its steps vary, so subtract this part.
         let of_steps = inside * mean_value(groups.iter().map(|own| 1.0 / own.len() as f64));
         let all = mean_value(means.iter().copied());
         let spread = means
             .iter()
             .map(|mean| (mean - all) * (mean - all))
             .sum::<f64>();
-        // With fewer groups the variance is unknown, and each group keeps its own factor.
+        // With fewer groups the variance between groups is unknown, so each group keeps its own
+        // factor.
         let between = match groups.len() < LEAST_GROUPS {
             true => f64::INFINITY,
             false => (spread / (count - 1.0) - of_steps).max(0.0),
@@ -206,7 +208,7 @@ impl PooledFactors {
         }
     }
 
-    /// Returns the factor of a group with these steps.
+    /// Returns the factor of a group whose steps have these logarithms.
     fn of_group(&self, own: &[f64]) -> f64 {
         let distance = mean_value(own.iter().copied()) - self.shared;
         let of_steps = self.inside / own.len() as f64;
@@ -218,7 +220,7 @@ impl PooledFactors {
     }
 }
 
-/// Returns the mean error of the steps of each group with the shared factor of the other groups,
+/// Returns the mean error of the steps in each group with the shared factor of the other groups,
 /// and without a correction.
 fn left_out_groups(groups: &[Vec<f64>]) -> Option<[f64; 2]> {
     if groups.len() <= LEAST_GROUPS {
@@ -253,8 +255,8 @@ mod tests {
 
     #[test]
     fn groups_that_differ_little_share_their_factor() {
-        // Five groups share a factor of 20 %, and the noise inside groups is as large as between
-        // groups.
+        // Five groups have a common factor of 20 %. Factors vary as much within groups as between
+        // them.
         let groups: Vec<Vec<f64>> = [
             [0.18, 0.22],
             [0.21, 0.19],
@@ -279,7 +281,7 @@ mod tests {
             .to_vec();
         let pooled = PooledFactors::new(&groups);
         assert_eq!(pooled.shared, 0.0);
-        // Each group of measurements keeps nearly all of its own factor.
+        // These groups keep nearly all of their own factor.
         assert!((pooled.of_group(&groups[0]) - 0.305).abs() < 0.001);
         let [by_others, without] = left_out_groups(&groups).unwrap();
         assert!((by_others - without).abs() < 0.12);

@@ -26,7 +26,7 @@ use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Sizes of a model that a run may give in addition to its name, `model`.
+/// Sizes of a model that a run may give besides the model's name.
 pub(super) const SIZES: [&str; 7] = [
     "layers",
     "hidden",
@@ -38,8 +38,8 @@ pub(super) const SIZES: [&str; 7] = [
 ];
 /// Key of the model's name.
 pub(super) const MODEL: &str = "model";
-/// Key of the number of NPUs. The key is optional, and is used for groups and for a missing
-/// data-parallel degree.
+/// Key of the number of NPUs, which is optional: it groups runs, and gives a missing data-parallel
+/// degree.
 pub(super) const NPUS: &str = "npus";
 /// Key of the machine, if runs have different machines.
 pub(super) const MACHINE: &str = "machine";
@@ -51,19 +51,19 @@ const ROOT: &[&str] = &[
     "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
 ];
 
-/// Unit of the measured column.
+/// Unit of the column with measured values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MeasuredUnit {
     /// A time in units of this many seconds.
     Time(f64),
     /// Tokens per second and NPU.
     Tokens,
-    /// TFLOP per second and NPU, in the counting of Narayanan et al. (SC'21, section 3.2) for a transformer; true if a
-    /// recomputed forward pass counts.
+    /// TFLOP per second and NPU, counted for a transformer as in Narayanan et al. (SC'21, section 3.2). True
+    /// if a recomputed forward pass counts.
     Flops(bool),
 }
 
-/// Name of each unit.
+/// Name of each unit in files.
 const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Time(1.0), "s"),
     (MeasuredUnit::Time(1e-3), "ms"),
@@ -73,25 +73,25 @@ const UNITS: [(MeasuredUnit, &str); 6] = [
     (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
 ];
 
-/// Options that depend on the value in a column.
+/// Options whose values depend on the value in a column.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ConditionalOptions {
     /// Heading of the column.
     pub column: String,
-    /// Options and their values, for each value of the column.
+    /// For each value of the column, options with their values.
     pub values: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// Source of an option's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OptionSource {
-    /// The value is in the column of this heading.
+    /// The column with this heading gives the value.
     Column(String),
     /// The value is the same for all runs.
     Fixed(String),
 }
 
-/// Mapping of the columns of a table of runs to options.
+/// How the columns of a table of runs become options.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunColumns {
     pub(super) measured: String,
@@ -100,21 +100,21 @@ pub struct RunColumns {
     pub(super) groups: Vec<String>,
     pub(super) folds: Vec<String>,
     pub(super) options: BTreeMap<String, OptionSource>,
-    /// Replacements for values of `model`.
+    /// Names of models, by the values in the column `model` that they replace.
     pub(super) names: BTreeMap<String, String>,
-    /// Columns with their accepted values. Rows with other values are skipped.
+    /// Columns with the values that are accepted. Rows with other values are skipped.
     pub(super) only: Vec<(String, Vec<String>)>,
     pub(super) when: Vec<ConditionalOptions>,
 }
 
-/// Returns the plan option with this key, written with dashes or underscores.
+/// Returns the plan option that has this key; dashes and underscores are equal.
 pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
     OPTIONS
         .iter()
         .find(|option| option.key == key && !option.value.is_empty())
 }
 
-/// Prefix of options that are values of the machine's file.
+/// Prefix of options that set values in the machine's file.
 pub(super) const MACHINE_VALUE: &str = "machine.";
 
 fn is_known_key(key: &str) -> bool {
@@ -124,8 +124,7 @@ fn is_known_key(key: &str) -> bool {
         || plan_option(key).is_some()
 }
 
-/// Spells an option with underscores, except for paths of the machine's file, which have their own
-/// spelling.
+/// Replaces dashes in an option by underscores. Paths in the machine's file keep their spelling.
 fn option_key(name: &str) -> String {
     match name.starts_with(MACHINE_VALUE) {
         true => name.to_owned(),
@@ -133,7 +132,7 @@ fn option_key(name: &str) -> String {
     }
 }
 
-/// Returns the option named by `field`'s key; unknown keys are errors.
+/// Returns the option that the key of `field` names. Unknown keys are errors.
 fn column_key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
     let key = option_key(name);
     if is_known_key(&key) {
@@ -167,7 +166,7 @@ fn accepted_values(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>,
     Ok(only)
 }
 
-/// Returns the options that depend on values of columns.
+/// Parses the options whose values depend on columns.
 fn conditional_options(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
     let Some(field) = root.get("when") else {
         return Ok(Vec::new());
@@ -200,11 +199,11 @@ fn read_list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreErr
 }
 
 impl RunColumns {
-    /// Parses a file of columns; `file` is its name in errors.
+    /// Parses a file of columns, which errors call `file`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is not TOML, lacks a key, or has an unknown key.
+    /// Fails if the text is not TOML, if a key is missing, or if a key is unknown.
     pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -252,8 +251,8 @@ impl RunColumns {
         Ok(columns)
     }
 
-    /// Replaces the names of machine, stack and model files in `file` with paths in the folder of
-    /// `file`, if that folder has them.
+    /// If the folder of `file` has a machine, stack or model file with a name that `file` gives,
+    /// replaces the name by the path.
     fn find_machines(&mut self, file: &str) {
         let Some(folder) = Path::new(file).parent() else {
             return;
@@ -283,7 +282,7 @@ impl RunColumns {
     ///
     /// # Errors
     ///
-    /// Fails if the option `key` does not exist.
+    /// Fails if there is no option `key`.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let key = option_key(key);
         if !is_known_key(&key) {
@@ -299,7 +298,7 @@ impl RunColumns {
         Ok(())
     }
 
-    /// Returns the machine of all runs whose columns give no other.
+    /// Returns the machine of all runs whose columns do not give another one.
     pub fn machine(&self) -> &str {
         match self.options.get(MACHINE) {
             Some(OptionSource::Fixed(machine)) => machine,
@@ -307,9 +306,9 @@ impl RunColumns {
         }
     }
 
-    /// Replays all runs on `machine`.
+    /// Sets the machine on which all runs are replayed.
     pub fn on(&mut self, machine: &str) {
-        // An option with this name takes precedence over the file's machine.
+        // An option `machine` takes precedence over the machine of the file.
         let _ = self.set(MACHINE, machine);
     }
 }

@@ -1,31 +1,31 @@
-//! Constants of a machine that can be fitted to measured runs.
+//! Constants of a machine that can be fitted to measurements.
 
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::MovingKernel;
 
-/// A fitted constant, as a factor on the machine's value.
+/// A constant that is fitted as a factor on the machine's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FittedConstant {
     /// The host's time to launch a kernel.
     Launch,
-    /// The host's time to launch a kernel of a backward pass.
+    /// The host's time to launch a kernel in a backward pass.
     Backward,
     /// The host's time to launch a collective.
     Collective,
     /// The host's time to launch one side of a message.
     Message,
-    /// The fraction of memory bandwidth for kernels that move bytes, except the two classes of
-    /// kernels below.
+    /// The fraction of the memory bandwidth that kernels reach if they only move bytes, without the
+    /// two classes below.
     Memory,
-    /// The fraction of memory bandwidth for a softmax.
+    /// The fraction of the memory bandwidth that a softmax reaches.
     Softmax,
-    /// The fraction of memory bandwidth for the loss.
+    /// The fraction of the memory bandwidth that the loss reaches.
     CrossEntropy,
 }
 
 impl FittedConstant {
-    /// All constants of kernels with their names.
+    /// All constants, with their names.
     pub const ALL: [(Self, &'static str); 7] = [
         (Self::Launch, "launch"),
         (Self::Backward, "backward"),
@@ -41,7 +41,8 @@ impl FittedConstant {
         Self::ALL[self as usize].1
     }
 
-    /// For a bandwidth fraction, the classes of kernels to which it applies, or `None` otherwise.
+    /// Returns a predicate for the kernel classes to which a bandwidth fraction applies; `None` for
+    /// a time.
     fn affected_classes(self) -> Option<fn(MovingKernel) -> bool> {
         match self {
             Self::Memory => {
@@ -58,8 +59,8 @@ impl FittedConstant {
         self.affected_classes().is_some()
     }
 
-    /// Returns the value in `machine`, in microseconds or as a fraction, or `None` if the machine
-    /// has no such value.
+    /// Returns the value in `machine`, in microseconds or as a fraction; `None` if the machine does
+    /// not have the value.
     pub fn of(self, machine: &Machine) -> Option<f64> {
         if let Some(of) = self.affected_classes() {
             let mut classes = machine.classes().iter();
@@ -81,7 +82,7 @@ impl FittedConstant {
     }
 }
 
-/// Returns `machine` with each of `constants` multiplied by its factor.
+/// Returns `machine` after each of `constants` is multiplied by its factor.
 pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
     let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
     machine.with_prices(|host, curves| {

@@ -1,8 +1,8 @@
-//! Cross-validation: runs are predicted with constants fitted only to other runs.
+//! Cross-validation: runs are predicted with constants that are fitted only to other runs.
 //!
-//! Runs with equal options `folds` are in one fold, and folds have similar numbers of runs. For each fold, constants
-//! are fitted by the Gauss-Newton method to the logarithms of the measured values in the other folds. Runs with large
-//! errors count less (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
+//! Runs whose option `folds` is equal are in one fold, and folds have similar numbers of runs. For each fold,
+//! the Gauss-Newton method fits constants to the logarithms of the measurements in all other folds. Runs with
+//! large errors count less (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, from the soft L1 loss):
 //!
 //! ```text
 //! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
@@ -17,28 +17,29 @@ use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
 use std::num::NonZeroUsize;
 
-/// Step of a logarithm for numerical derivatives.
+/// Change of a logarithm by which derivatives are computed numerically.
 const DIFFERENCE: f64 = 0.1;
-/// Error above which a run counts less.
+/// Relative error above which a run counts less.
 const FAR: f64 = 0.1;
-/// Maximum step of a logarithm per round.
+/// Maximum change of a logarithm in one round.
 const LARGEST_STEP: f64 = 0.7;
-/// Ridge term that fixes constants on which no run depends, in units of a run's weight.
+/// Ridge term, in units of a run's weight. It keeps constants at their value if no run depends on
+/// them.
 const RIDGE: f64 = 1e-3;
-/// Number of rounds of the fit.
+/// Number of rounds in the fit.
 const ROUNDS: usize = 2;
 
-/// Constants fitted to the runs outside a fold.
+/// Constants that are fitted to the runs outside a fold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoldFit {
-    /// Number of runs in the fold, which the fit did not use.
+    /// Number of runs in the fold, which the fit does not use.
     pub runs: usize,
     /// Constants, each with a factor on the machine's value.
     pub constants: Vec<(FittedConstant, f64)>,
 }
 
-/// Returns the index of the fold of each run, for `count` folds: the largest groups come first,
-/// each into the smallest fold.
+/// Returns each run's fold, for `count` folds. Groups are assigned from the largest to the
+/// smallest, each to the fold with the fewest runs.
 pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
     let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
@@ -57,7 +58,7 @@ pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
     runs.iter().map(|run| fold_of[run.fold]).collect()
 }
 
-/// Returns the table with `factors` applied to the machines of its runs.
+/// Returns the table with `factors` applied to its runs' machines.
 fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
     let mut table = table.clone();
     for run in &mut table.runs {
@@ -66,12 +67,13 @@ fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable 
     table
 }
 
-/// Returns predictions of `table` with constants fitted to runs of other folds, and the constants of each fold.
+/// Predicts each run of `table` with constants that are fitted to the other folds. Returns the predictions,
+/// and the constants of each fold.
 ///
 /// # Errors
 ///
-/// Fails if a run cannot be predicted (the error is that of the first such run), the table has only one fold, or a
-/// machine lacks one of the constants.
+/// Fails if a run cannot be predicted (with the first such run's error), if the table has only one fold, or
+/// if a machine lacks one of the constants.
 pub fn fit_in_folds(
     table: &RunTable,
     options: &ReplayOptions,
@@ -101,7 +103,8 @@ pub fn fit_in_folds(
     }
     let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
     let mut fits = Vec::new();
-    // The first round is the same for all folds, which differ only in the runs that they leave out.
+    // The first round is the same for all folds, because they differ only in the runs that they
+    // omit.
     let first = compute_sensitivity(table, options, &unit_factors(constants), threads)?;
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
@@ -130,7 +133,7 @@ pub fn fit_in_folds(
                 known = compute_sensitivity(&others, options, &factors, threads)?;
             }
             for ((_, factor), step) in factors.iter_mut().zip(known.constants_step(&others.runs)) {
-                // The step is limited, because derivatives are valid only near the current constants.
+                // Limit the step, because derivatives are valid only near the current constants.
                 *factor *= step.clamp(-LARGEST_STEP, LARGEST_STEP).exp();
             }
         }
@@ -153,11 +156,11 @@ fn unit_factors(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
     constants.iter().map(|&constant| (constant, 1.0)).collect()
 }
 
-/// Predictions, and derivatives of their logarithms by the logarithms of constants.
+/// Predictions, and derivatives of their logarithms with respect to logarithms of constants.
 struct Sensitivity {
-    /// Predicted seconds by run.
+    /// Predicted seconds of each run.
     predicted: Vec<f64>,
-    /// Derivatives by constant and run.
+    /// Derivatives for each constant and run.
     derivatives: Vec<Vec<f64>>,
 }
 
@@ -188,7 +191,8 @@ fn compute_sensitivity(
 }
 
 impl Sensitivity {
-    /// Returns the step of each constant's logarithm toward the measurements of `runs`.
+    /// Returns the changes of the constants' logarithms that bring predictions nearer to the
+    /// measurements of `runs`.
     fn constants_step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
         let n = self.derivatives.len();
         let mut matrix = vec![vec![0.0; n + 1]; n];
@@ -210,12 +214,13 @@ impl Sensitivity {
     }
 }
 
-/// Solves linear equations with a symmetric positive definite matrix; each row ends with its right-hand side.
+/// Solves linear equations whose matrix is symmetric and positive definite. The last entry of each row is its
+/// right-hand side.
 pub(super) fn solve_linear(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let n = rows.len();
     for a in 0..n {
         for b in a + 1..n {
-            // No pivoting is needed, because the matrix is positive definite.
+            // A positive definite matrix needs no pivoting.
             let factor = rows[b][a] / rows[a][a];
             let (above, below) = rows.split_at_mut(b);
             for (cell, upper) in below[0][a..].iter_mut().zip(&above[a][a..]) {
@@ -237,7 +242,7 @@ mod tests {
 
     #[test]
     fn equations_are_solved() {
-        // 2x + y = 5, x + 3y = 10: x = 1, y = 3.
+        // 2x + y = 5 and x + 3y = 10 have the solution x = 1, y = 3.
         let found = solve_linear(vec![vec![2.0, 1.0, 5.0], vec![1.0, 3.0, 10.0]]);
         assert!(
             (found[0] - 1.0).abs() < 1e-12 && (found[1] - 3.0).abs() < 1e-12,

@@ -1,4 +1,5 @@
-//! Measured GEMMs from CSV: number format, rows, columns, summed-over size and time, one per row.
+//! Measured GEMMs from CSV. Each row has a number format, rows, columns, the summed size, and a
+//! time.
 
 use super::ScoreError;
 use chakram_base::config::quoted;
@@ -7,20 +8,20 @@ use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
 use chakram_trace::format::Dtype;
 use std::collections::BTreeMap;
 
-/// Headings of the format column.
+/// Possible headings of the format column.
 const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
 const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-/// Number of folds for cross-validation. Each fold is left out once.
+/// Number of folds in the cross-validation. Each fold is left out once.
 const FOLDS: usize = 5;
 
-/// Mean times of a format's shapes, by shape.
+/// Mean time of each shape (rows, columns, summed size), for one number format.
 pub type GemmPoints = BTreeMap<[u64; 3], f64>;
 
-/// Parses a table of GEMMs; times of repeated shapes are averaged.
+/// Parses a table of GEMMs. If a shape is repeated, its times are averaged.
 ///
 /// # Errors
 ///
-/// Fails if a column is missing, or a row is not a GEMM.
+/// Fails if a column is missing, or if a row is not a GEMM.
 pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, ScoreError> {
     let table = |why: String| ScoreError::Table {
         file: file.to_owned(),
@@ -94,9 +95,9 @@ pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, S
     Ok(sums.into_iter().map(one).collect())
 }
 
-/// Returns the mean relative errors for `points` of the curve alone, and of the curve corrected by
-/// the other points: each fifth of the points is left out, and counts where the other points
-/// surround it.
+/// Returns mean relative errors for `points`: of the curve alone, and of the curve that is
+/// corrected by other points. Each fifth of the points is omitted in turn; a point counts if the
+/// other points surround it.
 pub fn left_out_errors(
     points: &GemmPoints,
     curve: &GemmCurve,
@@ -159,8 +160,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_predicted_by_its_neighbours() {
-        // All points take twice the curve's time, so each is predicted exactly except the corners of the box, where
-        // the curve alone predicts half of the time.
+        // All points take twice as long as the curve predicts. So each is predicted exactly by the others,
+        // except the corners of the box, where the curve alone predicts half of the time.
         let curve = GemmCurve {
             start: 1e-6,
             efficiency: 1.0,

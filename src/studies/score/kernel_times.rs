@@ -1,4 +1,4 @@
-//! Times of kernels by name, format, FLOPs and bytes, from jobs that recorded them.
+//! Times of kernels by name, format, FLOPs and bytes, from jobs in which they were recorded.
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
@@ -8,39 +8,39 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Assumed error of a kernel if no size occurs twice, and if it was measured at only one size.
+/// Assumed relative errors of a kernel: if no size occurs twice, and if only one size was measured.
 const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
 
-/// Kernels of one NPU class, name and format.
+/// Kernels of one NPU class that have the same name and format.
 #[derive(Clone, Debug)]
 pub struct KernelTimes {
-    /// Index of the class among the machine's classes.
+    /// Index among the machine's NPU classes.
     pub class: usize,
     /// Name of the kernels.
     pub name: String,
-    /// Number format of the kernels, if traces give it.
+    /// Number format of the kernels, if the traces give one.
     pub dtype: Option<Dtype>,
-    /// Mean times, ascending by FLOPs and then bytes.
+    /// Mean times by size, sorted by FLOPs and then by bytes, in ascending order.
     pub times: Vec<MeasuredTime>,
-    /// Number of kernels.
+    /// Number of recorded kernels.
     pub count: u64,
     /// Sum of the kernels' times, in seconds.
     pub total: f64,
-    /// Relative standard deviation of kernels of equal size, weighted by time.
+    /// Relative standard deviation among kernels of equal size, weighted by time.
     pub error: f64,
-    /// Mean relative error of a size predicted from the other sizes, weighted by time; `None` with
+    /// Mean relative error if each size is predicted from the others, weighted by time; `None` for
     /// fewer than two sizes.
     pub left_out: Option<f64>,
 }
 
 impl KernelTimes {
-    /// Returns the relative error for a kernel of another size.
+    /// Returns the relative error to expect for a kernel of another size.
     pub fn between(&self) -> f64 {
         self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
     }
 }
 
-/// Count, sum and sum of squares of times, in seconds.
+/// Number, sum and sum of squares of times in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeSum {
     count: u64,
@@ -59,8 +59,8 @@ impl TimeSum {
         self.sum / self.count as f64
     }
 
-    /// Returns the variance of a kernel's time, times the number of kernels, or zero for one
-    /// kernel.
+    /// Returns the variance of a kernel's time, multiplied by the number of kernels; zero for a
+    /// single kernel.
     fn size_variance(&self) -> f64 {
         (self.squares - self.sum * self.mean_time()).max(0.0)
     }
@@ -69,18 +69,18 @@ impl TimeSum {
 /// Class, name and format of kernels.
 type KernelId<'w> = (usize, &'w str, Option<Dtype>);
 
-/// Sums of the times for each size of a kernel, keyed by FLOPs and bytes.
+/// Sums of times for each size; the key is (FLOPs, bytes).
 type SizeSums = BTreeMap<(u64, u64), TimeSum>;
 
-/// Times of all recorded kernels of a job, summed by class, name, format and size.
+/// Times of all kernels that were recorded in a job, summed by class, name, format and size.
 #[derive(Clone, Debug, Default)]
 pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
 
 impl<'w> RecordedKernels<'w> {
-    /// Sums the kernels that `workload` recorded on NPUs of `machine`.
+    /// Adds up the times of kernels that `workload` recorded, on the NPUs of `machine`.
     ///
-    /// In a capture, a kernel without a time took no time, because it ran within another kernel; in
-    /// other traces, the time of such a kernel is unknown.
+    /// A kernel without a time ran within another kernel if the trace is a capture, so its time is
+    /// zero. In other traces, its time is unknown.
     pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
         let mut sums = Self::default();
         for instance in workload.instances() {
@@ -111,7 +111,7 @@ impl<'w> RecordedKernels<'w> {
         sums
     }
 
-    /// Returns the sums merged into other classes: `class` maps each old class to its new one.
+    /// Returns the sums after classes are merged; `class` maps each old class to its new one.
     pub fn by_classes(&self, class: &[usize]) -> Self {
         let mut sums = Self::default();
         for (&(own, name, dtype), sizes) in &self.0 {
@@ -123,7 +123,7 @@ impl<'w> RecordedKernels<'w> {
         sums
     }
 
-    /// Returns the times by class, name and format, ascending.
+    /// Returns the times sorted by class, name and format.
     pub fn times(&self) -> Vec<KernelTimes> {
         self.0.iter().map(kernel_times).collect()
     }
@@ -138,7 +138,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     let times: Vec<_> = sizes.iter().map(time).collect();
     let total: f64 = sizes.values().map(|sum| sum.sum).sum();
     let repeated = sizes.values().filter(|sum| sum.count > 1);
-    // Deviations are relative to the mean of each size, so that sizes are weighted by their time.
+    // Deviations are relative to each size's mean, so that sizes count by their time.
     let spread: f64 = repeated
         .clone()
         .map(|sum| (sum.size_variance() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
@@ -160,7 +160,7 @@ fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> K
     }
 }
 
-/// Returns the mean error of sizes predicted from the other sizes, weighted by time.
+/// Returns the mean error if each size is predicted from the others, weighted by time.
 fn left_out_error(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
     let (mut off, mut over) = (0.0, 0.0);
     for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {

@@ -1,15 +1,15 @@
-//! Collectives measured by nccl-tests, from its logs.
+//! Collectives that nccl-tests measured, from its logs.
 //!
-//! Lines of a log that begin with `#` give the test's name, a line `# Rank` for each GPU, and the
-//! headings. The lines without `#` begin with the bytes of the whole buffer, and have times in
-//! microseconds in the columns `time`, of which the first column is out of place.
+//! Lines that begin with `#` give the test's name, one `# Rank` per GPU, and the headings. The
+//! other lines begin with the bytes of the whole buffer. Their columns `time` give microseconds;
+//! the first of them is for out-of-place operation.
 
 use super::ScoreError;
 use chakram_base::config::quoted;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_trace::format::CollectiveKind;
 
-/// Names of tests.
+/// Names of the tests, each with its kind of collective.
 const TESTS: [(&str, CollectiveKind); 4] = [
     ("all_reduce", CollectiveKind::AllReduce),
     ("all_gather", CollectiveKind::AllGather),
@@ -17,11 +17,11 @@ const TESTS: [(&str, CollectiveKind); 4] = [
     ("alltoall", CollectiveKind::AllToAll),
 ];
 
-/// Parses the log `text` of `file`.
+/// Parses the log `text`, which errors call `file`.
 ///
 /// # Errors
 ///
-/// Fails if the log has no test name, ranks or times, or has an invalid line.
+/// Fails if the log has no test name, no ranks or no times, or if a line is invalid.
 pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     let refuse = |why: String| ScoreError::Table {
         file: file.to_owned(),
@@ -102,8 +102,8 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
     })
 }
 
-/// Returns the mean relative error of the sizes between the first and the last, each predicted from
-/// the others, or `None` without such sizes.
+/// Predicts each size between the first and the last from the other sizes, and returns the mean
+/// relative error. Returns `None` if there are no such sizes.
 pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
     let between = 1..curve.points.len().saturating_sub(1);
     let off = between.clone().map(|at| {
@@ -149,11 +149,10 @@ mod tests {
             micros.collect::<Vec<_>>(),
             [(1024.0, 10.0), (2048.0, 11.0), (4096.0, 16.0)]
         );
-        // Without 2,048 B, interpolation a third of the way from 10 to 16 us gives 12 instead of
+        // If 2,048 B is omitted, interpolation a third of the way from 10 to 16 us gives 12, not
         // 11.
         assert!((left_out_sizes(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
-        // Older logs have no column `root` and do not give the test's name; then the file name
-        // gives it.
+        // Older logs have no column `root` and no test name, so the file name must give the kind.
         let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
         let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
         let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();

@@ -1,10 +1,10 @@
-//! The null model: FLOPs of a step divided by one rate, which is fitted to runs of other folds.
+//! The null model: FLOPs of a step, divided by a rate that is fitted to the runs of other folds.
 
 use super::MeasuredRun;
 use chakram_workloads::generate::plan::RecomputePolicy;
 
-/// Returns the FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice
-/// this number in the backward pass, and the forward pass once more if blocks are recomputed.
+/// Returns the FLOPs of a step per NPU: two per multiplication of the forward pass, twice as many
+/// in the backward pass, and the forward pass a second time if blocks are recomputed.
 fn flops_per_npu(run: &MeasuredRun) -> f64 {
     let plan = &run.training.plan;
     let passes = match (plan.trains(), plan.recompute) {
@@ -16,8 +16,8 @@ fn flops_per_npu(run: &MeasuredRun) -> f64 {
     2.0 * passes * multiplications * plan.batch as f64 / plan.ranks() as f64
 }
 
-/// Returns the predicted seconds of each run, with the median rate of the runs in other folds, or
-/// of all other runs if there is only one fold.
+/// Returns the predicted seconds of each run. The rate is the median over runs of other folds or,
+/// if there is only one fold, over all other runs.
 pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
     let rates: Vec<f64> = runs
         .iter()

@@ -1,10 +1,11 @@
-//! Pairs of measured runs: a captured job, a change of it, and the measured step of the changed job.
+//! Pairs of measured runs: a captured job, a change of the job, and the measured step of the changed
+//! job.
 //!
-//! A pair is predicted from the capture of its first side. The job is replayed unchanged and
-//! [edited](edit_job), and the prediction for the second side is the measured step of the first
-//! side times the ratio of the two replays. Without that measurement, the prediction is the edited
-//! replay itself. The score includes two null models for comparison: no change, and the step times
-//! the ratio of the samples.
+//! The second side of a pair is predicted from the capture of the first side. The captured job is
+//! replayed unchanged and [edited](edit_job). The prediction is the measured step of the first
+//! side, multiplied by the ratio of the two replays. If the first side has no measured step, the
+//! prediction is the edited replay itself. For comparison, two null models are scored: no change,
+//! and the step multiplied by the ratio of samples.
 //!
 //! ```toml
 //! machine = "dgx-a100"
@@ -32,7 +33,7 @@ use chakram_report::{self as report, Report};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Maximum noise in a file, in percent.
+/// Maximum noise that a file may give, in percent.
 const MAX_NOISE: f64 = 100.0;
 
 /// A measured pair.
@@ -44,15 +45,15 @@ pub struct MeasuredPair {
     pub job: PathBuf,
     /// Edits that turn the first side into the second.
     pub edits: Vec<JobEdit>,
-    /// Measured step of the first side.
+    /// Measured step of the first side, if there is one.
     pub baseline: Option<Span>,
     /// Measured step of the second side.
     pub measured: Span,
-    /// Change of the step below which its sign is noise, in percent.
+    /// Noise of measured steps in percent. The sign of a smaller change has no meaning.
     pub noise: f64,
 }
 
-/// Pairs with the machine and the options of their replays.
+/// Pairs, with the machine and the options for their replays.
 #[derive(Debug)]
 pub struct PairTable {
     /// The pairs, in the order of the file.
@@ -67,13 +68,13 @@ pub struct PairTable {
 pub struct PredictedPair {
     /// Name of the pair.
     pub name: String,
-    /// Step of the capture in the unedited replay.
+    /// Step time in the unedited replay.
     #[serde(rename = "unedited_ps")]
     pub unedited: Span,
-    /// Step of the job in the edited replay.
+    /// Step time in the edited replay.
     #[serde(rename = "edited_ps")]
     pub edited: Span,
-    /// Measured step of the first side.
+    /// Measured step of the first side, if there is one.
     #[serde(rename = "baseline_ps", skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
     /// Predicted step of the second side.
@@ -84,20 +85,20 @@ pub struct PredictedPair {
     pub measured: Span,
     /// Error of the prediction relative to the measured step, in percent.
     pub error_percent: f64,
-    /// Error of the model that predicts no change, in percent.
+    /// Error if no change is predicted, in percent.
     pub no_change_percent: f64,
-    /// Error of the model that scales the step by the ratio of samples, in percent.
+    /// Error if the step is multiplied by the ratio of samples, in percent.
     pub sample_ratio_percent: f64,
     /// Predicted change of the step, in percent.
     pub change_percent: f64,
-    /// Measured change, in percent, or `None` without a measured step of the first side.
+    /// Measured change in percent; `None` if the first side has no measured step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_change_percent: Option<f64>,
-    /// True if the sign of the change is right, and `None` if the measured change is within the
-    /// noise.
+    /// True if the predicted change has the sign of the measured change; `None` if the measured
+    /// change is within the noise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_sign_right: Option<bool>,
-    /// Effects of each edit.
+    /// What each edit changed.
     pub edits: Vec<EditRow>,
 }
 
@@ -115,23 +116,24 @@ pub struct PairErrors {
 pub struct PairScores {
     /// Errors of chakram's predictions.
     pub chakram: PairErrors,
-    /// Errors without change.
+    /// Errors of the null model without change.
     pub no_change: PairErrors,
-    /// Errors of the ratio of samples.
+    /// Errors of the null model with the ratio of samples.
     pub sample_ratio: PairErrors,
-    /// Number of pairs whose change exceeds the noise, and number of these pairs with the right
-    /// sign.
+    /// Number of pairs whose measured change exceeds the noise, and number of these whose sign is
+    /// predicted correctly.
     pub signs: [usize; 2],
     /// The predictions of all pairs.
     pub pairs: Vec<PredictedPair>,
 }
 
 impl PairTable {
-    /// Parses pairs from `text`, the contents of `file`; job paths are relative to its folder.
+    /// Parses pairs from `text`, the contents of `file`. Paths of jobs are relative to the folder
+    /// of `file`.
     ///
     /// # Errors
     ///
-    /// Fails at the first problem, with its line.
+    /// Fails at the first problem; the error gives its line.
     pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
         let name = file.display().to_string();
         let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;
@@ -221,7 +223,7 @@ impl PairTable {
             let mut all: Vec<f64> = pairs.iter().map(|pair| of(pair).abs()).collect();
             all.sort_by(f64::total_cmp);
             let middle = all.len() / 2;
-            // An even number of pairs has two middle errors; the median is their mean.
+            // For an even number of pairs, the median is the mean of the two middle errors.
             let lower = all[(all.len() - 1) / 2];
             PairErrors {
                 median_percent: lower.midpoint(all[middle]),
@@ -244,12 +246,13 @@ impl PairTable {
         let (edited, edits) = self.mean_step(pair, pair.edits.clone())?;
         let percent = |value: Span, of: Span| (value.seconds() / of.seconds() - 1.0) * 100.0;
         let ratio = edited.seconds() / unedited.seconds();
-        // Without a measured first side, this makes the prediction the edited replay itself.
+        // If the first side was not measured, use its replay, so that the prediction is the edited
+        // replay itself.
         let before = pair.baseline.unwrap_or(unedited);
         let predicted = before.scaled(ratio);
         let change_percent = (ratio - 1.0) * 100.0;
         let measured_change_percent = pair.baseline.map(|before| percent(pair.measured, before));
-        // A change within the noise has no meaningful sign.
+        // The sign of a change within the noise has no meaning.
         let counts = measured_change_percent.filter(|change| change.abs() > pair.noise);
         Ok(PredictedPair {
             name: pair.name.clone(),
@@ -268,7 +271,7 @@ impl PairTable {
         })
     }
 
-    /// Returns the mean step of a pair's job with `edits`, and the effects of the edits.
+    /// Returns the mean step of a pair's job after `edits`, and what the edits changed.
     fn mean_step(
         &self,
         pair: &MeasuredPair,
@@ -293,7 +296,7 @@ impl PairTable {
     }
 }
 
-/// Returns the factor by which `edits` multiply the samples per rank and step.
+/// Returns the factor by which `edits` change the number of samples per rank and step.
 fn sample_ratio(edits: &[JobEdit]) -> f64 {
     let ratios = edits.iter().map(|edit| match edit {
         JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.ratio(),

@@ -1,4 +1,4 @@
-//! Scores as text, JSON and CSV, and a chart of the runs.
+//! Scores as text, JSON and CSV, and as a chart of the runs.
 
 use super::statistics::{summarize_errors, summarize_intervals};
 use super::{
@@ -18,58 +18,59 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-/// Number of colours of charts in files.
+/// Number of colours in charts.
 const COLOURS: usize = 6;
 
-/// Predictions for a table of runs; lists have an entry per run unless a field says otherwise.
+/// Predictions for a table of runs. Lists have one entry per run, unless a field says otherwise.
 #[derive(Clone, Debug)]
 pub struct ScoredTable<'t> {
     /// The table of runs.
     pub table: &'t RunTable,
     /// Predicted times in seconds.
     pub predicted: Vec<f64>,
-    /// 90 % intervals in seconds.
+    /// 90 % intervals of the predicted times in seconds; `None` for runs without error estimates.
     pub intervals: Vec<Option<[f64; 2]>>,
-    /// Fitted constants, by fold.
+    /// Fitted constants of each fold.
     pub fits: Vec<FoldFit>,
-    /// Fold of each run (empty if nothing was fitted).
+    /// Fold of each run; empty if nothing was fitted.
     pub fold_of: Vec<usize>,
-    /// Predicted times of the null model with one rate, in seconds.
+    /// Times that the null model with one rate predicts, in seconds.
     pub null: Vec<f64>,
-    /// Corrections by measured steps, if they were asked for.
+    /// Corrections by measured steps, if the user asked for them.
     pub correction: Option<CorrectedRuns>,
-    /// Pairs of runs that differ in one option; empty unless they were asked for.
+    /// Pairs of runs that differ in one option; empty unless the user asked for them.
     pub signs: Vec<OptionSigns>,
-    /// Settings given for all runs that change no prediction.
+    /// Settings that are given for all runs and change no prediction.
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
-/// Predictions corrected by measured steps of other jobs.
+/// Predictions that are corrected by measured steps of other jobs.
 #[derive(Clone, Debug)]
 pub struct CorrectedRuns {
-    /// The measured steps, as a phrase: `runs of other models`.
+    /// Phrase for the measured steps: `runs of other models`.
     pub steps: String,
     /// Corrected predictions, one for each run.
     pub runs: Vec<CorrectedRun>,
 }
 
-/// Scores of corrected predictions, and of the null model with the same steps.
+/// Scores of corrected predictions, and of a null model that uses the same measured steps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CorrectionSummary {
     /// Corrected predictions.
     pub chakram: ScoreSummary,
-    /// FLOPs of the model at the mean rate of the steps.
+    /// Null model: the model's FLOPs at the mean rate of the measured steps.
     pub one_rate: ScoreSummary,
-    /// Coverage of the intervals that remain, or `None` if a run has none.
+    /// Coverage of the corrected predictions' intervals; `None` if a run has no interval.
     pub intervals: Option<IntervalSummary>,
-    /// Mean absolute error minus that of the null model, run by run.
+    /// Mean absolute error minus that of the null model, over the same runs.
     pub difference: f64,
-    /// Half width of the 95 % interval of this difference.
+    /// Half the width of the 95 % interval of `difference`.
     pub uncertainty: f64,
 }
 
 impl CorrectedRuns {
-    /// Summarizes the runs for which the null model has a rate. Returns `None` without such a run.
+    /// Summarizes the runs for which the null model has a rate. Returns `None` if there is no such
+    /// run.
     fn summarize_runs(&self, runs: &[MeasuredRun]) -> Option<CorrectionSummary> {
         let known = runs.iter().zip(&self.runs);
         let known =
@@ -104,14 +105,14 @@ impl CorrectedRuns {
     }
 }
 
-/// Explanation of the columns of the text.
+/// Explains the columns of the text.
 const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are off by less; bias: mean of the errors with their \
                       signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
                       regret: extra time of the runs that are predicted to be the shortest";
 
 impl ScoredTable<'_> {
-    /// Returns the scores of this program and of the null model for the runs that `wanted` selects,
-    /// or `None` without such a run.
+    /// Returns the scores of chakram and of the null model for the runs that `wanted` selects;
+    /// `None` if it selects none.
     fn summarize_runs(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
         let picked = |i: &usize| wanted(&self.table.runs[*i]);
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
@@ -123,8 +124,8 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
     }
 
-    /// Returns the coverage of the intervals of the runs whose indices `wanted` selects, or `None`
-    /// without such a run, or if any of these runs has no interval.
+    /// Returns the coverage of intervals for the runs whose indices `wanted` selects. Returns
+    /// `None` if it selects none, or if one of them has no interval.
     fn interval_coverage(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
         let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
         let intervals = indices.iter().map(|&i| self.intervals[i]);
@@ -134,12 +135,12 @@ impl ScoredTable<'_> {
         (!runs.is_empty()).then(|| summarize_intervals(&runs, &predicted, &intervals))
     }
 
-    /// Returns the coverage of the intervals of a fold's runs.
+    /// Returns the coverage of intervals for the runs of a fold.
     fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
         self.interval_coverage(|i| self.fold_of.get(i) == Some(&fold))
     }
 
-    /// Returns the distinct values of option `key`, with numbers in numeric order.
+    /// Returns the distinct values of option `key`; numbers are in numeric order.
     fn option_values(&self, key: &str) -> Vec<String> {
         let mut values = BTreeMap::new();
         for run in &self.table.runs {
@@ -150,7 +151,8 @@ impl ScoredTable<'_> {
         values.into_values().collect()
     }
 
-    /// Renders the scores, also by value of the option `by`; `about` describes the kernel times.
+    /// Renders the scores, and again for each value of the option `by`. `about` describes the
+    /// kernel times.
     pub fn text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
         let columns = [
             left("PREDICTED AGAINST MEASURED", 28),
@@ -245,7 +247,7 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns paragraphs on skipped rows, settings without effect, and notes of runs.
+    /// Returns paragraphs on skipped rows, on settings without effect, and on notes of runs.
     pub fn reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -283,8 +285,8 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Returns the scores as one JSON document, also by value of the option `by`; `options` are the options of the
-    /// replays.
+    /// Returns the scores as one JSON document, and again for each value of the option `by`; `options` are
+    /// the options of the replays.
     pub fn document<'a>(
         &'a self,
         by: Option<&'a str>,
@@ -364,8 +366,8 @@ impl ScoredTable<'_> {
         out.flush()
     }
 
-    /// Renders a scatter chart of runs by measured and predicted time, with one colour per table,
-    /// and the line of equality.
+    /// Renders a scatter chart of measured and predicted times of runs, with one colour per table,
+    /// and the line on which both are equal.
     pub fn picture(&self) -> String {
         let mut files: Vec<&str> = Vec::new();
         let mut points = Vec::new();
@@ -395,7 +397,7 @@ impl ScoredTable<'_> {
             (least, values.fold(0.0, f64::max))
         };
         let (across, up) = (ends(|point| point.x), ends(|point| point.y));
-        // Clip the line to both axes.
+        // Clip the line to the ranges of both axes.
         let (least, most) = (across.0.max(up.0), across.1.min(up.1));
         let same = ScatterLine {
             name: "predicted as measured".to_owned(),
@@ -414,14 +416,14 @@ impl ScoredTable<'_> {
     }
 }
 
-/// Writer of CSV rows, one per run.
+/// Writes CSV rows, one per run.
 #[derive(Clone, Debug)]
 pub struct ScoreRows {
-    /// Options that at least one run has.
+    /// Options that at least one run gives.
     keys: Vec<String>,
     begun: bool,
     is_corrected: bool,
-    /// Corrected prediction of the next row.
+    /// Corrected prediction for the next row.
     corrected: Option<f64>,
 }
 
@@ -438,7 +440,7 @@ impl ScoreRows {
         }
     }
 
-    /// Writes the row of `run`, and the header before the first row.
+    /// Writes the row of `run`. Before the first row, writes the header.
     pub fn write(
         &mut self,
         run: &MeasuredRun,
@@ -506,14 +508,14 @@ pub struct ScoreDocument<'a> {
     without_effect: &'a [SettingWithoutEffect],
 }
 
-/// Scores of predictions, and of the null model with one rate.
+/// Scores of the predictions, and of the null model with one rate.
 #[derive(Debug, Serialize)]
 struct ScorePair {
     chakram: ScoreSummary,
     one_rate: ScoreSummary,
 }
 
-/// Scores of the runs with one value of an option.
+/// Scores of the runs that have one value of an option.
 #[derive(Debug, Serialize)]
 struct ScoreOfValue<'a> {
     option: &'a str,
@@ -576,7 +578,7 @@ impl CorrectedRow {
     }
 }
 
-/// Two sentences on a correction.
+/// Returns two sentences about a correction.
 fn correction_text(steps: &str, summary: &CorrectionSummary) -> String {
     let [difference, uncertainty] =
         [summary.difference, summary.uncertainty].map(|part| 100.0 * part);
@@ -595,7 +597,7 @@ fn correction_text(steps: &str, summary: &CorrectionSummary) -> String {
     )
 }
 
-/// Formats with three significant digits.
+/// Formats a number with three significant digits.
 fn format_significant(value: f64) -> String {
     let digits = if value >= 100.0 {
         0

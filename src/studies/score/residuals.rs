@@ -1,21 +1,23 @@
-//! Correction of predictions by measured steps of other jobs: kriging of the logarithm of measured over predicted.
+//! Correction of predictions by measured steps of other jobs: kriging of the logarithm of measured /
+//! predicted time.
 //!
-//! The logarithm is modelled as a sum of independent normal variables: one for the NPU class, one for the class and the
-//! format of linear layers, one that is similar for similar jobs, one for jobs with the same matrix products, and one
-//! for the step alone. With `d` the distance between the logarithms of two jobs' sizes, each divided by its length, the
-//! covariance of two steps on one class is
+//! The logarithm is modelled as a sum of independent normal variables: one per NPU class, one per class and
+//! format of linear layers, one that is similar for similar jobs, one per set of matrix products, and one for
+//! the single step. Let `d` be the distance between the logarithms of two jobs' sizes, each divided by its
+//! length scale. The covariance of two steps on one class is
 //!
 //! ```text
 //! NPU^2 + FORMAT^2 [same format] + SIMILAR^2 exp(-d^2 / 2) + PRODUCTS^2 [same products] + ALONE^2 [same step]
 //! ```
 //!
-//! and zero on different classes. The standard deviations are priors and are not fitted, so few steps correct little.
-//! The correction is the conditional mean given the measured steps, and the remaining error is the conditional standard
-//! deviation (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equations 2.25 and 2.26).
+//! and zero on different classes. The standard deviations are priors and not fitted, so a few steps correct
+//! little. The correction is the conditional mean, given the measured steps. The remaining error is the
+//! conditional standard deviation (Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+//! equations 2.25 and 2.26).
 //!
-//! Jobs whose products were not measured get a part of this correction: the part with which steps are predicted best
-//! by the steps with other products, and none if that gains less than one standard error (Breiman et al.,
-//! "Classification and Regression Trees", 1984, section 3.4.3).
+//! If a job's products were not measured, it gets only a part of this correction. The part is chosen such
+//! that steps are predicted best by steps with other products; it is zero if the gain is less than one
+//! standard error (Breiman et al., "Classification and Regression Trees", 1984, section 3.4.3).
 
 use super::columns::MODEL;
 use super::folds::solve_linear;
@@ -24,35 +26,37 @@ use chakram_base::dtype::Dtype;
 use chakram_base::units::Span;
 use chakram_workloads::model::LayerRole;
 
-/// Standard deviations of the logarithm of measured over predicted. Repeated measurements of one plan differ by 3 %
-/// (NVIDIA/dgxc-benchmarking over releases); the others were chosen in view of eight public tables.
+/// Standard deviations of the logarithm of measured / predicted time. Repeated measurements of a plan differ
+/// by 3 % (NVIDIA/dgxc-benchmarking over releases). The other values were chosen by hand for eight public
+/// tables.
 const NPU: f64 = 0.094;
 const FORMAT: f64 = 0.05;
 const SIMILAR: f64 = 0.07;
 const PRODUCTS: f64 = 0.06;
 const ALONE: f64 = 0.03;
-/// Least number of groups of products in which a part of the correction can be chosen.
+/// Minimum number of groups of products from which a part of the correction can be chosen.
 const LEAST_GROUPS: usize = 3;
-/// Parts of the correction to choose from, the largest first.
+/// Candidate parts of the correction, the largest first.
 const PARTS: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.0];
-/// Number of standard deviations on each side that excludes a tenth of a normal distribution.
+/// Number of standard deviations on each side beyond which, together, a tenth of a normal
+/// distribution is.
 const SIDE: f64 = 1.645;
 
-/// Sizes of a job that its prices depend on.
+/// Number of a job's sizes on which its kernel times depend.
 const SIZES: usize = 7;
 
-/// Distances in the logarithm of each size at which jobs are no longer similar: width, tokens of a micro-batch, tensor
-/// degree, ranks, stages, context degree, sequence.
+/// Length scale of each size's logarithm, beyond which jobs are not similar: width, tokens of a micro-batch,
+/// tensor degree, ranks, stages, context degree, sequence.
 const LENGTHS: [f64; SIZES] = [0.7, 1.2, 1.0, 1.5, 1.5, 1.0, 1.2];
 
-/// Properties by which steps are similar.
+/// Properties of a step on which its similarity to others depends.
 #[derive(Clone, Debug, PartialEq)]
 struct StepKey {
     /// Name and memory bandwidth of the NPU class.
     npu: (String, u64),
-    /// Format of linear layers.
+    /// Number format of linear layers.
     format: Dtype,
-    /// Logarithms of sizes, each divided by its length.
+    /// Logarithms of sizes, each divided by its length scale.
     sizes: [f64; SIZES],
 }
 
@@ -62,7 +66,7 @@ impl StepKey {
         let class = &run.machine.classes()[0];
         let blocks = model.layers.iter();
         let blocks = blocks.filter(|layer| layer.role == LayerRole::Block);
-        // Without the scores of attention, which depend on the sequence.
+        // Leave out the scores of attention, because they depend on the sequence.
         let products = blocks.map(|layer| {
             (layer.multiplications()).saturating_sub(2 * layer.skippable_multiplications())
         });
@@ -93,7 +97,8 @@ impl StepKey {
         }
     }
 
-    /// Whether the jobs have the same matrix products on the same NPU class: width, tokens and tensor degree agree.
+    /// Returns true if both jobs have the same matrix products on the same NPU class, which means the same
+    /// width, tokens and tensor degree.
     fn has_products_of(&self, other: &Self) -> bool {
         self.npu == other.npu && self.sizes[..3] == other.sizes[..3]
     }
@@ -114,36 +119,36 @@ impl StepKey {
     }
 }
 
-/// A prediction after correction by measured steps.
+/// A prediction that is corrected by measured steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CorrectedRun {
     /// Predicted seconds.
     pub seconds: f64,
-    /// The 90 % interval, in seconds.
+    /// 90 % interval of the predicted seconds.
     pub interval: Option<[f64; 2]>,
-    /// Number of measured steps on the same NPU class. The prediction is unchanged without any, and if they do not
-    /// predict one another.
+    /// Number of measured steps on the same NPU class. If there are none, or they do not predict one another,
+    /// the prediction is not corrected.
     pub steps: usize,
-    /// Seconds by the null model: FLOPs of the model at the geometric mean of the rates of the measured steps of the
-    /// same class and format; of the class, if no step has the format.
+    /// Seconds that the null model predicts: the model's FLOPs at the geometric mean of the rates of measured
+    /// steps. These are steps of the same class and format or, if there are none, of the same class.
     pub one_rate: Option<f64>,
 }
 
 /// Measured steps that correct predictions of other jobs.
 struct StepResiduals {
     steps: Vec<StepKey>,
-    /// Lower triangular factor of the covariance.
+    /// Lower triangular (Cholesky) factor of the covariance matrix.
     factor: Vec<Vec<f64>>,
-    /// Covariance inverse times logarithms.
+    /// Inverse of the covariance matrix, multiplied by the logarithms.
     weights: Vec<f64>,
-    /// Logarithms of model FLOPs per second.
+    /// Logarithms of each step's model FLOPs per second.
     rates: Vec<f64>,
-    /// Part of the correction that jobs with other products get, by NPU class.
+    /// Part of the correction for jobs with other products, by NPU class.
     parts: Vec<((String, u64), f64)>,
 }
 
 impl StepResiduals {
-    /// Takes the steps, with their predicted seconds.
+    /// Creates the statistics from steps and their predicted seconds.
     fn of_runs<'r>(runs: impl Iterator<Item = (&'r MeasuredRun, f64)> + Clone) -> Self {
         let keys = runs.clone().map(|(run, _)| StepKey::new(run)).collect();
         let ratios = runs
@@ -158,7 +163,7 @@ impl StepResiduals {
         }
     }
 
-    /// Takes the steps, with the logarithms of measured over predicted.
+    /// Creates the statistics from steps and their logarithms of measured / predicted time.
     fn new(steps: Vec<StepKey>, ratios: &[f64]) -> Self {
         let mut factor: Vec<Vec<f64>> = Vec::with_capacity(steps.len());
         for (i, step) in steps.iter().enumerate() {
@@ -198,7 +203,7 @@ impl StepResiduals {
         known
     }
 
-    /// Chooses the part of the correction for jobs with other products, for each NPU class.
+    /// For each NPU class, chooses the part of the correction that jobs with other products get.
     fn choose_parts(&self, ratios: &[f64]) -> Vec<((String, u64), f64)> {
         let inverse = invert_lower(&self.factor);
         let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -225,9 +230,10 @@ impl StepResiduals {
         parts
     }
 
-    /// For each step of a group, the logarithm that the steps outside the group predict, and its own.
+    /// For each step of `group`, returns the logarithm that the steps outside the group predict, and
+    /// the step's own logarithm.
     fn leave_out(&self, group: &[usize], inverse: &[Vec<f64>], ratios: &[f64]) -> Vec<[f64; 2]> {
-        // With K the covariance and a = K^-1 y: the prediction is y_g - ((K^-1)_gg)^-1 a_g.
+        // With the covariance K and a = K^-1 y, the prediction is y_g - ((K^-1)_gg)^-1 a_g.
         let cell = |i: usize, j: usize| -> f64 { inverse.iter().map(|row| row[i] * row[j]).sum() };
         let rows = group.iter().map(|&i| {
             let cells = group.iter().map(|&j| cell(i, j));
@@ -240,7 +246,7 @@ impl StepResiduals {
             .collect()
     }
 
-    /// Mean of the logarithms of the rates of the steps that `wanted` selects.
+    /// Mean logarithm of the rates of the steps that `wanted` selects; `None` if it selects none.
     fn mean_rate(&self, wanted: impl Fn(&StepKey) -> bool) -> Option<f64> {
         let steps = self.steps.iter().zip(&self.rates);
         let picked = steps.filter(|(step, _)| wanted(step));
@@ -248,7 +254,7 @@ impl StepResiduals {
         (!picked.is_empty()).then(|| picked.iter().sum::<f64>() / picked.len() as f64)
     }
 
-    /// Corrects the prediction of `run` and its interval.
+    /// Corrects the predicted time of `run` and its interval.
     fn correct_prediction(&self, run: &MeasuredRun, predicted: &PredictedRun) -> CorrectedRun {
         let seconds = predicted.makespan.seconds();
         let interval = predicted.interval.map(|ends| ends.map(Span::seconds));
@@ -262,7 +268,8 @@ impl StepResiduals {
         }
     }
 
-    /// Returns the mean and the standard deviation of the logarithm for `job`, and the number of steps on its NPU class.
+    /// Returns the mean and the standard deviation of the logarithm for `job`, and the number of measured
+    /// steps on its NPU class.
     fn predict_logarithm(&self, job: &StepKey) -> (f64, f64, usize) {
         let steps = self.steps.iter();
         let covariances: Vec<f64> = steps.map(|step| step.covariance_with(job)).collect();
@@ -310,8 +317,8 @@ impl StepResiduals {
     }
 }
 
-/// The part of corrections with the least mean error, for groups of pairs of a predicted and an own logarithm. Returns
-/// zero if the groups gain less than one standard error.
+/// Returns the part of the correction with the smallest mean error. Each entry of `groups` has, per step, the
+/// predicted and the actual logarithm. Returns zero if the gain is less than one standard error.
 fn best_part(groups: &[Vec<[f64; 2]>]) -> f64 {
     if groups.len() < LEAST_GROUPS {
         return 1.0;
@@ -344,7 +351,7 @@ fn dot_product(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Solves the lower triangular equations.
+/// Solves equations with a lower triangular matrix.
 fn solve_lower(factor: &[Vec<f64>], right: &[f64]) -> Vec<f64> {
     let mut solution: Vec<f64> = Vec::with_capacity(right.len());
     for (row, value) in factor.iter().zip(right) {
@@ -368,7 +375,8 @@ fn invert_lower(factor: &[Vec<f64>]) -> Vec<Vec<f64>> {
     inverse
 }
 
-/// Corrects the predictions of `runs` by the measured `steps`, with their predicted seconds.
+/// Corrects the predictions of `runs` by the measured `steps`, which are given with their predicted
+/// seconds.
 pub fn correct_by_steps(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],
@@ -382,8 +390,8 @@ pub fn correct_by_steps(
         .collect()
 }
 
-/// Corrects the prediction of each run by the runs with other values of the option `key`, which is `model` or an option
-/// of the table.
+/// Corrects the prediction of each run by the runs that have other values of the option `key`, which is
+/// `model` or an option of the table.
 pub fn correct_by_others(
     runs: &[MeasuredRun],
     predicted: &[PredictedRun],
@@ -405,7 +413,8 @@ pub fn correct_by_others(
     corrected.into_iter().flatten().collect()
 }
 
-/// The value of the option `key`. A model that is cut to fewer layers has the name of the whole model.
+/// Returns the value of the option `key`. A model that is reduced to fewer layers has the whole
+/// model's name.
 fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     match key {
         MODEL => &run.training.model.name,
@@ -413,8 +422,8 @@ fn value_of<'r>(run: &'r MeasuredRun, key: &str) -> &'r str {
     }
 }
 
-/// FLOPs of a step on each NPU without recomputation: two for each multiplication that a causal mask leaves, and twice
-/// as many in the backward pass.
+/// FLOPs of a step per NPU without recomputation: two per multiplication that the causal mask leaves, and
+/// twice as many in the backward pass.
 fn model_flops(run: &MeasuredRun) -> f64 {
     let (model, plan) = (&run.training.model, &run.training.plan);
     let passes = if plan.trains() { 3.0 } else { 1.0 };
@@ -426,7 +435,7 @@ fn model_flops(run: &MeasuredRun) -> f64 {
 mod tests {
     use super::*;
 
-    /// Variance of a step.
+    /// Variance of a step's logarithm.
     const ALL: f64 =
         NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR + PRODUCTS * PRODUCTS + ALONE * ALONE;
 
@@ -440,7 +449,8 @@ mod tests {
 
     #[test]
     fn one_step_corrects_by_its_part_of_the_variance() {
-        // Two variables with covariance c and variance v: the mean is c / v of the ratio, the variance v - c^2 / v.
+        // For two variables with covariance c and variance v, the conditional mean is c / v times the given
+        // value, and the conditional variance v - c^2 / v.
         let step = step_key("a", Dtype::Bf16, [0.0; SIZES]);
         let known = StepResiduals::new(vec![step.clone()], &[0.2]);
         let far = step_key("a", Dtype::Fp8, [100.0; SIZES]);
@@ -449,7 +459,7 @@ mod tests {
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
         assert!((deviation * deviation - (all - common * common / all)).abs() < 1e-12);
         assert_eq!(steps, 1);
-        // The same job again: everything but the step's own part is common.
+        // For the same job, all terms but the single step's are common.
         let (mean, _, _) = known.predict_logarithm(&step);
         let common = all - ALONE * ALONE;
         assert!((mean - 0.2 * common / all).abs() < 1e-12, "{mean}");
@@ -457,7 +467,7 @@ mod tests {
 
     #[test]
     fn two_steps_solve_two_equations() {
-        // Steps at a distance of 1 in one size, and a job between them.
+        // Steps at a distance of 1 in one size, and a job halfway between them.
         let at = |x: f64| {
             let mut sizes = [0.0; SIZES];
             sizes[0] = x;
@@ -466,7 +476,7 @@ mod tests {
         let known = StepResiduals::new(vec![at(0.0), at(1.0)], &[0.1, -0.05]);
         let c = |d: f64| NPU * NPU + FORMAT * FORMAT + SIMILAR * SIMILAR * (-d * d / 2.0_f64).exp();
         let v = ALL;
-        // Cramer's rule for [v, c1; c1, v] w = [0.1, -0.05].
+        // Cramer's rule solves [v, c1; c1, v] w = [0.1, -0.05].
         let determinant = v * v - c(1.0) * c(1.0);
         let weights = [
             (0.1 * v + 0.05 * c(1.0)) / determinant,
@@ -518,7 +528,7 @@ mod tests {
         assert_eq!(best_part(&same), 1.0);
         let contrary = vec![vec![[0.1, -0.1]], vec![[-0.1, 0.1]], vec![[0.1, -0.12]]];
         assert_eq!(best_part(&contrary), 0.0);
-        // One group that gains does not show that others would.
+        // A gain in a single group does not show that other groups would gain.
         let one = vec![
             vec![[0.1, 0.3]],
             vec![[0.01, 0.0]],

@@ -1,4 +1,4 @@
-//! Tables of measured runs: CSV, where each row gives a model, a plan, a machine and a measured value.
+//! Tables of measured runs in CSV: each row gives a model, a plan, a machine and a measurement.
 
 use super::columns::{
     MACHINE, MACHINE_VALUE, MODEL, MeasuredUnit, NPUS, OptionSource, STACK, plan_option,
@@ -14,7 +14,7 @@ use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, Mo
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A measured run.
+/// A run that was measured.
 #[derive(Clone, Debug)]
 pub struct MeasuredRun {
     /// Name of the table.
@@ -25,16 +25,16 @@ pub struct MeasuredRun {
     pub measured: f64,
     /// The model and its plan.
     pub training: TrainingPattern,
-    /// The machine, scaled to the plan's size.
+    /// The machine, scaled to the number of ranks of the plan.
     pub machine: Machine,
-    /// Options and their values, from the table and the file of columns.
+    /// Options with their values, from the table and from the file of columns.
     pub options: BTreeMap<String, String>,
-    /// Options without an effect on this run, and assumptions about values that the table does not
-    /// give.
+    /// Options that have no effect on this run, and assumptions about values that the table does
+    /// not give.
     pub notes: Vec<String>,
-    /// Index of the run's group in the table.
+    /// Index of the run's group within the table.
     pub group: usize,
-    /// Index of the run's fold.
+    /// Index of the run's fold in the cross-validation.
     pub fold: usize,
 }
 
@@ -45,18 +45,18 @@ pub struct RunTable {
     pub file: String,
     /// The runs, in order.
     pub runs: Vec<MeasuredRun>,
-    /// Rows that do not give a valid run.
+    /// Rows that do not give a valid run, with reasons.
     pub refused: Vec<RefusedRun>,
 }
 
-/// A row that cannot be predicted.
+/// A row that cannot be predicted, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RefusedRun {
     /// Name of the table.
     pub file: String,
     /// Line in the table, from 1.
     pub line: u64,
-    /// The found and the expected value.
+    /// Value found, and value expected.
     pub why: String,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for RefusedRun {
     }
 }
 
-/// Numbers distinct texts in the order of first use.
+/// Numbers distinct texts from 0, in the order of first use.
 #[derive(Default)]
 struct KeyNumbers(BTreeMap<String, usize>);
 
@@ -82,20 +82,20 @@ impl KeyNumbers {
 }
 
 impl RunTable {
-    /// Parses the CSV `text`, called `file` in errors, with columns mapped by `columns`.
+    /// Parses the CSV `text`, which errors call `file`; `columns` maps its columns to options.
     ///
     /// # Errors
     ///
-    /// Fails if a column is missing, or there are no rows. Invalid rows are not errors; the table lists them in
-    /// `refused`.
+    /// Fails if a column is missing, or if there are no rows. An invalid row is not an error, but is listed
+    /// in `refused`.
     pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
             why,
         };
-        // Spreadsheets write files with a byte order mark.
+        // Remove the byte order mark that spreadsheets write.
         let text = text.trim_start_matches('\u{feff}');
-        // The reader counts lines one too high if they end in two characters.
+        // The CSV reader counts line numbers one too high if lines end in two characters.
         let text = text.replace("\r\n", "\n");
         let mut reader = csv::ReaderBuilder::new()
             .trim(csv::Trim::All)
@@ -193,7 +193,7 @@ impl RunTable {
         })
     }
 
-    /// Returns the table if all of its rows are valid.
+    /// Returns the table if all its rows are valid.
     ///
     /// # Errors
     ///
@@ -208,8 +208,8 @@ impl RunTable {
         }
     }
 
-    /// Keeps the runs with known predictions, and returns the predictions. All other runs are
-    /// rejected with the reason from `why`.
+    /// Keeps only the runs that have a prediction, and returns their predictions. All other runs
+    /// are moved to the rejected rows, with the reason that `why` returns.
     pub fn keep_predicted<T>(
         &mut self,
         answers: Vec<Result<T, ScoreError>>,
@@ -237,7 +237,7 @@ impl RunTable {
         predicted
     }
 
-    /// Adds the runs of another table; the groups and folds of the other table remain separate.
+    /// Adds the runs of another table, whose groups and folds stay separate from this table's.
     pub fn append(&mut self, other: Self) {
         let after = |number: fn(&MeasuredRun) -> usize| {
             self.runs
@@ -258,7 +258,7 @@ impl RunTable {
     }
 }
 
-/// Creates the run of a row with `options` and the measured value `measured`.
+/// Creates the run of a row from its `options` and its measured value `measured`.
 fn made_run(
     mut options: BTreeMap<String, String>,
     columns: &RunColumns,
@@ -292,11 +292,11 @@ fn made_run(
     })
 }
 
-/// Cells without a value.
+/// Cells that mean that there is no value.
 const EMPTY: [&str; 3] = ["", "n/a", "-"];
 
-/// Derives missing options: the data-parallel degree from the number of NPUs, and the schedule from
-/// the number of chunks, where one chunk means no schedule.
+/// Derives options that are missing: the data-parallel degree from the number of NPUs, and the
+/// schedule from the number of chunks, where one chunk gives no schedule.
 fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> {
     let number = |key: &str| -> Result<u64, String> {
         let Some(text) = options.get(key) else {
@@ -329,7 +329,7 @@ fn derive_missing(options: &mut BTreeMap<String, String>) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns the seconds of a step, from the measured `number` in its unit.
+/// Returns the seconds of a step, given the measured `number` in its unit.
 fn step_seconds(
     number: f64,
     unit: MeasuredUnit,
@@ -349,8 +349,8 @@ fn step_seconds(
         };
         let [l, h, v] = [size("layers")?, size("hidden")?, size("vocabulary")?];
         let s = model.sequence as f64;
-        // Equation 3 of Narayanan et al. (SC'21), with and without the recomputed forward pass,
-        // which logits do not have.
+        // Equation 3 of Narayanan et al. (SC'21), with and without the recomputed forward pass;
+        // logits are not recomputed.
         let (blocks, logits) = if again { (96.0, 16.0) } else { (72.0, 12.0) };
         let each = 1.0 + s / (6.0 * h) + v / (logits * l * h);
         Ok(blocks * s * l * h * h * each)
@@ -362,12 +362,12 @@ fn step_seconds(
     }
 }
 
-/// Options that only plans with a tensor group may have.
+/// Options that are invalid for plans without a tensor group.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
 /// Returns the reason why option `key` has no effect on a run with `options`, or `None` if it has
-/// an effect. A table may give an option for all runs, but the option may have no effect on runs
-/// without a tensor group, or with a single replica.
+/// one. A table may give an option for all runs although it has no effect on some, such as runs
+/// without a tensor group or with a single replica.
 fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
     let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
     if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
@@ -379,8 +379,8 @@ fn why_idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static st
     None
 }
 
-/// Splits the blocks by multiplications if stages cannot have equal numbers of blocks and the run
-/// gives no other split.
+/// If stages cannot have equal numbers of blocks, and the run gives no other split, divides the
+/// blocks by multiplications.
 fn split_unevenly(
     model: &Model,
     plan: &mut ParallelismPlan,
@@ -403,7 +403,8 @@ fn split_unevenly(
     }
 }
 
-/// Returns the model and plan for `options`, and the machine at the size of the plan.
+/// Returns the model and the plan that `options` describe, and the machine scaled to the plan's
+/// number of ranks.
 fn resolve_run(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,
@@ -465,15 +466,16 @@ fn resolve_run(
     Ok((TrainingPattern { model, plan }, machine))
 }
 
-/// The note on what `stack` states and the run does not have.
+/// Returns the note on options of `stack` that do not apply to the run.
 fn left_out(stack: &SoftwareStack, left: &StackDecision) -> String {
     format!("stack {}: no {} {}", stack.name(), left.part, left.value)
 }
 
-/// Sizes that a model's name implies; a run may repeat them.
+/// Sizes that follow from a model's name. A run may repeat them, but not change them.
 const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
 
-/// Returns the named model with the run's layers and tokens, or a GPT model with the run's sizes.
+/// Returns the named model with the run's layers and tokens. Without a name, returns a GPT model
+/// with the run's sizes.
 fn resolve_model(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,

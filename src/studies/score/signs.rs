@@ -1,33 +1,36 @@
-//! Signs of options: pairs of measured runs that differ in one option, and whether predictions have them in order.
+//! Signs of options: pairs of measured runs that differ in one option, and whether predictions order each
+//! pair correctly.
 
 use super::MeasuredRun;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Relative difference that repeated measurements of one plan have; smaller ones are not clear.
+/// Relative difference between repeated measurements of a plan. Smaller differences between plans
+/// are not clear.
 const CLEAR: f64 = 0.03;
 
-/// Degrees that change two at a time on the same number of NPUs.
+/// Degrees of which two change together if the number of NPUs stays the same.
 const DEGREES: [&str; 4] = ["context", "data", "pipeline", "tensor"];
-/// Options that one choice changes together.
+/// Options that change together, because they are one choice.
 const TOGETHER: [[&str; 2]; 2] = [["chunks", "schedule"], ["linears", "scaling"]];
 
-/// Pairs of runs that differ in one option.
+/// Pairs of runs that differ only in one option, and how many of them are predicted in the measured
+/// order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct OptionSigns {
-    /// The option, or two that change together: `data, tensor`.
+    /// The option, or two options that change together: `data, tensor`.
     pub option: String,
-    /// Pairs whose measured times differ.
+    /// Number of pairs whose measured times differ.
     pub pairs: usize,
-    /// Pairs that predictions have in the measured order.
+    /// Number of these pairs that predictions order as measured.
     pub right: usize,
-    /// Pairs whose measured times differ by more than 3 %.
+    /// Number of pairs whose measured times differ by more than 3 %.
     pub clear_pairs: usize,
-    /// Clear pairs in the measured order.
+    /// Number of these clear pairs that predictions order as measured.
     pub clear_right: usize,
 }
 
-/// Counts the pairs of `runs` that differ in one option, in ascending order of options.
+/// Counts the pairs of `runs` that differ in one option; the result is sorted by option.
 pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns> {
     let mut found: BTreeMap<String, OptionSigns> = BTreeMap::new();
     for (i, run) in runs.iter().enumerate() {
@@ -53,7 +56,8 @@ pub fn option_signs(runs: &[MeasuredRun], predicted: &[f64]) -> Vec<OptionSigns>
     found.into_values().collect()
 }
 
-/// Returns the option in which two runs differ, or `None` if they differ in none or in several.
+/// Returns the option in which two runs differ. Returns `None` if they differ in none or in
+/// several.
 fn differing_option(
     one: &BTreeMap<String, String>,
     other: &BTreeMap<String, String>,
@@ -100,7 +104,7 @@ mod tests {
             differing_option(&base, &linears).as_deref(),
             Some("linears, scaling")
         );
-        // A degree and a batch are two choices.
+        // Changing a degree and a batch is two choices.
         assert_eq!(differing_option(&base, &both), None);
         assert_eq!(differing_option(&base, &base), None);
     }

@@ -1,17 +1,18 @@
-//! Statistics of the errors of predicted runs.
+//! Statistics of the prediction errors of runs.
 
 use super::MeasuredRun;
 use chakram_base::prediction_scores::{IntervalSummary, ScoreSummary};
 use std::collections::BTreeMap;
 
-/// Compares `predicted` seconds with `runs`; both have the same length, which is at least one.
+/// Compares `predicted` seconds with the measured times of `runs`. Both lists have the same length,
+/// which is at least one.
 pub(super) fn summarize_errors(runs: &[&MeasuredRun], predicted: &[f64]) -> ScoreSummary {
     let measured: Vec<f64> = runs.iter().map(|run| run.measured).collect();
     ScoreSummary::of_groups(&measured, predicted, &plans_by_group(runs, predicted))
 }
 
-/// Compares `predicted` seconds and `intervals` with the measured times of `runs`; all have the same length, which is at least
-/// one.
+/// Compares `predicted` seconds and `intervals` with the measured times of `runs`. All lists have the same
+/// length, which is at least one.
 pub(super) fn summarize_intervals(
     runs: &[&MeasuredRun],
     predicted: &[f64],
@@ -21,8 +22,8 @@ pub(super) fn summarize_intervals(
     IntervalSummary::of_times(&measured, predicted, intervals)
 }
 
-/// Mean measured and predicted times of the plans of each group with several plans. Runs with the same options are
-/// repeated measurements of one plan, which have no order among themselves.
+/// For each group with several plans, returns the mean measured and the mean predicted time of each plan.
+/// Runs with equal options are repeated measurements of one plan, so their order has no meaning.
 fn plans_by_group(runs: &[&MeasuredRun], predicted: &[f64]) -> Vec<Vec<(f64, f64)>> {
     let mut groups: BTreeMap<usize, BTreeMap<_, Vec<(f64, f64)>>> = BTreeMap::new();
     for (run, &predicted) in runs.iter().zip(predicted) {

@@ -1,4 +1,4 @@
-//! Settings given for all runs that change no prediction.
+//! Settings that are given for all runs and change no prediction.
 
 use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict_run, replay_run, score_by};
 use chakram_base::setting::SettingKey;
@@ -7,22 +7,22 @@ use chakram_report::settings::{RunFacts, SettingWithoutEffect, option_reason};
 use std::io;
 use std::num::NonZeroUsize;
 
-/// A setting given for all runs, and the runs without this setting.
+/// A setting that is given for all runs, with the runs as they are without it.
 #[derive(Debug)]
 pub struct ScoreSetting {
     /// Key of the setting.
     pub key: String,
     /// Value of the setting, as text.
     pub value: String,
-    /// Runs without the setting, or `None` if it is not a setting of runs.
+    /// Runs without the setting; `None` if the setting does not belong to runs.
     pub table: Option<RunTable>,
-    /// For a replay option, the option's key and the options without it, or `None` otherwise.
+    /// If the setting is a replay option: its key, and the options without it.
     pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
-/// Returns the settings of `given` that change nothing in the `answers` for the runs of `table`,
-/// each with the reason. Runs that change when a setting is removed are predicted without the
-/// setting, until one prediction differs.
+/// Returns the settings of `given` that do not change the `answers` for the runs of `table`, each
+/// with the reason. If removing a setting changes runs, they are predicted without the setting
+/// until one prediction differs.
 pub fn settings_without_effect(
     table: &RunTable,
     options: &ReplayOptions,
@@ -54,7 +54,7 @@ pub fn settings_without_effect(
                         (Some(Err(own)), Err(other)) => own.to_string() == other.to_string(),
                         _ => false,
                     };
-                    // One difference between settings is enough.
+                    // A single difference shows that the setting has an effect.
                     is_kept
                         .then_some(())
                         .ok_or_else(|| io::ErrorKind::Interrupted.into())
@@ -78,7 +78,7 @@ pub fn settings_without_effect(
     found.collect()
 }
 
-/// Returns true if the same rows of both tables are runs with the same measured values.
+/// Returns true if both tables have valid runs in the same rows, with the same measured values.
 fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
     let row = |run: &MeasuredRun| (run.line, run.measured.to_bits(), run.group, run.fold);
     table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))

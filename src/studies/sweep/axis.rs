@@ -1,20 +1,20 @@
-//! Axes: keys, and the values to which they are set together.
+//! Axes: keys, and lists of values that are set together.
 
 use super::MOST_POINTS;
 use super::setting::known_key;
 use chakram_base::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
 use chakram_base::ids::MAX_NPUS;
 
-/// Keys that are set together, and their values.
+/// Keys that are set together, with their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyAxis {
-    /// Name; the keys by default.
+    /// Name of the axis; by default, its keys.
     pub name: String,
-    /// Keys that the axis sets.
+    /// Keys that a position on the axis sets.
     pub keys: Vec<String>,
-    /// For each position on the axis, one value per key.
+    /// For each position, one value per key.
     pub values: Vec<Vec<ConfigLiteral>>,
-    /// Number of NPUs, for an axis of plans.
+    /// Number of NPUs, if this is an axis of plans.
     pub plans: Option<u32>,
     /// True if the values form a numeric range.
     pub is_range: bool,
@@ -26,9 +26,9 @@ impl StudyAxis {
         "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
     ];
 
-    /// Returns representative values to test one after another. Keys accept numbers between two
-    /// bounds, and some keys accept only integers: a range is valid if its ends and one value of
-    /// each type are valid.
+    /// Returns values that represent the axis, so that only these need to be checked. A key accepts
+    /// all numbers between two bounds, or all integers. So a range is valid if both its ends and
+    /// one value of each type are.
     pub(super) fn sample_values(&self) -> Vec<&Vec<ConfigLiteral>> {
         if !self.is_range {
             return self.values.iter().collect();
@@ -45,10 +45,10 @@ impl StudyAxis {
     }
 }
 
-/// The keys of an axis of plans.
+/// The keys that an axis of plans sets.
 const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
 
-/// Parses all axes.
+/// Parses all axes of a study.
 pub(super) fn parse_axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
     let tables = field.tables(StudyAxis::KEYS)?;
     let mut axes: Vec<StudyAxis> = Vec::new();
@@ -143,7 +143,7 @@ fn parse_axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
     })
 }
 
-/// Returns the ends of a range in the notation of other languages: `1..8`.
+/// If the text is a range in the notation of other languages (`1..8`), returns its ends.
 fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
     let (from, to) = text.split_once("..")?;
     let to = to.trim_start_matches(['=', '.']);
@@ -151,7 +151,7 @@ fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
     (is_number(from) && is_number(to)).then_some((from.trim(), to.trim()))
 }
 
-/// Rejects keys that this kind of axis does not use.
+/// Rejects keys that axes of this kind do not use.
 fn reject_unused_keys(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
     for (name, field) in table.fields() {
         if !allowed.contains(&name) {
@@ -168,7 +168,7 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     let normal = |field: &ConfigField<'_>| {
         let key = field.text("a key")?;
         known_key(key, field)?;
-        // Plan options may have dashes or underscores; paths are spelled as in the files.
+        // Plan options may have dashes or underscores; other paths are spelled as in the files.
         Ok(match key.strip_prefix("plan.") {
             Some(option) => format!("plan.{}", option.replace('-', "_")),
             None => key.to_owned(),
@@ -193,12 +193,12 @@ fn parse_keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// Returns the divisors of `number`, ascending.
+/// Returns the divisors of `number` in ascending order.
 pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
     (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
 }
 
-/// Returns all degrees of tensor, data and pipeline parallelism with product `npus`.
+/// Returns all combinations of tensor, data and pipeline degrees whose product is `npus`.
 fn degree_combinations(npus: u32) -> Vec<Vec<ConfigLiteral>> {
     let npus = u64::from(npus);
     let tensors =
@@ -274,8 +274,7 @@ fn parse_range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigErro
     }
     let mut values = Vec::new();
     for i in 0_u32.. {
-        // Each value of an axis is computed from the first value, so that rounding errors do not
-        // accumulate.
+        // Compute each value from the first one, so that rounding errors do not accumulate.
         let exact = if is_factor {
             first * by.powi(i as i32)
         } else {
@@ -309,7 +308,7 @@ mod tests {
 
     #[test]
     fn degrees_are_all_ordered_factorizations() {
-        // 2^3 has C(3 + 2, 2) = 10 divisions into three factors; 12 = 2^2 x 3 has 6 x 3 = 18.
+        // 2^3 has C(3 + 2, 2) = 10 divisions into three factors, and 12 = 2^2 x 3 has 6 x 3 = 18.
         assert_eq!(degree_combinations(8).len(), 10);
         assert_eq!(degree_combinations(12).len(), 18);
         for degrees in degree_combinations(12) {

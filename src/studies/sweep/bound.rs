@@ -1,32 +1,31 @@
-//! A lower bound of the time of a step, and the memory need of the step, without a replay.
+//! A lower bound on the time of a step, and the memory that the step needs, without a replay.
 //!
-//! The bound is the longest path through a relaxed step: one rank of each stage of the first replica, with
+//! The bound is the longest path through a relaxed step, which has only one rank of each stage of the
+//! first replica, and in which
 //!
-//! - a kernel that takes exactly its duration on the machine, and starts when its dependencies have
+//! - a kernel takes exactly its duration on the machine, and starts when its dependencies have
 //!   ended, even if another kernel is on its lane;
-//! - a message that arrives no earlier than its uncontended time after the earliest start of its
-//!   send;
-//! - a collective that takes at least the time in which a member receives its bytes through all
-//!   ports of the group's dimensions, or the measured time if that is less, and waits for no other
-//!   member;
-//! - all other nodes, which take no time.
+//! - a message arrives no earlier than its uncontended time after the earliest start of its send;
+//! - a collective waits for no other member, and takes at least the time in which a member can
+//!   receive its bytes through all ports of the group's dimensions, or the measured time if it is
+//!   less;
+//! - all other nodes take no time.
 //!
-//! Each of the following bounds drops a constraint of the replay or shortens something, so no
-//! replay is faster. Kernels of a lane run one at a time, so the sum over any lane is also a bound.
-//! The bytes that a member of n must receive of a buffer B are its missing shares, (n - 1)/n B, in
-//! all-gather, reduce-scatter and all-to-all; B in an all-reduce; and 2 (n - 1)/n B if all
-//! algorithms concerned consist of a reduce-scatter and an all-gather. Members of generated steps
-//! exchange equal parts; members of captured steps may exchange unequal parts, so captured steps
-//! have no bound.
+//! Each rule drops a constraint of the replay or shortens something, so no replay is faster. Since
+//! the kernels of a lane run one at a time, the sum over any lane is a bound as well. Of a buffer
+//! B, a member of n must receive its missing shares, (n - 1)/n B, in all-gather, reduce-scatter and
+//! all-to-all. In an all-reduce it must receive B, or 2 (n - 1)/n B if all algorithms concerned
+//! consist of a reduce-scatter and an all-gather. Members of generated steps exchange equal parts.
+//! In captured steps, parts may be unequal, so captured steps have no bound.
 //!
 //! # Steps with many micro-batches
 //!
-//! In a pipeline, all passes of a rank form one chain, and passes of one direction and chunk are equal. A rank's own
-//! path and the sums over its lanes therefore grow by the same amount with each micro-batch from the second on (for
-//! interleaved schedules, with each `pipeline` micro-batches; in general, with each period of the schedule).
-//! [`bound_quickly`] simulates two and three of them, and extrapolates the rest; a stage begins when the first
-//! micro-batch can have passed the stages before it. If gathers of parameters run ahead (ZeRO 3, or overlap with the
-//! forward pass), only the sums are used.
+//! In a pipeline, all passes of a rank form one chain, and passes of the same direction and chunk are equal.
+//! So a rank's own path and the sums over its lanes grow by the same amount with each micro-batch after the
+//! first. In interleaved schedules, they do so with every `pipeline` micro-batches, and in general with every
+//! period of the schedule. [`bound_quickly`] simulates two and three of these periods, and extrapolates to
+//! all. A stage begins when the first micro-batch can have passed the stages before it. If gathers of
+//! parameters run ahead (ZeRO 3, or overlap with the forward pass), only the sums over lanes are used.
 
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
@@ -49,18 +48,18 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Bounds of a point, computed without a replay.
+/// Bounds of a point that need no replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointBound {
-    /// Lower bound of the time, in picoseconds.
+    /// Lower bound on the time of a step, in picoseconds.
     pub time_ps: u64,
-    /// Maximum bytes in use on an NPU; a lower bound unless `is_whole`.
+    /// Maximum bytes in use on an NPU. Unless `is_whole`, this is only a lower bound.
     pub memory_bytes: u64,
     /// True if all micro-batches were simulated.
     pub is_whole: bool,
 }
 
-/// Returns the bound of a step, from all of its micro-batches.
+/// Returns the bound of a step for which all micro-batches are simulated.
 pub fn whole(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -78,7 +77,7 @@ pub fn whole(
     Ok((bound, fits_memory(point, pattern, &stages)))
 }
 
-/// A bound, and true if its memory need fits.
+/// A bound, and true if the memory that the step needs is available.
 pub type MemoryBound = (PointBound, bool);
 
 fn most_memory(stages: &[StagePath]) -> u64 {
@@ -86,10 +85,10 @@ fn most_memory(stages: &[StagePath]) -> u64 {
     peaks.max().unwrap_or(0)
 }
 
-/// Returns true if the memories of the machine fit the ranks of all stages.
+/// Returns true if the ranks of all stages fit into the machine's memories.
 fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    // If capacity is unknown, limits on memory have been rejected earlier.
+    // If the capacity is unknown, any limit on memory has already been rejected.
     let memory = RankMemory::new(point.capacity().unwrap_or(u64::MAX), plan);
     memory.fits(
         (0..)
@@ -98,7 +97,7 @@ fn fits_memory(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[Stage
     )
 }
 
-/// Returns a bound whose computation does not grow with the number of micro-batches.
+/// Returns a bound in a time that does not grow with the number of micro-batches.
 pub fn bound_quickly(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -112,7 +111,8 @@ pub fn bound_quickly(
     let unit = u64::from(unit);
     let few = (2 * unit).max(least.into());
     let more = few + unit;
-    // With so few micro-batches there is nothing to extrapolate, and the rule applies to a single step.
+    // With so few micro-batches, there is nothing to extrapolate. Extrapolation also holds only for a
+    // single step.
     if all <= more || plan.steps > 1 {
         return whole(point, pattern);
     }
@@ -122,7 +122,7 @@ pub fn bound_quickly(
         relaxed_stages(point, &fewer)
     };
     let (short, long) = (with(few)?, with(more)?);
-    // Extrapolates from `few` and `more` micro-batches to `all`.
+    // Extrapolate from `few` and `more` micro-batches to `all`.
     let grown = |few_ps: u64, more_ps: u64| {
         let each =
             u128::from(more_ps.saturating_sub(few_ps)) * u128::from(all - few) / u128::from(unit);
@@ -146,25 +146,25 @@ pub fn bound_quickly(
     });
     let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
-        // More micro-batches need at least as much memory.
+        // More micro-batches need no less memory.
         memory_bytes: most_memory(&long),
         is_whole: false,
     };
     Ok((bound, fits_memory(point, pattern, &long)))
 }
 
-/// Path of one rank per stage in the relaxed step.
+/// Path of one rank of a stage in the relaxed step.
 #[derive(Clone, Debug, Default)]
 struct StagePath {
-    /// End of the last node, in picoseconds.
+    /// Time at which the last node ends, in picoseconds.
     finish: u64,
-    /// End of the last node without waiting for messages, in picoseconds.
+    /// Time at which the last node would end if no message had to be awaited, in picoseconds.
     own: u64,
-    /// End of the first receive, for a stage that begins with a receive.
+    /// Time at which the first receive ends, if the stage begins with a receive.
     begin: u64,
-    /// Sum of durations on each lane.
+    /// Sum of the durations on each lane, in picoseconds.
     lanes: BTreeMap<i64, u64>,
-    /// Maximum bytes in use at once, if nodes run in the order of their ids.
+    /// Maximum bytes in use at once, if nodes run in id order.
     peak: RankPeak,
 }
 
@@ -184,12 +184,12 @@ struct StageMessage {
     bytes: u64,
 }
 
-/// A rank's nodes, recorded while they are generated.
+/// The nodes of a rank, recorded during generation.
 struct RankNodes<'p> {
     prices: NodePrices<'p>,
     /// Duration of each node, in picoseconds.
     lasts: Vec<u64>,
-    /// Dependencies of node i are `after[starts[i]..starts[i + 1]]`.
+    /// `after[starts[i]..starts[i + 1]]` are the dependencies of node i.
     starts: Vec<u32>,
     after: Vec<u32>,
     messages: Vec<StageMessage>,
@@ -229,7 +229,7 @@ impl Sink for RankNodes<'_> {
     }
 }
 
-/// Cached durations of nodes on an NPU.
+/// Cache of the durations of nodes on an NPU.
 struct NodePrices<'p> {
     point: &'p ResolvedPoint,
     class: usize,
@@ -239,8 +239,8 @@ struct NodePrices<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// Key of a duration: the name if kernels were measured by name, and class, shape, format, FLOPs,
-/// true if these are unknown, and bytes.
+/// Key of a duration: the name if kernels were measured by name, then class, shape, format, FLOPs,
+/// whether the FLOPs are unknown, and bytes.
 type KernelKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
@@ -318,8 +318,8 @@ impl NodePrices<'_> {
     }
 }
 
-/// Returns a lower bound of a collective's time for a member: the measured time if measurements
-/// apply, or the time of its bytes if that is less.
+/// Returns a lower bound on the time of a collective for a member: the time of its bytes or, if
+/// measurements apply and give less, the measured time.
 fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
     let wire = message_lower_bound(point, kind, comm_size, members);
     let (machine, options) = (&point.machine, &point.options);
@@ -341,21 +341,21 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     })
 }
 
-/// Returns the smallest time that the machine's corrections can make of a kernel time from curves;
-/// the workload determines the correction that applies.
+/// Returns the shortest time that the machine's corrections can make of a kernel time from curves.
+/// The workload decides which correction applies, so the smallest is assumed.
 fn corrected_lower_bound(machine: &Machine, ps: u64) -> u64 {
     let factors = machine.corrections().iter().map(|one| one.factor);
     let least = factors.fold(1.0, f64::min);
     if least < 1.0 {
-        // Subtract one picosecond, so that rounding cannot raise the bound.
+        // Subtract one picosecond, so that rounding cannot raise the bound above the replay.
         ((ps as f64 * least) as u64).saturating_sub(1)
     } else {
         ps
     }
 }
 
-/// Returns a lower bound of a collective executed by messages: the bytes that a member must
-/// receive, divided by the rate of its ports.
+/// Returns a lower bound on the time of a collective that consists of messages: the bytes that a
+/// member must receive, divided by the rate of its ports.
 fn message_lower_bound(
     point: &ResolvedPoint,
     kind: CollectiveKind,
@@ -394,14 +394,13 @@ fn message_lower_bound(
         }
         _ => 0.0,
     };
-    // The time is rounded down with a margin, for sizes that are not multiples of the number of
-    // members.
+    // Round down with a margin, because sizes need not be multiples of the number of members.
     let ps = times * buffer as f64 / rate * 1e12 * (1.0 - 1e-9) - f64::from(n);
     if ps > 0.0 { ps as u64 } else { 0 }
 }
 
-/// Returns the maximum bytes per second that any of `members` can receive along a dimension. If
-/// links differ, the maximum is the sum over all incoming links.
+/// Returns the maximum bytes per second that one of `members` can receive along a dimension. If
+/// links differ in rate, this is the sum over all incoming links.
 fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     let topology = machine.topology();
     let Some(graph) = topology.graph() else {
@@ -419,7 +418,7 @@ fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
     rates.into_values().fold(0.0, f64::max)
 }
 
-/// Simulates the relaxed step of one replica.
+/// Simulates the relaxed step of the first replica.
 fn relaxed_stages(
     point: &ResolvedPoint,
     pattern: &TrainingPattern,
@@ -467,7 +466,7 @@ fn relaxed_stages(
     Ok(longest_paths(point, &ranks, &nodes))
 }
 
-/// Simulates all ranks at once: each advances until it needs a message that has not been sent.
+/// Simulates all ranks together: each advances until it needs a message that has not been sent yet.
 fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
     let topology = point.machine.topology();
     let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
