@@ -1,11 +1,11 @@
 //! The one queue of pending events: a radix heap over instants.
 //!
-//! Time never runs backward, so an event is in the bucket of the highest bit in which its instant differs from the last
-//! instant taken. Each pending event moves down at most 64 buckets, in practice two or three, for any number of pending
-//! events. Events of one instant keep the order in which they were scheduled.
+//! Time never runs backward, so an event can be stored in the bucket of the highest bit in which its instant differs
+//! from the last instant taken. Each pending event moves down at most 64 buckets (in practice two or three), for any
+//! number of pending events. Events of one instant keep the order in which they were scheduled.
 //!
-//! Delays of one NPU can be batched ([`Agenda::delay`]): delays that end at one instant are then delivered together, in
-//! order, at the position of the first one scheduled. ASTRA-sim has the same order.
+//! Delays of one NPU can be batched ([`Agenda::delay`]). Delays that end at one instant are then delivered together, in
+//! order, at the position of the first scheduled delay. ASTRA-sim has the same order.
 
 use super::event::{Event, EventClass};
 use super::ids::InstanceIndex;
@@ -19,8 +19,8 @@ const NONE: u32 = u32::MAX;
 /// Pending events.
 #[derive(Debug)]
 pub(super) struct Agenda {
-    /// Bucket 0 has the events due at `last`; bucket b has the events whose instants differ from it in bit b - 1 but in
-    /// no higher bit.
+    /// Bucket 0 has the events due at `last`. Bucket b has the events whose instants differ from `last` in bit b - 1
+    /// but in no higher bit.
     buckets: [Vec<(Time, Event)>; 65],
     /// Bit b - 1 is set when bucket b is not empty.
     filled: u64,
@@ -46,7 +46,7 @@ struct DelayBatch {
 #[derive(Clone, Copy, Debug)]
 struct BatchedDelay {
     event: Event,
-    /// Number that the caller stores with the event.
+    /// Number that the caller stores with the event and gets back.
     detail: u32,
     next: u32,
 }
@@ -68,11 +68,11 @@ impl Default for Agenda {
 }
 
 impl Agenda {
-    /// Adds an event at `at`, which must not be before the instant last taken.
+    /// Adds an event at `at`, which must not be earlier than the last instant taken.
     #[inline]
     pub fn push(&mut self, at: Time, event: Event) {
         debug_assert!(at >= self.last, "time runs forward");
-        // Bucket of the highest differing bit, or 0 when the instants are equal.
+        // Bucket of the highest differing bit, or 0 if the instants are equal.
         let bucket = (u64::BITS - (at.0 ^ self.last.0).leading_zeros()) as usize;
         self.buckets[bucket].push((at, event));
         if bucket > 0 {
@@ -80,9 +80,9 @@ impl Agenda {
         }
     }
 
-    /// Adds an event that ends a delay of `npu` at `at`. The event joins the batch of this NPU and
-    /// instant if such a batch is pending or being delivered; otherwise it starts a new batch, an
-    /// event of class [`EventClass::Alarm`].
+    /// Adds an event that ends a delay of `npu` at `at`. If a batch of this NPU and instant is pending or being
+    /// delivered, the event joins the batch. Otherwise the event starts a new batch, scheduled as an event of class
+    /// [`EventClass::Alarm`].
     #[inline]
     pub fn delay(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
         let delay = BatchedDelay {
@@ -103,8 +103,7 @@ impl Agenda {
         if npu.index() >= self.pending.len() {
             self.pending.resize_with(npu.index() + 1, VecDeque::new);
         }
-        // A new delay mostly ends at or after the latest pending instant, so the back is checked
-        // before the search.
+        // Most new delays end at or after the latest pending instant, so check the back before searching.
         let pending = &mut self.pending[npu.index()];
         let place = match pending.back() {
             Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),
@@ -145,8 +144,8 @@ impl Agenda {
         self.push(at, Event::new(EventClass::Alarm, npu.0, gathering));
     }
 
-    /// Returns the next delay of a due batch, with the number stored for it. After the last delay
-    /// the batch is closed: a delay that is added later for this instant starts a new batch.
+    /// Returns the next delay of a due batch, with the number stored for it. After the last delay the batch is closed,
+    /// so a later delay for this instant starts a new batch.
     #[inline]
     pub fn next_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
@@ -170,8 +169,8 @@ impl Agenda {
         Some((event, detail))
     }
 
-    /// Returns the instant of the next events, or `None` if nothing is pending. Afterwards only events from this
-    /// instant on can be added.
+    /// Advances to the instant of the next events and returns it, or `None` if nothing is pending. Earlier events can
+    /// no longer be added.
     #[inline]
     pub fn next_time(&mut self) -> Option<Time> {
         if self.buckets[0].is_empty() {
@@ -183,7 +182,7 @@ impl Agenda {
         Some(self.last)
     }
 
-    /// Like [`Self::next_time`], but does not advance time, so that earlier events can still be added.
+    /// Returns the same instant as [`Self::next_time`] without advancing time, so earlier events can still be added.
     pub fn peek_time(&self) -> Option<Time> {
         if !self.buckets[0].is_empty() {
             return Some(self.last);
@@ -194,7 +193,7 @@ impl Agenda {
         lowest.iter().map(|(at, _)| *at).min()
     }
 
-    /// Returns true if an event is pending at `now`, the instant last taken.
+    /// Returns true if an event is pending at `now`, the last instant taken.
     #[inline]
     pub fn has(&self, now: Time) -> bool {
         debug_assert_eq!(now, self.last, "only the present can be asked for");
@@ -215,8 +214,7 @@ impl Agenda {
         std::mem::swap(&mut self.buckets[lowest], &mut self.spill);
         let earliest = self.spill.iter().map(|(at, _)| *at).min();
         self.last = earliest.expect("a filled bucket holds events");
-        // The spilled events differ from the new `last` only in lower bits, so each moves down at
-        // least one bucket.
+        // The spilled events differ from the new `last` only in lower bits, so each moves down by at least one bucket.
         for i in 0..self.spill.len() {
             let (at, event) = self.spill[i];
             self.push(at, event);
@@ -262,8 +260,7 @@ mod tests {
     fn delays_of_one_npu_come_where_the_first_of_them_was_scheduled() {
         let mut agenda = Agenda::default();
         let event = |payload| Event::new(EventClass::Node, 0, payload);
-        // At instant 5: NPU 1's batch, then a message, then NPU 0's batch. NPU 1's later delays
-        // join NPU 1's batch.
+        // At instant 5, there are NPU 1's batch, a message, and NPU 0's batch. NPU 1's later delays join NPU 1's batch.
         agenda.delay(Npu(1), Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
         agenda.delay(Npu(0), Time(5), event(30), 0);
@@ -283,8 +280,7 @@ mod tests {
                     agenda.next_delay(Npu(event.rank()), event.payload())
                 {
                     order.push((delayed.payload(), detail));
-                    // A zero-length delay that is added while the batch is delivered joins the
-                    // batch.
+                    // If a zero-length delay is added while the batch is delivered, it joins the batch.
                     if delayed.payload() == 10 {
                         agenda.delay(Npu(1), Time(5), Event::new(EventClass::Node, 0, 12), 0);
                     }
@@ -304,8 +300,8 @@ mod tests {
     }
 
     proptest! {
-        /// The agenda and a map from instants to lists give the same instants, and the same order
-        /// within each instant.
+        /// The agenda must give the same instants as a map from instants to lists, and the same order within each
+        /// instant.
         #[test]
         fn events_come_in_order_of_time_and_then_of_scheduling(
             steps in prop::collection::vec((0_u32..4, prop::collection::vec(0_u64..2000, 0..5)), 1..200)

@@ -1,8 +1,8 @@
 //! Collectives in flight: from the arrival of their first member to the completion of their last.
 //!
-//! Members arrive when they get their lanes ([`Collectives::arrive`]). After that, this module
-//! handles the agenda's events of collectives and the network's notices about their messages. The
-//! module returns ends of members' nodes and notifications of observers as [`Effects`].
+//! A member arrives when its node gets its lane ([`Collectives::arrive`]). After that, this module handles the agenda's
+//! events of collectives and the network's notices about their messages. Ends of members' nodes and notifications of
+//! observers are stored in [`Effects`].
 
 use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
@@ -54,11 +54,11 @@ pub(super) struct Collectives<'a, M: CollectiveModel> {
     answers: AnswerCounts,
     /// Number of collectives requested so far.
     requests: u32,
-    /// First collective that a member issued with a different kind or size than an earlier member.
+    /// First collective that a member issued with another kind or size than an earlier member.
     mismatch: Option<IssueMismatch>,
 }
 
-/// A collective node of a member that has its lane.
+/// A member's collective node that has taken its lane.
 #[derive(Clone, Copy)]
 pub(super) struct MemberCall<'x, 'a> {
     pub running: &'x RunningInstance<'a>,
@@ -71,8 +71,7 @@ pub(super) struct MemberCall<'x, 'a> {
     pub named: bool,
 }
 
-/// A mismatch: two members of a group issued different collectives as their n-th collective of the
-/// group.
+/// Two members of a group that issued different collectives as their n-th collective of the group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueMismatch {
     pub group: GroupIndex,
@@ -100,13 +99,13 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         &self.chunks
     }
 
-    /// Returns the state of simulated collectives, to advance it.
+    /// Returns the state of simulated collectives for changes.
     #[inline]
     pub fn chunks_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
         &mut self.chunks
     }
 
-    /// Returns the first mismatch between members.
+    /// Returns the first mismatch between members, or `None`.
     pub fn mismatch(&self) -> Option<IssueMismatch> {
         self.mismatch
     }
@@ -116,7 +115,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         self.answers.count(outcome);
     }
 
-    /// Adds a member whose node has taken its lane to the member's collective.
+    /// Adds a member to its collective when the member's node has taken its lane.
     pub fn arrive<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -146,7 +145,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(now, call, slot.group, run);
         }
-        // In insertion order, a member of a collective without an analytical answer proceeds immediately, because the
+        // In insertion order, if the collective has no analytical answer, the member proceeds immediately, because the
         // order of arrivals within an instant may matter.
         if M::Order::AT_ONCE && !self.may_be_closed(fabric, run) {
             self.enroll(fabric, effects, now, run, slot.member);
@@ -157,7 +156,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         if arrived.len() > 1 {
             return;
         }
-        // Only the first member that arrives at an instant schedules the settling of the run.
+        // The first member that arrives at an instant schedules the settling of the run; later members need not.
         if M::Order::AT_ONCE {
             let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
@@ -210,8 +209,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         } = call;
         let extent = &self.chunks.groups[group].plan.extent;
         if let Some(request) = self.chunks.runs[run].request {
-            // The run stores the request of its first member, but the backend expects this member's
-            // node.
+            // The run keeps the first member's request, but the backend needs the node id of the member that joins now.
             let node = running.graph.id(node);
             let request = CollectiveRequest { node, ..request };
             self.chunks
@@ -247,8 +245,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 let splits = splits.map(|splits| running.first_splits + splits);
                 (request(call.buffer, splits), call.root)
             }
-            // If calls are matched in the order of issue, the plan has no calls: the first arriving
-            // member defines the call.
+            // If collectives are matched in issue order, the plan has no calls. The first member to arrive defines the
+            // call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
                 (request(buffer.unwrap_or(u64::MAX), None), Position(0))
@@ -256,8 +254,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         }
     }
 
-    /// Returns the key that orders the settling of runs within an instant, so that the order of arrivals does not
-    /// matter.
+    /// Returns the key by which runs are ordered when they settle at the same instant. It does not depend on the order
+    /// of arrivals.
     pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
         let run = &self.chunks.runs[run];
         (run.number, run.sequence)

@@ -34,7 +34,7 @@ use chakram_trace::workload::Workload;
 pub struct GroupView<'a> {
     /// Id of the group in the workload.
     pub id: GroupId,
-    /// Mask of the participating dimensions of the machine, if not all.
+    /// Mask of the machine's dimensions in which the group takes part, or `None` for all.
     pub dimensions: Option<u32>,
     /// The members.
     pub members: &'a [Rank],
@@ -44,7 +44,7 @@ pub struct GroupView<'a> {
     pub extent: &'a GroupExtent,
 }
 
-/// All decisions made before a replay, as input of runs and reports.
+/// Everything that is decided before a replay, as input of runs and reports.
 #[derive(Debug)]
 pub struct CompiledReplay<'a> {
     /// The workload without added launches.
@@ -64,7 +64,8 @@ pub struct CompiledReplay<'a> {
     pub(super) custom: Vec<CustomCollective>,
     pub(super) prices: ResolvedPrices,
     pub(super) failures: Vec<PlannedFailure>,
-    /// [`Discipline::MATCHES_AS_ISSUED`] of the backend for which the replay was compiled.
+    /// True if collectives and messages are matched in issue order: [`Discipline::MATCHES_AS_ISSUED`] of the backend
+    /// for which the replay was compiled.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
     /// Chosen chunk counts of collectives, shared by reports and all runs.
@@ -74,8 +75,8 @@ pub struct CompiledReplay<'a> {
 impl<'a> CompiledReplay<'a> {
     /// Places ranks, determines durations of nodes and matches collectives and messages.
     ///
-    /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on the collectives of a group,
-    /// messages without a partner, missing or too small memories, and recorded communication times without any
+    /// Fails on workloads that cannot run: more ranks than NPUs, ranks that disagree on a group's collectives, messages
+    /// without a partner, memories that are missing or too small, and recorded communication times without any
     /// recording.
     pub fn new(
         workload: &'a Workload,
@@ -92,12 +93,12 @@ impl<'a> CompiledReplay<'a> {
             &chosen,
         );
         let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
-        // The chunk counts that the backend chose during compilation must not be chosen again.
+        // The backend chose chunk counts during compilation, which must not be chosen again.
         Ok(Self { chosen, ..compiled })
     }
 
-    /// Like [`Self::new`], but for the collectives of another backend. [`Self::run_with_backend`]
-    /// must then run the replay with the same backend.
+    /// Does the same as [`Self::new`] for the collectives of another backend. [`Self::run_with_backend`] must then run
+    /// the replay with the same backend.
     pub fn with_backend<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -108,8 +109,8 @@ impl<'a> CompiledReplay<'a> {
         Self::with_prices(workload, machine, options, backend, prices)
     }
 
-    /// Like [`Self::with_backend`], with the sources of durations already determined, because
-    /// finding them visits all graphs.
+    /// Does the same as [`Self::with_backend`] for known sources of durations. Finding these sources visits all graphs,
+    /// so it is done only once.
     fn with_prices<M: CollectiveModel>(
         workload: &'a Workload,
         machine: &'a Machine,
@@ -150,7 +151,7 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Fails if most kernels would take no time because no model gives their durations.
+    /// Fails if most kernels would take no time because no model determines their durations.
     pub fn check_prices(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
     }
@@ -163,19 +164,17 @@ impl<'a> CompiledReplay<'a> {
         }
     }
 
-    /// The sources of all durations, and the share of communication and kernels with a known
-    /// duration.
+    /// The sources of all durations, and the numbers of nodes whose durations come from each source.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
     }
 
-    /// The number of nodes that each requested change of durations affects
-    /// ([`ReplayOptions::changes`]).
+    /// The number of nodes that each requested change of durations affects ([`ReplayOptions::changes`]).
     pub fn price_changes(&self) -> &[PriceChangeCount] {
         &self.plan.changes
     }
 
-    /// Returns true if tile groups are used: one of several identical ranks simulates all of them.
+    /// Returns true if tile groups are used: one rank simulates several identical ranks.
     pub fn aggregates(&self) -> bool {
         self.aggregate
     }
@@ -190,7 +189,8 @@ impl<'a> CompiledReplay<'a> {
         self.host
     }
 
-    /// Duration of a node that does not depend on other nodes: kernels, host work and local loads and stores.
+    /// Returns the duration of a node that does not depend on other nodes: a kernel, host work, or a local load or
+    /// store.
     pub fn price(&self, instance: InstanceId, node: NodeIndex) -> Span {
         let planned = &self.plan.instances[instance.index()];
         self.plan.shared[planned.shared as usize].prices[node.index()]
@@ -201,7 +201,7 @@ impl<'a> CompiledReplay<'a> {
         self.network
     }
 
-    /// The groups, in the numbering of [`CollectiveRecord::group`](crate::CollectiveRecord::group).
+    /// Returns the groups, in the numbering of [`CollectiveRecord::group`](crate::CollectiveRecord::group).
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
             id: group.id,
@@ -212,23 +212,23 @@ impl<'a> CompiledReplay<'a> {
         })
     }
 
-    /// Returns a readable name of the algorithms for a collective of a group with a buffer of `bytes`.
+    /// Returns a readable name of the algorithms for collectives of `kind` in a group, with a buffer of `bytes`.
     pub fn algorithms(&self, kind: CollectiveKind, group: &GroupView<'_>, bytes: u64) -> String {
         let topology = self.machine.topology();
         self.describer.say(kind, group.extent, topology, bytes)
     }
 
-    /// Returns true if the machine's host launches nodes, because the trace states no host times.
+    /// Returns true if the machine's host launches nodes, because the trace has no host times.
     pub fn is_launched(&self) -> bool {
         self.launched.is_some()
     }
 
-    /// Returns true if nodes are launched in the default way.
+    /// Returns true if the launch mode is the default.
     pub fn has_default_launches(&self) -> bool {
         self.prices.launch == self.prices.default_launch
     }
 
-    /// Remaining relative error of the machine's correction, if one applies.
+    /// Relative error that remains after the machine's correction, or `None` if no correction applies.
     pub fn corrected_to(&self) -> Option<f64> {
         self.prices.corrected_to
     }
@@ -243,8 +243,8 @@ impl<'a> CompiledReplay<'a> {
                 .is_some()
     }
 
-    /// If collectives of `kind` in `group` take times that were measured on other links than the machine's, returns
-    /// their dimension and those links.
+    /// Returns the dimension and the links of the measurement if collectives of `kind` in `group` take measured times,
+    /// and were measured on other links than the machine's.
     pub fn measured_elsewhere(
         &self,
         kind: CollectiveKind,
@@ -261,14 +261,14 @@ impl<'a> CompiledReplay<'a> {
         self.plan.npu_of[rank.index()]
     }
 
-    /// The group of a collective node.
+    /// Returns the group of a collective node.
     pub fn group_of(&self, instance: InstanceId, node: NodeIndex) -> ReplayGroupId {
         let of = &self.workload().instances()[instance.index()];
         let call = self.workload().graph(of).call(node);
         self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
-    /// The group of a collective node, and the index of its call in the group, from 0.
+    /// Returns the group of a collective node, and the index of its call in the group, from 0.
     pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
         let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph(of);
@@ -278,7 +278,7 @@ impl<'a> CompiledReplay<'a> {
         (planned.slots[call.group as usize].group, sequence)
     }
 
-    /// The machine's memory that a load or store names, if it names one.
+    /// Returns the index of the machine's memory that a load or store names, or `None` if the node names no memory.
     pub fn named_memory(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let slot = self.workload().graph(of).remote_memory(node)?;
@@ -286,7 +286,7 @@ impl<'a> CompiledReplay<'a> {
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
 
-    /// For each lane of an instance's graph, the lane of the NPU that its nodes occupy, if any.
+    /// Returns, for each lane of an instance's graph, the lane of the NPU that its nodes occupy, or `None`.
     pub fn lanes_of(
         &self,
         instance: InstanceId,
@@ -301,7 +301,7 @@ impl<'a> CompiledReplay<'a> {
         self.plan.groups.iter().map(|group| group.calls.len())
     }
 
-    /// The common number of a send and its receive. Returns `None` if the other end has no trace.
+    /// Returns the number that a send and its receive share, or `None` if the other end has no trace.
     pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
         let of = &self.workload().instances()[instance.index()];
         let message = self.workload().graph(of).message_index(node);
@@ -309,8 +309,7 @@ impl<'a> CompiledReplay<'a> {
         (pair != NONE).then_some(pair)
     }
 
-    /// Fails if the program cannot run on the NPU; `None` means the NPU for which the program was
-    /// compiled.
+    /// Fails if the program cannot run on `npu`, or, with `None`, on the NPU for which the program was compiled.
     pub(super) fn may_launch_at(&self, npu: Option<Npu>) -> Result<(), ReplayRefusal> {
         let Some(npu) = npu else { return Ok(()) };
         let (name, npus) = (self.machine.name(), self.machine.topology().npus());
@@ -344,8 +343,7 @@ impl<'a> CompiledReplay<'a> {
         Ok(())
     }
 
-    /// Returns the plan of an instance on an NPU; `None` means the NPU for which the instance was
-    /// compiled.
+    /// Returns the plan of an instance on `npu`, or, with `None`, on the NPU for which the instance was compiled.
     pub(super) fn shared_at(&self, planned: &InstancePlan, npu: Option<Npu>) -> &SharedGraphPlan {
         let own = planned.shared;
         let shared = npu.map_or(own, |npu| {
@@ -359,7 +357,7 @@ impl<'a> CompiledReplay<'a> {
         self.machine
     }
 
-    /// The workload, with launch nodes if [`ReplayOptions::launch`] requests them.
+    /// Returns the workload. It includes launch nodes if the host launches nodes ([`ReplayOptions::launch`]).
     pub fn workload(&self) -> &Workload {
         self.launched.as_ref().unwrap_or(self.given)
     }
@@ -375,15 +373,14 @@ impl<'a> CompiledReplay<'a> {
         Ok((outcome, observer))
     }
 
-    /// Runs a loop that the compiler builds only once for all observers, at the cost of one virtual
-    /// call per notification.
+    /// Runs a loop that is compiled only once for all observers, at the cost of one virtual call per notification.
     #[inline(never)]
     fn run_watched(&self, observer: &mut dyn Observer) -> Result<ReplayOutcome, ReplayError> {
         self.run_inline(observer)
     }
 
-    /// Like [`Self::run`], but with the loop compiled for this observer type. Meant for the
-    /// observers that every report uses.
+    /// Does the same as [`Self::run`], with the loop compiled for this observer type. Meant for the observers that
+    /// every report uses.
     pub fn run_inline<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
@@ -396,7 +393,7 @@ impl<'a> CompiledReplay<'a> {
     ///
     /// # Errors
     ///
-    /// Fails like [`Self::run`].
+    /// Fails for the same reasons as [`Self::run`].
     pub fn run_over<O: Observer + ?Sized, N: NetworkBackend>(
         &self,
         observer: &mut O,
@@ -412,8 +409,8 @@ impl<'a> CompiledReplay<'a> {
         self.run_with_backend(observer, network, backend)
     }
 
-    /// Runs to the end over `network`, with the collectives of `backend`; the replay must have been
-    /// compiled for this backend.
+    /// Runs to the end over `network`, with the collectives of `backend`. The replay must have been compiled for this
+    /// backend.
     pub fn run_with_backend<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
         &self,
         observer: &mut O,
@@ -431,7 +428,7 @@ impl<'a> CompiledReplay<'a> {
     }
 }
 
-/// Fails if the network model does not support the machine's links, or if there are too many NPUs for them.
+/// Fails if the network model does not support the machine's links, or if there are too many NPUs for the model.
 fn check_links(
     machine: &Machine,
     network: NetworkKind,

@@ -1,4 +1,4 @@
-//! Content order: events of an instant are handled by class, NPU, launch and node, and their consequences are collected
+//! Content order: events of an instant are handled by class, NPU, launch and node. Their consequences are collected
 //! until no event of the instant is left.
 
 use super::Engine;
@@ -50,7 +50,7 @@ impl Discipline for ContentOrder {
             engine.settle_processors(now);
         }
         engine.effects.progress.end_round(now);
-        // Submission comes before settling, so that reservations of analytical answers see the traffic of this round.
+        // Submit before settling, so that reservations of analytical answers account for the traffic of this round.
         engine.send(now);
         if !engine.effects.arrivals.is_empty() && !engine.effects.agenda.has(now) {
             engine.effects.progress.settle();
@@ -60,7 +60,7 @@ impl Discipline for ContentOrder {
         if engine.settle_memories(now) {
             engine.effects.progress.settle();
         }
-        // Collectives whose runs were settled may have ended nodes.
+        // Settling collectives may have ended nodes.
         if engine.tile_groups.are_uneven() {
             engine.settle_uneven(now, None);
         }

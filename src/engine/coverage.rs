@@ -2,69 +2,67 @@
 
 use chakram_hardware::compute::{CurveClass, KernelTiming};
 
-/// Sources of the durations of a replay, as numbers of nodes and total times.
+/// Numbers and total times of nodes, by the source of their durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
-    /// Number of kernels with times from the chosen compute model.
+    /// Number of kernels timed by the chosen compute model.
     pub priced: u64,
-    /// Number of kernels with times from the roofline, because they have no recorded duration.
+    /// Number of kernels timed by roofline because they have no recorded duration.
     pub estimated: u64,
-    /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
+    /// Number of kernels that kept their recorded duration because the roofline lacks FLOPs, bytes or a peak rate.
     pub fell_back: u64,
-    /// Total duration of these kernels, in picoseconds.
+    /// Total duration of the kernels in `fell_back`, in picoseconds.
     pub fell_back_time: u128,
-    /// Kernels that kept their recorded duration, because they were recorded on another vendor's NPU.
+    /// Number of kernels that kept their recorded duration because they were recorded on another maker's NPU.
     pub kept: u64,
-    /// Total duration of the kernels in `kept`, in picoseconds, a part of `recorded_time`.
+    /// Total duration of the kernels in `kept`, in picoseconds; included in `recorded_time`.
     pub kept_time: u128,
-    /// True if recorded kernels run on an NPU class whose rates differ from the recorded NPU's.
+    /// True if recorded kernels run on an NPU class with other rates than the recorded NPU's.
     pub carried: bool,
-    /// Kernels in `fell_back` for which only the FLOPs are unknown.
+    /// Number of kernels in `fell_back` of which only the FLOPs are unknown.
     pub flops_unknown: u64,
-    /// Total duration of these kernels, in picoseconds.
+    /// Total duration of the kernels in `flops_unknown`, in picoseconds.
     pub flops_unknown_time: u128,
-    /// Number of kernels with times from their bytes only, a lower bound, because their FLOPs are
-    /// unknown; included in `estimated`.
+    /// Number of kernels timed only by their bytes, a lower bound, because their FLOPs are unknown; included in
+    /// `estimated`.
     pub by_bytes: u64,
-    /// Kernels without any known size or duration, which take no time.
+    /// Number of kernels without any known size or duration, which take no time.
     pub unknown: u64,
-    /// Number of kernels with times from curves.
+    /// Number of kernels timed by curves.
     pub by_curves: u64,
-    /// Total duration of kernels with times from curves, in picoseconds.
+    /// Total duration of the kernels in `by_curves`, in picoseconds.
     pub curve_time: u128,
-    /// Sum of the standard deviations of kernels with times from curves, by [`CurveClass`], in
-    /// picoseconds.
+    /// Sum of the standard deviations of the kernels in `by_curves`, by [`CurveClass`], in picoseconds.
     pub curve_deviations: [u128; CurveClass::COUNT],
     /// Total duration of kernels with recorded durations, in picoseconds.
     pub recorded_time: u128,
-    /// Total duration of kernels with times from the roofline, in picoseconds.
+    /// Total duration of kernels timed by roofline, in picoseconds.
     pub roofline_time: u128,
-    /// Number of kernels with times from loop nests; included in `priced`.
+    /// Number of kernels timed by loop nests; included in `priced`.
     pub mapped: u64,
-    /// Total duration of the kernels in `mapped`, in picoseconds, a part of `roofline_time`.
+    /// Total duration of the kernels in `mapped`, in picoseconds; included in `roofline_time`.
     pub mapped_time: u128,
     /// Total energy of the kernels in `mapped`, in picojoules.
     pub mapped_energy: f64,
     /// True if roofline kernels run at peak rates because no efficiency is given.
     pub at_peaks: bool,
-    /// Nodes of collectives and messages that take their recorded or captured duration.
+    /// Number of collectives' and messages' nodes that take their recorded or captured duration.
     pub as_recorded: u64,
-    /// Number of these nodes without a duration in the trace; such nodes take no time.
+    /// Number of nodes in `as_recorded` without a duration in the trace, which take no time.
     pub unrecorded: u64,
-    /// Nodes of collectives and messages that take their recorded duration because their size is unknown.
+    /// Number of collectives' and messages' nodes that take their recorded duration because their size is unknown.
     pub size_unknown: u64,
-    /// Total recorded transfer time of these nodes, in picoseconds.
+    /// Total recorded transfer time of the nodes in `size_unknown`, in picoseconds.
     pub size_unknown_time: u128,
-    /// Number of these nodes without a duration in the trace; such nodes take no time.
+    /// Number of nodes in `size_unknown` without a duration in the trace, which take no time.
     pub size_unknown_free: u64,
-    /// Nodes of communication with unknown operation or partners, which take their recorded
-    /// duration.
+    /// Number of communication nodes of unknown operation or partners, which take their recorded duration.
     pub comm_unknown: u64,
-    /// Total recorded duration of these nodes, in picoseconds.
+    /// Total recorded duration of the nodes in `comm_unknown`, in picoseconds.
     pub comm_unknown_time: u128,
-    /// Number of these nodes without a duration in the trace; such nodes take no time.
+    /// Number of nodes in `comm_unknown` without a duration in the trace, which take no time.
     pub comm_unknown_free: u64,
-    /// Number of trace lanes that exceed the machine's lanes and therefore share one.
+    /// Number of trace lanes beyond the machine's number of lanes, which share a lane with others.
     pub sharing: u64,
 }
 
@@ -103,15 +101,15 @@ impl PricingCoverage {
         self.sharing += other.sharing;
     }
 
-    /// Returns the fraction of kernel time that is not from loop nests, or 0 if there are no
-    /// kernels.
+    /// Returns the fraction of kernel time that is not timed by loop nests, or 0 if there are no kernels.
     pub fn unmapped_share(&self) -> f64 {
         let all = self.recorded_time + self.roofline_time + self.curve_time;
         let rest = all.saturating_sub(self.mapped_time);
         rest as f64 / all.max(1) as f64
     }
 
-    /// Counts a kernel with the source of its duration, if it has one.
+    /// Counts a kernel by the source of its duration. `computes` is true if the model computes durations even for
+    /// recorded kernels.
     pub(super) fn kernel(&mut self, price: KernelTiming, computes: bool) {
         let (count, time) = match price {
             KernelTiming::Modeled(span) if computes => {

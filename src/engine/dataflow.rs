@@ -13,7 +13,7 @@ use std::ops::Range;
 
 mod open_dependencies;
 
-/// Packs a node of an instance into one word, which sorts by instance and then by id.
+/// Packs a node of an instance into one word. Words sort by instance and then by id.
 #[inline]
 pub(super) fn key(instance: InstanceIndex, node: NodeIndex) -> u64 {
     u64::from(instance.0) << 32 | u64::from(node.0)
@@ -28,7 +28,7 @@ pub(super) fn node_of(word: u64) -> InstanceNode {
     }
 }
 
-/// Flag of an instance: its kernels are submitted to a processor.
+/// Flag of an instance: a processor model serves its kernels.
 pub(super) const SERVED: u8 = 1;
 /// Flag: the launch of the instance has its own durations.
 pub(super) const REPRICED: u8 = 2;
@@ -36,11 +36,11 @@ pub(super) const REPRICED: u8 = 2;
 pub(super) const SLOWED: u8 = 16;
 /// Flag: the instance waits for its feed to release it.
 pub(super) const HELD: u8 = 4;
-/// Flag: several launches take turns on its lanes.
+/// Flag: several launches use its lanes in turn.
 pub(super) const TURNS: u8 = 8;
 
-/// An instance of a launch in flight. The struct stores references, to avoid look-ups in the loop,
-/// and fits in one cache line.
+/// An instance of a launch in flight. The struct stores references to avoid look-ups in the loop, and fits in one cache
+/// line.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct RunningInstance<'a> {
@@ -51,9 +51,9 @@ pub(super) struct RunningInstance<'a> {
     first_node: usize,
     /// Index of the instance's first lane.
     pub first_lane: u32,
-    /// Number of nodes that have yet to complete.
+    /// Number of nodes that are not complete yet.
     pub left: u32,
-    /// Number of collectives that occupy a lane.
+    /// Number of the instance's collectives that occupy a lane.
     pub collectives: u32,
     /// Id of the instance for observers.
     pub id: InstanceId,
@@ -91,8 +91,7 @@ impl RunningInstance<'_> {
     }
 }
 
-/// Offsets of a program's instances, groups and tables of pair sizes in the numbering over all
-/// programs.
+/// Offsets of a program's instances, groups and tables of pair sizes, in the numbering over all programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchNumbers {
     pub first_instance: InstanceId,
@@ -100,7 +99,7 @@ pub(super) struct LaunchNumbers {
     pub first_splits: u32,
 }
 
-/// Plan of a launch in flight, and the indices of its first instance, group and pair.
+/// Plan of a launch in flight, and indices of the launch's first instance, group and match.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchPlace<'a> {
     pub plan: &'a ReplayPlan,
@@ -116,15 +115,15 @@ pub(super) struct LaunchPlace<'a> {
 #[derive(Debug)]
 pub(super) struct Dataflow<'a> {
     instances: Vec<RunningInstance<'a>>,
-    /// Plan and offsets of each run state's launch.
+    /// Plan and offsets of the launch in each run state.
     places: Vec<LaunchPlace<'a>>,
     open: OpenDependencies,
-    /// Nodes that became ready through a node that completed immediately, and wait until another node of their instance
-    /// completes. Used only by the discipline of insertion order.
+    /// Ready nodes that wait until another node of their instance completes. They became ready through a node that
+    /// completed immediately. Used only by the discipline of insertion order.
     dormant: Vec<u64>,
     /// Number of completed nodes of all launches.
     completed: u64,
-    /// Completion time of the last completed node.
+    /// Time of the latest completion.
     last: Time,
 }
 
@@ -155,7 +154,7 @@ impl<'a> Dataflow<'a> {
         &self.instances
     }
 
-    /// Sets a flag of all instances.
+    /// Sets a flag of every instance.
     pub fn set_flag_of_all(&mut self, flag: u8) {
         for running in &mut self.instances {
             running.flags |= flag;
@@ -167,7 +166,7 @@ impl<'a> Dataflow<'a> {
         self.instances.reserve_exact(count);
     }
 
-    /// Adds the instances of a run state, each with its graph.
+    /// Adds the instances of a run state, one for each of `graphs`.
     pub fn add(
         &mut self,
         place: LaunchPlace<'a>,
@@ -195,8 +194,7 @@ impl<'a> Dataflow<'a> {
         self.places.push(place);
     }
 
-    /// Initialises the dependencies of an instance that begins; `used` means that an earlier launch
-    /// used its state.
+    /// Initialises the dependencies of an instance that begins. `used` is true if an earlier launch used its state.
     pub fn open(&mut self, instance: InstanceIndex, used: bool) {
         let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
@@ -251,14 +249,14 @@ impl<'a> Dataflow<'a> {
         (GroupSlot { group, member }, sequence)
     }
 
-    /// Returns true if the trace of an instance names the group of a collective.
+    /// Returns true if the trace of an instance names the collective's group.
     pub fn names_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let name = self.instance(instance).graph.call(node).group;
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
-    /// Returns the number that a message of an instance shares with its partner, or [`NONE`] if the
-    /// partner has no trace.
+    /// Returns the number that a message of an instance shares with its other half, or [`NONE`] if the other end has no
+    /// trace.
     #[inline]
     pub fn pair(&self, instance: InstanceIndex, message: usize) -> u32 {
         match self.instance(instance).planned.pairs[message] {
@@ -276,7 +274,7 @@ impl<'a> Dataflow<'a> {
         (peer, self.place_of(instance).plan.npu_of[peer.index()])
     }
 
-    /// Returns the instance of another rank in the launch of `instance`, if it has a trace.
+    /// Returns the instance of another rank in the launch of `instance`, or `None` if the rank has no trace.
     pub fn instance_beside(&self, instance: InstanceIndex, rank: Rank) -> Option<InstanceIndex> {
         let place = self.place_of(instance);
         let own = place.plan.instance(rank)?;
@@ -290,7 +288,7 @@ impl<'a> Dataflow<'a> {
         (running.npu, self.serial(instance), node)
     }
 
-    /// Sorts the instances' events of each class by NPU, launch and node. The round must already be sorted by class.
+    /// Sorts events of the same class by NPU, launch and node. The round must already be sorted by class.
     pub fn sort_by_launch(&self, round: &mut [Event]) {
         for alike in round.chunk_by_mut(|a, b| a.class() == b.class()) {
             let class = alike[0].class();
@@ -299,8 +297,8 @@ impl<'a> Dataflow<'a> {
                 EventClass::Node | EventClass::Ready | EventClass::Release
             );
             if alike.len() > 1 && of_nodes {
-                // Content order must not depend on the instance's index, which depends on the reuse
-                // of run states.
+                // Content order must not depend on the instance's index: the index depends on how run states are
+                // reused.
                 alike.sort_unstable_by_key(|event| {
                     let InstanceNode { instance, node } = event.node();
                     self.content_of(key(instance, node))
@@ -345,7 +343,7 @@ impl<'a> Dataflow<'a> {
         self.completed += nodes;
     }
 
-    /// Makes the nodes without dependencies of an instance ready or delayed.
+    /// Makes an instance's nodes without dependencies ready or delayed.
     pub fn release_roots(&self, effects: &mut Effects, instance: InstanceIndex) {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
@@ -363,7 +361,7 @@ impl<'a> Dataflow<'a> {
         (self.completed, self.last)
     }
 
-    /// Returns the number of open dependencies of a node; [`None`] if it is complete.
+    /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
     pub fn waits_for(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.left(first + node.index())
@@ -387,13 +385,13 @@ impl<'a> Dataflow<'a> {
         running.first_node..running.first_node + running.graph.len()
     }
 
-    /// Number of nodes of all instances: of launches in flight, and of ended launches whose state is kept for reuse.
+    /// Number of nodes of all run states: of launches in flight, and of ended launches whose state is kept for reuse.
     #[cfg(test)]
     pub fn nodes_held(&self) -> usize {
         self.open.len()
     }
 
-    /// Gives an instance the progress of another with the same graph.
+    /// Copies the progress of one instance to another with the same graph.
     pub fn copy_progress(&mut self, from: InstanceIndex, to: InstanceIndex) {
         let of = &self.instances[from.index()];
         let (left, collectives) = (of.left, of.collectives);
@@ -413,7 +411,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns the ready nodes that wait until another node of their instance completes. Only the discipline of
-    /// insertion order adds nodes.
+    /// insertion order adds nodes to this list.
     pub fn dormant(&mut self) -> &mut Vec<u64> {
         &mut self.dormant
     }

@@ -1,6 +1,6 @@
 //! Discipline: all rules that depend on the order of events at an instant, as one trait with two implementations.
 //!
-//! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both.
+//! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both implementations.
 
 use super::Engine;
 use crate::Observer;
@@ -9,31 +9,29 @@ use chakram_hardware::collective::{EndpointModel, IssueDiscipline};
 use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
-/// All traits that the engine requires of a collective backend.
+/// All traits that a collective backend must implement for the engine.
 pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
-/// Order of the events of an instant, and the rules that follow from this order: matching,
-/// assignment of lanes, and completion of sends. Implemented by
-/// [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own, and
-/// [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's.
+/// Order of the events of an instant, and the rules that follow from this order: matching, assignment of lanes, and
+/// completion of sends. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own
+/// order, and by [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's order.
 pub trait Discipline: Sized {
-    /// True if all consequences of an event are carried out before the next event, so that the
-    /// order of events at an instant matters. False if consequences are collected, and settled when
-    /// no event of the instant is left.
+    /// True if all consequences of an event are carried out before the next event, so the order of events at an instant
+    /// matters. False if consequences are collected, and settled when no event of the instant is left.
     const AT_ONCE: bool;
 
     /// True if every send completes when its message has arrived, including sends of collectives. False if sends of
-    /// collectives complete when their last byte has left, and other sends according to the machine
+    /// collectives complete when their last byte has left, and other sends as the machine states
     /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
-    /// True if collectives and messages are matched in the order of issue, and false if they are
-    /// matched before the run, in program order.
+    /// True if collectives and messages are matched in the order of issue. False if they are matched before the run, in
+    /// program order.
     const MATCHES_AS_ISSUED: bool;
 
-    /// True if each operation has separate ports for its messages.
+    /// True if each operation opens its own ports for its messages.
     const OPENS_PORTS: bool;
 
     /// Takes the events of the next instant, `now`, and handles them.
@@ -54,7 +52,6 @@ pub trait Discipline: Sized {
         now: Time,
     );
 
-    /// Returns true if a freed lane is offered to other nodes; `waiting` means that nodes queue for
-    /// the lane.
+    /// Returns true if a freed lane is offered to other nodes. `waiting` is true if nodes queue for the lane.
     fn offers_lane(waiting: bool) -> bool;
 }

@@ -1,9 +1,9 @@
 //! Effects of events, in typed lists that the loop drains in the order of the contract.
 //!
 //! Components only append to the lists, because the consequences may depend on other events of the instant. Later
-//! events go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder) the consequences of
-//! an event come before anything else: components append them as work, which is done in order, each entry with all its
-//! consequences before the next entry (depth first).
+//! events go to the agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), the consequences of
+//! an event come before all other events. Components append these consequences as work. Entries are done in order, each
+//! with all its consequences before the next entry (depth first).
 
 use super::agenda::Agenda;
 use super::discipline::Discipline;
@@ -17,31 +17,29 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkMessage;
 
-/// Lists of effects. The loop drains the fields in this order: the first five after each event, the
-/// others after a round, and arrivals only when no event is left at the instant. Methods add to
-/// `began`, `records`, `ends` and `work`.
+/// Lists of effects. The loop drains the fields in this order: the first five after each event, the others after a
+/// round, and arrivals only when no event is left at the instant. Entries of `began`, `records`, `ends` and `work` are
+/// added only by methods.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    /// Later events.
+    /// Events at later instants.
     pub agenda: Agenda,
-    /// Nodes whose part of a collective began. Observers are notified.
+    /// Nodes whose part of a collective began, for observers.
     pub began: Vec<(InstanceId, NodeIndex)>,
-    /// Collectives that ended. Observers are notified.
+    /// Collectives that ended, for observers.
     pub records: Vec<CollectiveRecord>,
-    /// Nodes whose end the network, a memory or a collective has determined, with the time of the
-    /// end.
+    /// Nodes whose end is known from the network, a memory or a collective, with the time of the end.
     pub ends: Vec<(Time, InstanceNode)>,
-    /// Ends of this instant and all other work that comes before the next event, in the discipline of insertion order.
+    /// In insertion order, ends of this instant and all other work that comes before the next event.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
-    /// Freed lanes, as instance and lane. A freed lane takes the next node in its queue. Lanes are served in the
-    /// order of rank and lane.
+    /// Freed lanes, as instance and lane. Each takes the next node in its queue, in the order of rank and lane.
     pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready, as instance and node in one word. The loop posts them in the order
     /// of rank and id.
     pub ready: Vec<u64>,
-    /// Ended instances. The feeds of these instances are notified and may launch programs.
+    /// Instances that ended. Their feeds are notified and may launch programs.
     pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network, submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
@@ -53,17 +51,16 @@ pub(super) struct Effects {
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
     pub progress: LoopProgress,
-    /// True if `ends`, `work`, `began` or `records` may have entries. This flag saves three checks
-    /// after each event.
+    /// True if `ends`, `work`, `began` or `records` may have entries. The flag saves three checks after each event.
     is_stirred: bool,
 }
 
 /// A message submitted at this instant.
 #[derive(Debug)]
 pub(super) struct PendingSend {
-    /// Content key: NPU of the sender, then its launch and node or, for a step of a collective,
-    /// group and sequence, chunk, stage and step. Messages are submitted in the order of their
-    /// keys, so the order does not depend on op numbers or other messages.
+    /// Content key: NPU of the sender, then the sender's launch and node or, for a step of a collective, group and
+    /// sequence, chunk, stage and step. Messages are submitted in ascending order of keys, so the order does not depend
+    /// on op numbers or other messages.
     pub key: SendOrderKey,
     /// The message.
     pub message: NetworkMessage,
@@ -77,26 +74,26 @@ pub(super) type SendOrderKey = (u32, u32, u32, u32, u64);
 pub(super) struct LoopProgress {
     /// Number of events handled so far.
     pub events: u64,
-    /// The present instant.
+    /// The instant of the latest round.
     at: Time,
-    /// Number of settlements of the instant so far.
+    /// Number of settlements of that instant so far.
     settled: u32,
     /// Number of rounds since the last settlement.
     rounds: u32,
 }
 
 impl LoopProgress {
-    /// Number of settlements of the instant so far.
+    /// Returns the number of settlements of the instant so far.
     pub fn settled(&self) -> u32 {
         self.settled
     }
 
-    /// Number of rounds since the last settlement.
+    /// Returns the number of rounds since the last settlement.
     pub fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    /// Counts a round of an instant.
+    /// Counts a round at `now`; a later instant restarts the counts.
     #[inline]
     pub fn end_round(&mut self, now: Time) {
         if now > self.at {
@@ -112,12 +109,12 @@ impl LoopProgress {
     }
 }
 
-/// Work that the discipline of insertion order must do before anything else.
+/// Work that the discipline of insertion order must do before the next event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
     /// A node of an instance ends.
     End(InstanceIndex, NodeIndex),
-    /// A chunk leaves its queue, which admits others.
+    /// A chunk leaves its queue, so the queue admits other chunks.
     Leave(Npu, ChunkQueueSpec),
     /// A queue admits chunks.
     Admit(Npu, ChunkQueueSpec),
@@ -139,7 +136,7 @@ impl Effects {
         self.is_stirred
     }
 
-    /// Clears the flag that the lists have entries; the caller is about to drain them.
+    /// Clears the flag because the caller will drain all lists.
     #[inline]
     pub fn calm(&mut self) {
         self.is_stirred = false;
@@ -159,14 +156,14 @@ impl Effects {
         self.records.push(record);
     }
 
-    /// Records the end of a node, as determined by the network, a memory or a collective.
+    /// Records the time at which a node ends, as determined by the network, a memory or a collective.
     #[inline]
     pub fn end_said(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, InstanceNode { instance, node }));
     }
 
-    /// Appends work, which in insertion order is done after earlier work from the same event.
+    /// Appends work. In insertion order, it is done after earlier work of the same event.
     #[inline]
     pub fn leave(&mut self, work: FollowUp) {
         self.is_stirred = true;
@@ -190,8 +187,8 @@ impl Effects {
         self.agenda.push(at, event);
     }
 
-    /// Schedules the end of a node that occupies its lane. In insertion order, ends of one NPU at one instant are
-    /// batched.
+    /// Schedules the end of a node that occupies its lane. In insertion order, all ends of one NPU at one instant form
+    /// a batch.
     #[inline]
     pub fn end_held<D: Discipline>(
         &mut self,
@@ -214,14 +211,13 @@ impl Effects {
         self.progress.events += round.len() as u64;
     }
 
-    /// Appends effects that a separate simulation caused at its own instants.
+    /// Appends the effects of a separate simulation, which has events at several instants.
     pub fn append(&mut self, mut other: Self) {
         debug_assert!(
             other.work.is_empty() && other.ready.is_empty() && other.arrivals.is_empty(),
             "what is beside the loop ends no node"
         );
-        // The order of events within an instant is by content, so the position of appended events
-        // does not matter.
+        // Events of an instant are handled in content order, so the position of appended events does not matter.
         let mut round = Vec::new();
         while let Some(due) = other.agenda.next_time() {
             other.agenda.take(&mut round);

@@ -1,4 +1,4 @@
-//! Errors of a replay: refusals before the run, and deadlocks.
+//! Errors of a replay: reasons to reject it before the run, and deadlocks.
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Rank};
@@ -14,7 +14,7 @@ pub struct NodeRef {
     pub rank: Rank,
     /// Id of the node in the trace file.
     pub id: u64,
-    /// Name of the node, shortened.
+    /// Name of the node, possibly shortened.
     pub name: String,
     /// Index in the graph.
     pub index: NodeIndex,
@@ -37,14 +37,14 @@ impl fmt::Display for NodeRef {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
 pub struct ReplayRefusal {
-    /// The found and the expected value.
+    /// Sentence with the problem and the expected value.
     pub found: String,
-    /// Hint for the user.
+    /// Hint that says what the user can try.
     pub hint: String,
 }
 
 impl ReplayRefusal {
-    /// Creates an error with the found and the expected value, and a hint.
+    /// Creates an error from the problem with the expected value, and a hint.
     pub fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             found: found.into(),
@@ -53,7 +53,7 @@ impl ReplayRefusal {
     }
 }
 
-/// A node that never completed although its dependencies completed, with the reason.
+/// A node that never completed although its dependencies did, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingNode {
     /// The node.
@@ -69,13 +69,13 @@ pub struct Stuck {
     pub completed: u64,
     /// Number of nodes of the workload.
     pub total: u64,
-    /// Failures of the machine that prevented nodes from ending, with the affected work.
+    /// Failures of the machine that prevented nodes from ending, each with the affected work.
     pub failures: Vec<String>,
-    /// Waiting nodes in order of rank and id, at most a few of each rank.
+    /// Waiting nodes in the order of rank and id, at most a few from each rank.
     pub waiting: Vec<WaitingNode>,
     /// Number of waiting nodes that are not in `waiting`.
     pub unnamed: u64,
-    /// Dependency cycle, in which each node waits for the next (empty if there is none).
+    /// Dependency cycle in which each node waits for the next (empty if no cycle was found).
     pub cycle: Vec<NodeRef>,
 }
 

@@ -8,12 +8,11 @@ use chakram_hardware::network::NetworkEvent;
 const PAYLOAD_BITS: u32 = 32;
 /// Number of bits of an event's rank.
 const RANK_BITS: u32 = 27;
-/// An event: class, rank and payload in one word. The numerical order of these words is the order in which an instant
-/// handles its events.
+/// An event: class, rank and payload in one word. Events of an instant are handled in ascending order of these words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Event(u64);
 
-/// Classes of events, in the order in which an instant handles them.
+/// Classes of events. Events of an instant are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EventClass {
@@ -33,29 +32,31 @@ pub(super) enum EventClass {
     Ready,
     /// The rank's instance is released.
     Release,
-    /// Batched delays of the NPU end; the payload is their batch.
+    /// Several delays of the NPU end together; the payload is their batch.
     Alarm,
-    /// A member's endpoint is ready to send in a phase; the rank is the run, the payload the cell.
+    /// A member's endpoint is ready to send in a phase. The event's rank field is the index of the run, its payload the
+    /// cell.
     Opened,
-    /// A member's endpoint has processed a received message; the rank is the run, the payload the
+    /// A member's endpoint has processed a received message. The rank field is the index of the run, the payload the
     /// cell.
     EndpointDone,
-    /// The reduction of a received message is complete; the rank is the run, the payload the cell.
+    /// The reduction of a received message is complete. The rank field is the index of the run, the payload the cell.
     Reduced,
-    /// A member receives a message that arrived before the member was ready; the rank is the run,
+    /// A member receives a message that arrived before the member was ready. The rank field is the index of the run,
     /// the payload the cell.
     Found,
-    /// A message leaves, because its rendezvous request arrived before the message was ready. The
-    /// payload is the message's op.
+    /// A message leaves when it is ready, because its rendezvous request has already arrived. The payload is the
+    /// message's op.
     Requested,
-    /// In insertion order, a wait of a script is over; the rank is the run, the payload the cell.
+    /// In insertion order, a wait of a script is over. The rank field is the index of the run, the payload the cell.
     ScriptEvent,
-    /// A script receives a message that had already arrived or, in content order, one of the
-    /// script's waits is over; the payload is an op.
+    /// A script receives a message that had already arrived. In content order, also the end of a script's wait. The
+    /// payload is an op.
     ScriptReceived,
     /// Members of a run arrived at this instant; the payload is the run.
     Settle,
-    /// A member does not take part in its collective; the rank is the run, the payload its position.
+    /// A member takes no part in its collective. The rank field is the index of the run, the payload the member's
+    /// position.
     Vacant,
     /// An event of the NPU's bus, which defines the payload.
     Bus,
@@ -65,7 +66,7 @@ pub(super) enum EventClass {
     LinkFree,
     /// Accesses to remote memory have streamed; the memory defines the payload.
     Memory,
-    /// A feed is woken; the rank is the feed.
+    /// A feed is woken; the rank field is the index of the feed.
     Wake,
 }
 
@@ -119,7 +120,7 @@ impl Event {
         Self::new(class, instance.0, node.0)
     }
 
-    /// Creates the event of a collective in flight; the meaning of `number` depends on the class.
+    /// Creates an event of a collective in flight. The class determines the meaning of `number`.
     #[inline]
     pub fn of_run(class: EventClass, run: RunIndex, number: u32) -> Self {
         Self::new(class, number, run.0)
@@ -167,7 +168,7 @@ impl Event {
         }
     }
 
-    /// Returns the network's view of the event, if it is a network event.
+    /// Returns the network event that the word contains, or `None` for other classes.
     #[inline]
     pub fn of_network(self) -> Option<NetworkEvent> {
         let (order, op) = (self.rank(), self.op());

@@ -1,4 +1,4 @@
-//! The event loop. Components decide when it ends.
+//! The event loop, which runs until its components have no more events or decide to end.
 
 use chakram_base::interrupt::Interruption;
 use chakram_base::units::Time;
@@ -6,29 +6,27 @@ use std::ops::ControlFlow;
 
 /// Components whose events are handled round by round: a whole replay, or a single collective.
 pub(super) trait LoopComponents {
-    /// Returns the instant of the next round, or `None` if no event is pending or the components
-    /// decide to end.
+    /// Returns the instant of the next round, or `None` if no event is pending or if the components decide to end.
     fn next(&mut self) -> Option<Time>;
 
-    /// Takes the events of the round and handles them.
+    /// Takes the events of the round at `now` and handles them.
     fn round(&mut self, now: Time);
 
     /// Carries out the work after the events of a round. Breaks if the run cannot continue.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
 
-    /// Checks for an interruption; called every [`ROUNDS_BETWEEN_CHECKS`] rounds.
+    /// Checks for an interruption. Called every [`ROUNDS_BETWEEN_CHECKS`] rounds.
     fn check(&self) -> Result<(), Interruption>;
 }
 
-/// Number of rounds between checks. A round takes 0.1 µs to milliseconds, and a check a few
-/// nanoseconds.
+/// Number of rounds between two checks. A round takes 0.1 µs to milliseconds, and a check takes a few nanoseconds.
 const ROUNDS_BETWEEN_CHECKS: u32 = 256;
 
 /// Runs components to their end.
 ///
 /// # Errors
 ///
-/// Fails if the run is interrupted; the state of its components is then unspecified.
+/// Fails if the run is interrupted. The state of its components is then unspecified.
 #[inline]
 pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interruption> {
     let mut rounds_left = 1;

@@ -1,7 +1,7 @@
-//! Models of the caller: durations of kernels, loads and stores that replace the machine's.
+//! Models of the caller, which replace the machine's durations of kernels, loads and stores.
 //!
-//! Networks are passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and collective algorithms to
-//! [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
+//! A caller's network is passed to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and a caller's
+//! collective algorithm to [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
 
 use chakram_base::units::Span;
 use chakram_hardware::compute::KernelProfile;
@@ -10,23 +10,23 @@ use chakram_hardware::memory::{LocalMemory, MemoryModel};
 use std::fmt;
 use std::sync::Arc;
 
-/// Prices of kernels.
+/// A model of kernel durations.
 pub trait KernelModel: fmt::Debug + Send + Sync {
-    /// Returns the duration of a kernel on NPUs of a class; on `None` the model of
+    /// Returns the duration of a kernel on NPUs of a class. If the result is `None`, the model of
     /// [`ReplayOptions::compute`](super::ReplayOptions::compute) is used.
     fn duration(&self, kernel: &KernelProfile, class: &NpuClass) -> Option<Span>;
 }
 
-/// A memory design: the duration of local accesses, and the state of remote memory in each run.
+/// A model of memories: the duration of local accesses, and the state of remote memory in each run.
 pub trait MemoryDesign: fmt::Debug + Send + Sync {
-    /// Returns the duration of an access of `bytes` to the NPU's own memory; on `None` the
-    /// machine's model is used.
+    /// Returns the duration of an access of `bytes` to the NPU's own memory. If the result is `None`, the machine's
+    /// model is used.
     fn local(&self, _memory: &LocalMemory, _bytes: u64) -> Option<Span> {
         None
     }
 
-    /// Creates an idle remote memory; on `None` the machine's model is used. Capacities are always
-    /// the machine's.
+    /// Creates an idle remote memory. If the result is `None`, the machine's model is used. Capacities are always the
+    /// machine's.
     fn remote(&self) -> Option<Box<dyn MemoryModel>> {
         None
     }
@@ -35,8 +35,8 @@ pub trait MemoryDesign: fmt::Debug + Send + Sync {
 /// Models that replace the machine's.
 #[derive(Clone, Debug, Default)]
 pub struct Extensions {
-    /// Prices of kernels.
+    /// Model of kernel durations, or `None` for the machine's.
     pub kernels: Option<Arc<dyn KernelModel>>,
-    /// Memory design, if replaced.
+    /// Model of memories, or `None` for the machine's.
     pub memory: Option<Arc<dyn MemoryDesign>>,
 }

@@ -1,4 +1,4 @@
-//! Fabric: the network and memories, and their traffic in flight.
+//! Fabric: the network and the memories, and their traffic in flight.
 
 use super::agenda::Agenda;
 use super::compiled_replay::CompiledReplay;
@@ -33,22 +33,21 @@ pub(super) struct Fabric<'a, N> {
     /// Ops of all messages in flight.
     ops: OpSlab,
     notices: Vec<DeliveryNotice>,
-    /// Bytes of a rendezvous request, if receivers must request messages.
+    /// Bytes of a rendezvous request, or `None` if messages need no request.
     request_bytes: Option<u64>,
     /// Messages that wait for their rendezvous request.
     withheld: BTreeMap<OpIndex, NetworkMessage>,
-    /// Bytes over links, if they are counted.
+    /// Bytes over links, or `None` if they are not counted.
     traffic: Option<Box<LinkTraffic<'a>>>,
-    /// The unnamed memory, if any, followed by the named memories.
+    /// The unnamed memory (`None` if missing), followed by the named memories.
     memories: Vec<Option<RemoteState<'a>>>,
 }
 
 impl EventScheduler for Agenda {
     #[inline]
     fn schedule(&mut self, at: Time, event: NetworkEvent) {
-        // Ops of one instant use separate ports and counters, so their order does not matter. The
-        // exceptions, first bytes at one port and messages at one link, are ordered by content
-        // before op numbers.
+        // Ops of one instant use separate ports and counters, so their order does not matter. There are two exceptions:
+        // first bytes at one port, and messages at one link. These are ordered by content before op numbers.
         let event = match event {
             NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
             NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
@@ -105,8 +104,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.rehearsed_links()
     }
 
-    /// Returns the run with the lowest index that has reserved a link which bytes between `ends`
-    /// would use at `now`, or `None`.
+    /// Returns the lowest-numbered run that has reserved a link on the route between `ends`, if bytes sent at `now`
+    /// would use this link. `None` if there is no such run.
     #[inline]
     pub fn reservation(&mut self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
         self.network.reservations()?.reservation(now, ends)
@@ -136,8 +135,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.ops.remove(op)
     }
 
-    /// Subtracts the messages of a rehearsal from the count of messages, because the machine never
-    /// carried them.
+    /// Subtracts the messages of a rehearsal from the count of messages, because the machine's network never carried
+    /// them.
     pub fn forget_messages(&mut self, messages: u64) {
         self.ops.forget(messages);
     }
@@ -152,8 +151,8 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         self.network.submit(now, message, &mut effects.agenda);
     }
 
-    /// Submits a message: in insertion order immediately, in content order together with the others of its instant,
-    /// sorted by key.
+    /// Submits a message: in insertion order immediately, and in content order together with the other messages of its
+    /// instant, sorted by key.
     #[inline]
     pub fn submit<D: Discipline>(
         &mut self,
@@ -225,7 +224,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         effect
     }
 
-    /// Returns the endpoints of messages for which failed links left no route.
+    /// Returns the pairs of endpoints whose messages have no route since links failed.
     pub fn cut_off(&mut self) -> Vec<(EndpointId, EndpointId)> {
         let failing = self.network.failing_links();
         failing.map_or_else(Vec::new, |failing| failing.cut_off())
@@ -239,21 +238,21 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
         }
     }
 
-    /// Handles a network event. Resulting notices about messages are available from `notice`.
+    /// Handles a network event. `notice` returns the resulting notices about messages.
     #[inline]
     pub fn handle(&mut self, now: Time, event: NetworkEvent, effects: &mut Effects) {
         let (agenda, notices) = (&mut effects.agenda, &mut self.notices);
         self.network.handle(now, event, agenda, notices);
     }
 
-    /// Removes the next notice about an op. If its message has arrived, the caller must free the op.
+    /// Removes the next notice about an op. If the op's message has arrived, the caller must free the op.
     #[inline]
     pub fn notice(&mut self) -> Option<DeliveryNotice> {
         self.notices.pop()
     }
 
-    /// Sorts the events of a round into content order. Messages of one NPU at ports or links keep the order of
-    /// submission, not of op slots, because slots are reused.
+    /// Sorts the events of a round into content order. Slots of ops are reused, so messages of one NPU at a port or
+    /// link keep the order of submission and not of op slots.
     #[inline]
     pub fn sort(&self, round: &mut [Event]) {
         // Equal words are equal events, so an unstable sort is deterministic.

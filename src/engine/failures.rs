@@ -1,9 +1,8 @@
 //! Failures of NPUs and links during a run.
 //!
-//! A failure comes before all other events of its instant. Nodes on a failed NPU, and messages and
-//! collectives with its ranks, never end if they have not ended before. If such work is left, the
-//! run is stuck, and its error names the failures and this work. A failed link is removed from the
-//! network, which continues over the other links.
+//! A failure comes before all other events of its instant. Nodes on a failed NPU never end after the failure, nor do
+//! messages and collectives with its ranks. If such work is left, the run is stuck, and its error names the failures
+//! and this work. A failed link is removed from the network, which continues over the other links.
 
 use super::collectives::RunningGroups;
 use super::dataflow::Dataflow;
@@ -25,14 +24,14 @@ use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Flag of an instance: some NPU has failed, so each end of a node must be checked.
+/// Flag of an instance: an NPU has failed, so each end of a node must be checked.
 pub(super) const WATCHED: u8 = 64;
 
 /// Consequences of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct FailureOutcome {
-    /// Readable text with the failed part and the time.
+    /// Sentence with the failed part and the time.
     pub failure: String,
     /// Number of directed links taken out of service.
     pub links: u64,
@@ -42,7 +41,7 @@ pub struct FailureOutcome {
     pub resent_bytes: u64,
 }
 
-/// A failure, and the NPU or links of the machine that it takes out of service.
+/// A failure, with the NPU or the links that it takes out of service.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedFailure {
     given: MachineFailure,
@@ -55,9 +54,8 @@ enum PlannedPart {
     Links(Vec<u32>),
 }
 
-/// Finds the failing parts: first the failures in the file of `machine`, then those of `options`.
-/// `as_issued` means that the run uses ASTRA-sim's order, `measured` that collectives take measured
-/// times.
+/// Finds the failing parts: first from the file of `machine`, then from `options`. `as_issued` is true if the run uses
+/// ASTRA-sim's order, `measured` if collectives take measured times.
 ///
 /// # Errors
 ///
@@ -101,7 +99,7 @@ pub(super) fn plan_failures(
     planned.collect()
 }
 
-/// Finding and hint of an error.
+/// Problem and hint of an error.
 type FoundAndHint = (String, String);
 
 fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedPart, FoundAndHint> {
@@ -171,7 +169,7 @@ fn check_link_failures(
     ))
 }
 
-/// Returns true if any failure concerns links.
+/// Returns true if any planned failure takes links out of service.
 pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
     planned
         .iter()
@@ -182,7 +180,7 @@ pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
 #[derive(Debug)]
 pub(super) struct RunFailures<'a> {
     planned: &'a [PlannedFailure],
-    /// Failed NPUs, with their failures.
+    /// Failed NPUs, with the failure of each.
     npus: BTreeMap<Npu, &'a MachineFailure>,
     outcomes: Vec<FailureOutcome>,
 }
@@ -224,8 +222,8 @@ impl<'a> RunFailures<'a> {
         self.outcomes.clone()
     }
 
-    /// Returns the rank whose failed NPU prevents a node from ending: its own rank, its partner in
-    /// a message, or a member of its collective.
+    /// Returns the rank whose failed NPU prevents a node from ending: the node's own rank, its partner in a message, or
+    /// a member of its collective. `None` if no NPU prevents it.
     pub fn find_stopper(
         &self,
         flow: &Dataflow<'_>,
@@ -264,7 +262,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let failure = &self.failures.planned[number as usize];
         match &failure.part {
             PlannedPart::Npu(npu) => {
-                // The first failure of an NPU counts. The flag makes every later end check for failed NPUs.
+                // If an NPU fails several times, the first failure counts. The flag makes every later end check for
+                // failed NPUs.
                 self.failures.npus.entry(*npu).or_insert(&failure.given);
                 self.flow.set_flag_of_all(WATCHED);
             }

@@ -1,4 +1,4 @@
-//! Feeds: sources of launches.
+//! Feeds: sources that request launches of programs.
 
 use super::launch::{Launch, LaunchQueue, LaunchRecord};
 use chakram_base::ids::Rank;
@@ -11,23 +11,21 @@ mod timed;
 pub use repeated::RepeatedLaunch;
 pub use timed::TimedLaunches;
 
-/// A source of launches. A job is a feed with a single launch at 0.
+/// A source of launches of programs. A job is a feed with a single launch at 0.
 ///
-/// A feed is notified after the events of a round: first of its ended ranks and launches, in the
-/// order of their numbers, then of its wake. The engine carries out the feed's requests
-/// immediately, before the next notification. Feeds are notified in the order in which the run
-/// received them.
+/// A feed is notified after the events of a round: first of its ended ranks and launches, in the order of their
+/// numbers, then of its wake. The engine carries out the feed's requests immediately, before the next notification.
+/// Feeds are notified in the order in which they were passed to the run.
 pub trait Feed {
-    /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called
-    /// before the run and after each notification below. A past instant means now, so a feed must
-    /// eventually return a later instant.
+    /// Returns the instant at which the feed wants to be woken next, or `None` for never. Called before the run and
+    /// after each notification below. A past instant means now, so a feed must eventually return a later instant to let
+    /// time advance.
     fn wake_at(&self) -> Option<Time>;
 
-    /// Notifies the feed that the instant of [`Self::wake_at`] is reached.
+    /// Notifies the feed that the instant which [`Self::wake_at`] returned is reached.
     fn woken(&mut self, now: Time, queue: &mut LaunchQueue);
 
-    /// Returns the times of the feed's ended launches, in order, if the feed keeps them for
-    /// reports.
+    /// Returns the times of the feed's ended launches, in order. Empty if the feed does not keep them for reports.
     fn steps(&self) -> &[StepTimes] {
         &[]
     }
@@ -46,14 +44,14 @@ pub trait Feed {
     }
 }
 
-/// Times of a step over all ranks.
+/// Begin and end of a step over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepTimes {
-    /// Start on the first rank.
+    /// Start on the first rank to start.
     #[serde(rename = "begin_ps")]
     pub begin: Span,
-    /// End on the last rank.
+    /// End on the last rank to end.
     #[serde(rename = "end_ps")]
     pub end: Span,
 }
@@ -67,7 +65,7 @@ pub struct SingleLaunch {
 }
 
 impl SingleLaunch {
-    /// Creates a feed that launches the program with the index `program` at 0.
+    /// Creates a feed that launches program number `program` at 0.
     pub fn of(program: u32) -> Self {
         Self {
             program,

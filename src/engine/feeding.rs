@@ -9,7 +9,7 @@ use chakram_base::units::Time;
 /// A feed during the run.
 pub(super) struct RunningFeed<'a> {
     feed: &'a mut dyn Feed,
-    /// Instant of the feed's pending wake.
+    /// Instant of the feed's pending wake, or `None`.
     wake: Option<Time>,
 }
 
@@ -19,7 +19,7 @@ pub(super) struct Feeds<'a> {
     all: Vec<RunningFeed<'a>>,
     /// Feeds to wake in this round.
     woken: Vec<u32>,
-    /// Requests of the feed that is being notified; reused to keep the allocation.
+    /// Requests of the feed that is being notified. Reused to keep the allocation.
     queue: LaunchQueue,
 }
 
@@ -32,7 +32,7 @@ impl<'a> Feeds<'a> {
         }
     }
 
-    /// Records that a wake of `feed` is due, unless the wake has been replaced.
+    /// Records that a wake of `feed` is due. Does nothing if a later request has replaced this wake.
     pub fn wake(&mut self, now: Time, feed: u32) {
         let of = &mut self.all[feed as usize];
         if of.wake == Some(now) {
@@ -54,19 +54,19 @@ impl<'a> Feeds<'a> {
         self.all[feed as usize].feed.wake_at() == Some(Time::ZERO)
     }
 
-    /// Returns the feeds to wake in this round, in order.
+    /// Returns the feeds to wake in this round, in ascending order.
     pub fn take_woken(&mut self) -> Vec<u32> {
         let mut woken = std::mem::take(&mut self.woken);
         woken.sort_unstable();
         woken
     }
 
-    /// Returns the list of [`Self::take_woken`] for reuse.
+    /// Gives back the list that [`Self::take_woken`] returned, for reuse.
     pub fn give_back(&mut self, woken: Vec<u32>) {
         self.woken = woken;
     }
 
-    /// Notifies a feed through `tell` and returns its requests; `next` is the number of the next launch of the run.
+    /// Notifies a feed by calling `tell`, and returns its requests. `next` is the number of the run's next launch.
     pub fn tell(
         &mut self,
         feed: u32,
@@ -79,8 +79,7 @@ impl<'a> Feeds<'a> {
         queue
     }
 
-    /// Takes back the list of requests after they were carried out, and schedules the feed's next
-    /// wake.
+    /// Takes back the list of requests after they have been carried out, and schedules the feed's next wake.
     pub fn told(&mut self, effects: &mut Effects, now: Time, feed: u32, queue: LaunchQueue) {
         self.queue = queue;
         self.schedule_wake(effects, now, feed);

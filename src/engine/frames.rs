@@ -1,8 +1,8 @@
 //! Launches in flight: their state, beginning and end.
 //!
-//! The run state of a launch (`LaunchFrame`) covers consecutive instances, nodes, groups and pairs in the components
-//! that own them. All run states of a program have the same layout and are reused after the launch ends, so memory is
-//! bounded by the launches in flight.
+//! The run state of a launch (`LaunchFrame`) covers consecutive instances, nodes, groups and matches in the components
+//! that own them. All run states of a program have the same layout and are reused after a launch ends. Memory is
+//! therefore bounded by the number of launches in flight.
 
 use super::compiled_replay::CompiledReplay;
 use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, SLOWED};
@@ -18,12 +18,12 @@ use chakram_base::units::{Span, Time};
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
 
-/// Run state of a launch in flight, or one that is free for reuse.
+/// Run state of a launch in flight, or a run state that is free for reuse.
 #[derive(Debug)]
 struct LaunchFrame {
     record: LaunchRecord,
     prices: LaunchPrices,
-    /// Number of ranks that have yet to end.
+    /// Number of ranks that have not ended yet.
     ranks_left: u32,
 }
 
@@ -38,12 +38,12 @@ pub(super) struct Launches<'a> {
     free: Vec<Vec<u32>>,
     /// Offsets of each program in the numbering over all programs.
     numbers: Vec<LaunchNumbers>,
-    /// First lane of each NPU for each feed, or [`NONE`] before the feed's first launch on the NPU.
-    /// Used only if there may be several launches.
+    /// First lane of each NPU for each feed, or [`NONE`] before the feed's first launch on the NPU. Used only if there
+    /// may be several launches.
     lanes_of: Vec<Vec<u32>>,
-    /// Maximum number of lanes of an NPU.
+    /// Maximum number of an NPU's lanes over all programs.
     most_lanes: u32,
-    /// Run states of launches whose ranks are released by their feed.
+    /// Run states of launches whose ranks must be released by their feed.
     held: BTreeMap<LaunchSerial, u32>,
     /// Number of the next launch.
     next: u64,
@@ -80,8 +80,8 @@ impl<'a> Launches<'a> {
         }
     }
 
-    /// Returns the first lane of an instance: its own lane if there is only one launch, otherwise the shared lane of
-    /// the NPU and feed.
+    /// Returns the first lane of an instance. If there is only one launch, it is the instance's own lane; otherwise it
+    /// is the lane that the NPU's launches of this feed share.
     pub fn lanes(&mut self, lanes: &mut Lanes, feed: u32, npu: Npu, own: u32) -> u32 {
         if !self.many {
             return lanes.add(own);
@@ -92,8 +92,7 @@ impl<'a> Launches<'a> {
         }
         let first = &mut of[npu.index()];
         if *first == NONE {
-            // The number of lanes must be enough for every program, because all launches of the
-            // feed share these lanes.
+            // All launches of the feed share these lanes, so there must be enough lanes for every program.
             *first = lanes.add(self.most_lanes);
         }
         *first
@@ -152,8 +151,8 @@ impl<'a> Launches<'a> {
         Ok((program, record))
     }
 
-    /// Returns a run state for a launch, and whether it was used before. For a new run state, the
-    /// caller must extend the components.
+    /// Returns a run state for a launch, and true if the state was used before. If false, the caller must add the new
+    /// state to all components.
     pub fn take(&mut self, record: LaunchRecord, prices: LaunchPrices) -> (u32, bool) {
         let program = &self.programs[record.program as usize];
         let frame = LaunchFrame {
@@ -174,7 +173,7 @@ impl<'a> Launches<'a> {
         }
     }
 
-    /// Makes the ranks of a launch wait until their feed releases them.
+    /// Makes a launch's ranks wait until their feed releases them.
     pub fn hold(&mut self, frame: u32) {
         let serial = self.frames[frame as usize].record.serial;
         self.held.insert(serial, frame);
@@ -186,7 +185,7 @@ impl<'a> Launches<'a> {
         &self.frames[frame as usize].record
     }
 
-    /// Starts a rank that waits for its release by the feed.
+    /// Starts a rank that waits until its feed releases it.
     pub fn release(
         &self,
         flow: &mut Dataflow<'a>,
@@ -212,7 +211,7 @@ impl<'a> Launches<'a> {
         }
     }
 
-    /// Counts an ended rank of a launch. Returns the launch, and whether this was its last rank; its run state is then
+    /// Counts an ended rank of a launch. Returns the launch, and true if this was its last rank; the run state is then
     /// free.
     pub fn end_rank(&mut self, frame: u32) -> (LaunchRecord, bool) {
         let of = &mut self.frames[frame as usize];
@@ -226,8 +225,7 @@ impl<'a> Launches<'a> {
         (record, over)
     }
 
-    /// Returns the duration of a node in the launch of `running`, which may have durations of its
-    /// own.
+    /// Returns the duration of a node in the launch of `running`. The launch may have its own durations.
     #[inline]
     pub fn price(&self, running: &RunningInstance<'_>, node: NodeIndex) -> Span {
         let price = running.duration(node);
@@ -237,8 +235,7 @@ impl<'a> Launches<'a> {
         price
     }
 
-    /// Returns the duration of a node with the launch's own durations and the slowdown by
-    /// concurrent collectives.
+    /// Returns the duration of a node with the launch's own durations, and with the slowdown by concurrent collectives.
     #[inline(never)]
     fn own_price(&self, running: &RunningInstance<'_>, node: NodeIndex, price: Span) -> Span {
         let graph = running.graph;

@@ -62,7 +62,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             self.collectives
                 .chunks_mut()
                 .step_arrived(fabric, effects, now, to, from, step);
-            // If members react to a step only after their endpoint's work, its arrival has no further consequence.
+            // Members react to a step only after their endpoint's work, so the arrival has no further consequence.
             return;
         }
         self.other_arrived(now, op);

@@ -1,4 +1,4 @@
-//! Launches by a host, added to graphs when a replay is prepared; traces do not change.
+//! Launches by a host, added to graphs when a replay is prepared. The traces themselves do not change.
 
 use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
@@ -9,10 +9,9 @@ use chakram_trace::graph::launches::HostLaunch;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 
-/// Fills in the defaults for a replay's durations: the launch mode, whether collectives take
-/// measured times, and whether the machine's corrections apply. The defaults of all three settings
-/// depend on whether measured curves give the kernel times. Measured curves give the times for
-/// [`ComputeModel::Curves`], and for generated models on a machine with curves.
+/// Fills in the defaults for a replay's durations: the launch mode, whether collectives take measured times, and
+/// whether the machine's corrections apply. All three defaults depend on whether kernels are timed by measured curves.
+/// Measured curves are used with [`ComputeModel::Curves`], and for generated models on a machine with curves.
 pub(super) fn by_default(
     workload: &Workload,
     machine: &Machine,
@@ -43,8 +42,7 @@ pub(super) fn by_default(
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,
-            // For a model that was not measured, the correction does not reduce the error below
-            // that of the kernel times.
+            // If the model was not measured, the correction does not reduce the error below the error of kernel times.
             None => found
                 .filter(|found| found.gemms.is_some())
                 .map(|found| found.error),
@@ -52,8 +50,8 @@ pub(super) fn by_default(
     }
 }
 
-/// Returns the machine's correction for models whose most frequent matrix product is the most
-/// frequent one of `workload`; otherwise the machine's correction for all other models.
+/// Returns the machine's correction for models with the same most frequent matrix product as `workload`. If there is
+/// none, returns the machine's correction for all other models.
 fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection> {
     let corrections = machine.corrections();
     if corrections.is_empty() {
@@ -73,11 +71,12 @@ pub(super) struct ResolvedPrices {
     pub measured_collectives: bool,
     /// Factor on launches, measured collectives and kernels whose times come from curves.
     pub correction: Option<f64>,
-    /// Remaining relative error of the machine's correction.
+    /// Relative error that remains after the machine's correction.
     pub corrected_to: Option<f64>,
 }
 
-/// Returns `workload` with launches by the host of `machine`, if it has a host whose launches take time.
+/// Returns `workload` with launches by the host of `machine`, or `None` if there is no host or its launches take no
+/// time.
 pub(super) fn launched(
     workload: &Workload,
     machine: &Machine,
@@ -115,8 +114,7 @@ pub(super) fn launched(
     }
 }
 
-/// Returns `workload` with launches by `host` in every graph without host work, or `None` if there is no such
-/// graph.
+/// Returns `workload` with launches by `host` in every graph without host work, or `None` if there is no such graph.
 fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     let bare = |graph: &Graph| !graph.has_host_work();
     workload.graphs().iter().any(bare).then(|| {
@@ -130,7 +128,7 @@ fn with_host(workload: &Workload, host: &Host) -> Option<Workload> {
     })
 }
 
-/// Returns the host launch that `node` needs, or `None` if it needs none.
+/// Returns the host launch that `node` needs, or `None` if the host need not launch it.
 fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     let kind = graph.kind(node);
     let message = matches!(kind, NodeKind::Receive | NodeKind::Send);
@@ -154,7 +152,7 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
     Some(HostLaunch { cost, waits })
 }
 
-/// Returns true if a pass may begin or end with `node`.
+/// Returns true if `node` may be the first or the last node of a pass.
 fn ends_pass(graph: &Graph, node: NodeIndex) -> bool {
     let class = graph.kernel(node);
     let ends = [MovingKernel::Embedding, MovingKernel::CrossEntropy];

@@ -1,41 +1,41 @@
-//! Typed indices of things in flight and of things reported to observers. Separate types prevent mix-ups.
+//! Typed indices of items in flight and of items in reports. Separate types prevent mix-ups.
 
 use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
 
 index!(
-    /// An instance for observers: its index over the workloads of all programs, one program after another.
+    /// Id of an instance for observers: its index over the workloads of all programs, one program after another.
     InstanceId
 );
 index!(
-    /// A group for observers: its index over [`CompiledReplay::groups`](crate::CompiledReplay::groups) of all programs,
-    /// one program after another.
+    /// Id of a group for observers: its index over [`CompiledReplay::groups`](crate::CompiledReplay::groups) of all
+    /// programs, one program after another.
     ReplayGroupId
 );
 index!(
-    /// An instance of a launch in flight.
+    /// Index of an instance of a launch in flight.
     InstanceIndex
 );
 index!(
-    /// A group of a launch in flight.
+    /// Index of a group of a launch in flight.
     GroupIndex
 );
 index!(
-    /// A collective in flight.
+    /// Index of a collective in flight.
     RunIndex
 );
 index!(
-    /// A chunk (or one of its strands) at one position of a collective in flight.
+    /// Index of a chunk (or one of its strands) at one position of a collective in flight.
     CellIndex
 );
 index!(
-    /// Number of a stage that all members of a collective share: the index of the corresponding
-    /// stage along the same line in the first member's schedule.
+    /// Number of a stage that all members of a collective share: the index of the corresponding stage along the same
+    /// line in the first member's schedule.
     SharedStage: u16
 );
 
 impl InstanceIndex {
-    /// Returns the instance that is `index` places after this one.
+    /// Returns the instance that comes `index` places after this one.
     #[inline]
     pub fn after(self, index: u32) -> Self {
         Self(self.0 + index)
@@ -56,7 +56,7 @@ pub struct RunCell {
     pub cell: CellIndex,
 }
 
-/// A step of a stage of a collective in flight, or a number of steps taken.
+/// A step of a stage of a collective in flight, or the number of steps taken in the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedStep {
     pub stage: SharedStage,

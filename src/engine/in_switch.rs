@@ -1,10 +1,8 @@
-//! In-switch collectives of the memory pool: loads that switches gather, and stores that switches
-//! reduce, for all NPUs of the machine.
+//! In-switch collectives of the memory pool: for all NPUs of the machine, switches gather loads and reduce stores.
 //!
-//! Members do not wait for each other: the time of each access includes its share of the link load,
-//! under the assumption that all NPUs do the same access. Therefore, the k-th in-switch access, in
-//! the order of ids, must be equal on all ranks, and every NPU must have a rank. Other jobs are
-//! rejected.
+//! Members do not wait for each other: the time of each access includes its share of the link load, under the
+//! assumption that all NPUs make the same access. Therefore, the k-th in-switch access, in the order of ids, must be
+//! equal on all ranks, and every NPU must have a rank. Other jobs are rejected.
 
 use super::error::ReplayRefusal;
 use super::matching::describe;
@@ -17,7 +15,7 @@ use chakram_trace::matching::first_difference;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
-/// Fails on in-switch accesses that not all NPUs make, that do not pass a switch, or that exceed the memory.
+/// Fails on three kinds of in-switch accesses: not made by all NPUs, not passing a switch, or larger than the memory.
 pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), ReplayRefusal> {
     let Some(instance) = workload.instances().iter().find(|instance| {
         let graph = workload.graph(instance);
@@ -79,7 +77,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
     }
     let mut seen = BTreeSet::from([instance.graph]);
     for other in workload.instances() {
-        // Ranks with the same graph have the same accesses, so one comparison is enough.
+        // Ranks with the same graph have the same accesses, so one comparison per graph is enough.
         if !seen.insert(other.graph) {
             continue;
         }
@@ -104,7 +102,7 @@ fn of(graph: &Graph) -> impl Iterator<Item = NodeIndex> + '_ {
     nodes.filter(|&node| graph.in_switch(node).is_some())
 }
 
-/// Returns the memory that `node` accesses, if the machine has it.
+/// Returns the memory that `node` accesses, or `None` if the machine does not have it.
 fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'a RemoteMemory> {
     match name(graph, node) {
         None => machine.remote(),
@@ -112,13 +110,13 @@ fn memory<'a>(machine: &'a Machine, graph: &Graph, node: NodeIndex) -> Option<&'
     }
 }
 
-/// Returns the name of the memory that `node` accesses, if the trace states one.
+/// Returns the name of the memory that `node` accesses, or `None` if the trace states none.
 fn name(graph: &Graph, node: NodeIndex) -> Option<&str> {
     let slot = graph.remote_memory(node)?;
     Some(&graph.remote_memories()[slot as usize])
 }
 
-/// In-switch access: bytes, direction, and memory.
+/// An in-switch access, as (bytes, true for a store if known, memory name).
 type SwitchedAccess<'a> = (u64, Option<bool>, Option<&'a str>);
 
 /// Iterates over the in-switch accesses of `graph`.
@@ -126,7 +124,7 @@ fn accesses(graph: &Graph) -> impl Iterator<Item = SwitchedAccess<'_>> {
     of(graph).map(|node| (graph.bytes(node), graph.in_switch(node), name(graph, node)))
 }
 
-/// Formats a node with its bytes, or states that it is absent.
+/// Formats a node with its bytes, or states that the rank has no such node.
 fn said(rank: Rank, graph: &Graph, node: Option<NodeIndex>) -> String {
     match node {
         Some(node) => {

@@ -1,9 +1,9 @@
-//! Insertion order: events are handled one by one in the order in which they were scheduled, and
-//! nodes in the order of ids.
+//! Insertion order: events are handled one by one, in the order in which they were scheduled, and nodes in the order of
+//! ids.
 //!
-//! The consequences of an event come before anything else. Components append them as work ([`FollowUp`]). Entries are
-//! done in order, each with all its consequences before the next entry (depth first). After each ended node, the nodes
-//! that it made ready are issued.
+//! The consequences of an event come before all other events. Components append them as work ([`FollowUp`]). Entries
+//! are done in order, each with all its consequences before the next entry (depth first). After a node
+//! ends, the nodes that it made ready are issued.
 
 use super::Engine;
 use super::dataflow::node_of;
@@ -48,7 +48,7 @@ impl Discipline for InsertionOrder {
         engine.round = round;
     }
 
-    /// Nodes are issued while events are handled, so no arrivals are left to settle.
+    /// Nodes are issued while events are handled, so no arrivals remain to settle.
     #[inline]
     fn end_round<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -64,7 +64,7 @@ impl Discipline for InsertionOrder {
         ControlFlow::Continue(())
     }
 
-    /// Schedules known ends, and does the work of this instant.
+    /// Schedules the ends that are now known, and does the work of this instant.
     #[inline]
     fn follow_up<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel<Order = Self>>(
         engine: &mut Engine<'_, O, N, M>,
@@ -88,7 +88,7 @@ impl Discipline for InsertionOrder {
 }
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Carries out the work of components in the order in which it was pushed, each entry with all its consequences.
+    /// Carries out the work of components in the order in which it was appended, each entry with all its consequences.
     #[inline(never)]
     pub(super) fn carry_out(&mut self, now: Time) {
         let mut left = std::mem::take(&mut self.effects.work);
@@ -141,8 +141,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .resume_bus(effects, now, npu, event);
     }
 
-    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that an immediately
-    /// completed node made ready waits until another node completes, unless no other node is in flight.
+    /// Issues the nodes that became ready or can take a freed lane, by rank and id. A node that was made ready by an
+    /// immediately completed node waits until another node completes. It does not wait if no other node is in flight.
     #[inline]
     pub(super) fn dispatch_by_id(&mut self, now: Time) {
         while !self.effects.ready.is_empty() || !self.effects.freed.is_empty() {
@@ -191,14 +191,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             self.follow_up(now);
         }
-        // No node is issued between two calls of this function, so the list can be reused.
+        // No node is issued between two calls of this function, so the same list can be reused.
         issuable.clear();
         if self.effects.ready.is_empty() {
             self.effects.ready = issuable;
         }
     }
 
-    /// Immediately completes a node without work. Returns the node that takes its lane next.
+    /// Completes a node without work immediately. Returns the node that takes its lane next.
     fn skip(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) -> Option<u64> {
         let id = self.flow.instance(instance).id;
         self.observer.issued(now, id, node, NodeKind::Compute);
@@ -210,8 +210,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.processors.lanes_mut().grant_by_id(lane)
     }
 
-    /// Wakes instances with nothing in flight, because otherwise their dormant nodes would never
-    /// run. ASTRA-sim does the same.
+    /// Wakes instances that have nothing in flight; otherwise their dormant nodes would never run. ASTRA-sim does the
+    /// same.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant().iter();
         let mut sleeping: Vec<InstanceIndex> =
@@ -219,7 +219,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
-            // A node of the instance occupies a lane or is a posted receive, and will complete.
+            // A node of the instance is under way: it occupies a lane or is a posted receive, and will complete.
             let is_under_way = running
                 .lanes()
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)

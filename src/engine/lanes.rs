@@ -1,10 +1,9 @@
 //! Lanes of NPUs: holder, queue, and turns of launches.
 //!
-//! A lane serves nodes in the order in which they became ready. If an NPU may run several launches
-//! of one feed, the lane serves the launches in the order in which they began: a node of a launch
-//! takes the lane only when all nodes of earlier launches on this lane are complete. Launches begin
-//! in the same order on all NPUs, so they cannot deadlock over lanes. Each feed of launches has
-//! separate lanes.
+//! A lane serves nodes in the order in which they became ready. If an NPU may run several launches of one feed, the
+//! lane serves the launches in the order in which they began: a node of a launch takes the lane only when all nodes of
+//! earlier launches on this lane are complete. Launches begin in the same order on all NPUs, so they cannot deadlock
+//! over lanes. Each feed has its own lanes.
 
 use super::dataflow::{Dataflow, node_of};
 use super::discipline::Discipline;
@@ -12,24 +11,24 @@ use super::ids::InstanceIndex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Value of the holder of a free lane.
+/// Value that stands for the holder of a free lane.
 pub(super) const FREE: u64 = u64::MAX;
 
-/// State of a lane of an NPU, without its queue. The loop reads this state for every node but the
-/// queue only for few, so queues are stored separately.
+/// State of a lane of an NPU, without its queue. Queues are stored separately, because the loop reads this state for
+/// every node but a queue only for few nodes.
 #[derive(Clone, Copy, Debug)]
 struct LaneState {
     /// Node that holds the lane, as instance and node in one word, or [`FREE`].
     holder: u64,
-    /// Number of nodes in its queue.
+    /// Number of nodes in the lane's queue.
     waiting: u32,
 }
 
-/// A launch's turn on a lane.
+/// Turn of a launch on a lane that several launches use.
 #[derive(Clone, Copy, Debug)]
 struct LaneTurn {
     instance: InstanceIndex,
-    /// Number of nodes that have yet to complete on the lane.
+    /// Number of the launch's nodes on the lane that are not complete yet.
     left: u32,
 }
 
@@ -37,11 +36,12 @@ struct LaneTurn {
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     states: Vec<LaneState>,
-    /// By lane, waiting nodes, sorted by launch and then by the time at which they became ready.
+    /// For each lane, the waiting nodes, sorted by launch and then by the time at which they became ready.
     queues: Vec<VecDeque<u64>>,
-    /// By lane, waiting nodes in ascending order of their ids. Used only by the discipline of insertion order.
+    /// For each lane, the waiting nodes in ascending order of ids. Used only by the discipline of insertion order.
     by_id: Vec<BinaryHeap<Reverse<u64>>>,
-    /// By lane, the launches that have nodes left for the lane, in ascending order. Empty if there is only one launch.
+    /// For each lane, the launches with incomplete nodes on the lane, in ascending order. Empty if there is only one
+    /// launch.
     turns: Vec<VecDeque<LaneTurn>>,
 }
 
@@ -70,7 +70,7 @@ impl Lanes {
         self.states[lane as usize].holder
     }
 
-    /// Adds a turn of an instance with `left` nodes to a lane, after earlier launches.
+    /// Adds a turn of an instance with `left` nodes to a lane, after the turns of earlier launches.
     pub fn enter(&mut self, lane: u32, instance: InstanceIndex, left: u32) {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
@@ -78,13 +78,14 @@ impl Lanes {
         self.turns[lane as usize].push_back(LaneTurn { instance, left });
     }
 
-    /// Returns the instance that has its turn on a lane with several launches.
+    /// Returns the instance whose turn it is on a lane of several launches.
     pub fn turn(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }
 
-    /// Frees a lane whose holder is complete. Returns true if it must be offered to waiting nodes after the round.
+    /// Frees a lane whose holder is complete. Returns true if the lane must be offered to waiting nodes after the
+    /// round.
     #[inline]
     pub fn free<D: Discipline>(&mut self, lane: u32) -> bool {
         let state = &mut self.states[lane as usize];
@@ -92,7 +93,7 @@ impl Lanes {
         D::offers_lane(state.waiting > 0)
     }
 
-    /// Counts a completed node of the current turn; its last node ends the turn. Only for lanes with turns.
+    /// Counts a completed node of the current turn. The turn ends with its last node. Only for lanes with turns.
     pub fn pass(&mut self, lane: u32) {
         let turns = &mut self.turns[lane as usize];
         if let Some(turn) = turns.front_mut() {
@@ -103,12 +104,12 @@ impl Lanes {
         }
     }
 
-    /// Gives the lane to `node` if it is free and its queue is empty; otherwise queues `node`. Returns true if `node`
-    /// got the lane.
+    /// Gives the lane to `node` if the lane is free and its queue is empty; otherwise queues `node`. Returns true if
+    /// `node` got the lane.
     #[inline]
     pub fn take_or_wait(&mut self, lane: u32, node: u64) -> bool {
         let state = &mut self.states[lane as usize];
-        // A free lane with a queue is reserved for the queue, which is served after the round.
+        // If a free lane has a queue, the queue is served after the round, before newer nodes.
         if state.holder == FREE && state.waiting == 0 {
             state.holder = node;
             true
@@ -119,7 +120,7 @@ impl Lanes {
         }
     }
 
-    /// Like [`Self::take_or_wait`], for lanes with turns.
+    /// Does the same as [`Self::take_or_wait`] for lanes with turns.
     pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
         let instance = node_of(node).instance;
         let turn = self.turn(lane);
@@ -133,7 +134,7 @@ impl Lanes {
         }
         let serial = |word: u64| flow.serial(node_of(word).instance);
         let place = match queue.back() {
-            // Nodes of later launches mostly arrive later, so the back of the queue is checked first.
+            // Most nodes of later launches arrive later, so check the back of the queue first.
             Some(&last) if serial(last) > serial(node) => {
                 let before = |&word: &u64| serial(word) <= serial(node);
                 queue.partition_point(before)
@@ -165,8 +166,8 @@ impl Lanes {
         Some(node)
     }
 
-    /// Copies the state of lane `from` to lane `to`. `own` maps each node to the same node of the instance that uses
-    /// `to`.
+    /// Copies the state of lane `from` to lane `to`. `own` converts each node to the same node of the instance that
+    /// uses `to`.
     pub fn copy(&mut self, from: u32, to: u32, own: impl Fn(u64) -> u64) {
         let mut state = self.states[from as usize];
         if state.holder != FREE {
@@ -182,7 +183,7 @@ impl Lanes {
         self.states[lane as usize].holder == word || self.queues[lane as usize].contains(&word)
     }
 
-    /// Returns true if two lanes have equal holders and queues, apart from the instances.
+    /// Returns true if two lanes have equal holders and queues, except for the instances.
     pub fn are_alike(&self, one: u32, other: u32) -> bool {
         let node = |word: u64| (word != FREE).then(|| node_of(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
@@ -190,7 +191,7 @@ impl Lanes {
         holder(one) == holder(other) && queue(one).eq(queue(other))
     }
 
-    /// Queues a node for a lane by its id. Called only by the discipline of insertion order.
+    /// Queues a node for a lane, ordered by id. Called only by the discipline of insertion order.
     pub fn wait_by_id(&mut self, lane: u32, node: u64) {
         if self.by_id.len() < self.states.len() {
             self.by_id.resize_with(self.states.len(), BinaryHeap::new);

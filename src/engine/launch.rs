@@ -20,14 +20,14 @@ impl fmt::Display for LaunchSerial {
 pub struct Launch {
     /// Index of the program in the run.
     pub program: u32,
-    /// The NPU for a program of one rank, by default the NPU for which the program was compiled.
-    /// Every kernel of the program must have a known duration on this NPU's class.
+    /// The NPU on which a program of one rank runs, or `None` for the NPU for which the program was compiled. Every
+    /// kernel of the program must have a known duration on this NPU's class.
     pub npu: Option<Npu>,
-    /// A number chosen by the feed; copied to records of the launch.
+    /// A number that the feed chooses, which is copied to records of the launch.
     pub tag: u64,
-    /// Durations of its kernels.
+    /// Durations of the launch's kernels.
     pub prices: LaunchPrices,
-    /// Start of its ranks.
+    /// Start of the launch's ranks.
     pub release: LaunchRelease,
 }
 
@@ -39,8 +39,9 @@ pub enum LaunchPrices {
     AsCompiled,
     /// The program's durations times a factor, each rounded to the nearest picosecond.
     Scaled(f64),
-    /// Durations by class of kernels; a class is the index of the kernel's name in its graph
-    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Classes without a duration keep the program's.
+    /// Durations by class of kernels. A class is the index of the kernel's name in its graph
+    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Classes without a duration here keep the
+    /// program's duration.
     ByClass(Arc<[Option<Span>]>),
 }
 
@@ -50,7 +51,7 @@ pub enum LaunchRelease {
     /// All ranks of the launch start now, each after its release time in the workload.
     #[default]
     Together,
-    /// Each rank of the launch starts when the feed releases the rank ([`LaunchQueue::release`]).
+    /// Each rank of the launch starts when the feed releases it ([`LaunchQueue::release`]).
     ByRank,
 }
 
@@ -59,13 +60,13 @@ pub enum LaunchRelease {
 pub struct LaunchRecord {
     /// Number of the launch in the run.
     pub serial: LaunchSerial,
-    /// Index of the requesting feed in the run.
+    /// Index in the run of the feed that requested the launch.
     pub feed: u32,
-    /// Index of the executed program in the run.
+    /// Index in the run of the program that is executed.
     pub program: u32,
     /// The number that the feed chose.
     pub tag: u64,
-    /// The NPU, if the launch named one.
+    /// The NPU that the launch request named, or `None`.
     pub npu: Option<Npu>,
     /// Instant at which the launch began.
     pub began: Time,
@@ -94,8 +95,8 @@ impl LaunchQueue {
         LaunchSerial(self.next - 1)
     }
 
-    /// Starts a rank of a launch now. The launch must belong to this feed and use [`LaunchRelease::ByRank`]; otherwise
-    /// this has no effect.
+    /// Starts a rank of a launch now. Has no effect unless the launch belongs to this feed and uses
+    /// [`LaunchRelease::ByRank`].
     pub fn release(&mut self, launch: LaunchSerial, rank: Rank) {
         self.orders.push(LaunchOrderEntry::Release(launch, rank));
     }

@@ -1,5 +1,5 @@
-//! Handling of launches in the loop: notifies feeds of ended launches, starts requested launches,
-//! and starts and ends processor jobs.
+//! Handling of launches in the loop: notifies feeds of ended launches, starts requested launches, and starts and ends
+//! processor jobs.
 
 use super::collectives::RunningGroups;
 use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
@@ -24,7 +24,7 @@ use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
-    /// Wakes the feeds that launch at the start, and asks every feed for its next wake time.
+    /// Schedules failures, wakes the feeds that want to be woken at time 0, and schedules the wakes of all other feeds.
     pub(super) fn start_feeds(&mut self) {
         self.failures.schedule(&mut self.effects);
         for feed in 0..self.feeds.count() {
@@ -39,9 +39,9 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         }
     }
 
-    /// Notifies feeds of the ends in this round, and wakes feeds that are due.
+    /// Notifies feeds of the launches and ranks that ended in this round, and wakes feeds that are due.
     pub(super) fn tell_feeds(&mut self, now: Time) {
-        // Launches without nodes end immediately, so the list may grow.
+        // Launches without nodes end immediately, so the list may grow during the loop.
         while !self.effects.ended.is_empty() {
             self.tell_ends(now);
         }
@@ -136,18 +136,18 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.schedule_jobs(now);
     }
 
-    /// Notifies the NPU's processor that a kernel is complete.
+    /// Notifies the NPU's processor model that a kernel is complete.
     pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
         self.processors.ended(now, &job);
         self.schedule_jobs(now);
     }
 
-    /// Notifies processors that an instant at which they were notified is over.
+    /// Notifies processor models that an instant is over at which jobs ended or were submitted.
     pub(super) fn settle_processors(&mut self, now: Time) {
         self.processors.settle(now);
         self.schedule_jobs(now);
-        // Processors may have freed capacity, so feeds may want to launch earlier.
+        // Processors may have freed capacity, so feeds may request an earlier wake time.
         for feed in 0..self.feeds.count() {
             self.feeds.schedule_wake(&mut self.effects, now, feed);
         }
@@ -168,7 +168,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
 /// The components of a loop that store state of launches.
 ///
-/// The struct does not depend on the loop's generic types, so that its code is compiled only once.
+/// The struct does not depend on the loop's generic types, so its code is compiled only once.
 struct LaunchParts<'x, 'a> {
     launches: &'x mut Launches<'a>,
     flow: &'x mut Dataflow<'a>,
@@ -178,13 +178,13 @@ struct LaunchParts<'x, 'a> {
     groups: &'x mut RunningGroups<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
-    /// True if some NPU has failed.
+    /// True if an NPU has failed.
     watched: bool,
     as_issued: bool,
 }
 
 impl<'a> LaunchParts<'_, 'a> {
-    /// Begins a launch and returns its record for observers. Returns `None` if it was rejected.
+    /// Begins a launch and returns its record for observers. Returns `None` if the launch was rejected.
     fn begin(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
         let (program, record) = match self.launches.number(now, feed, &launch) {
             Ok(numbered) => numbered,
@@ -264,15 +264,15 @@ impl<'a> LaunchParts<'_, 'a> {
         Some(record)
     }
 
-    /// Adds a run state for a launch of a program to all components.
+    /// Adds a new run state for a launch of a program to all components.
     fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
         let (plan, workload) = (&program.plan, program.workload());
         let numbers = self.launches.numbers(index);
         let only = !self.launches.are_many();
         let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
-            // A single run state needs a known size, so exactly this size is reserved. With several
-            // run states, lists grow by doubling.
+            // Reserve exactly the size of the single run state. With several run states, lists grow by doubling, so
+            // exact reservations would only cause more copies.
             let lanes = plan.instances.iter();
             let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
             self.processors.lanes_mut().reserve(lanes.sum());

@@ -2,47 +2,43 @@
 //!
 //! # The ordering contract
 //!
-//! All pending events of a replay are in one queue. The loop takes all events of an instant
-//! together as a *round* and handles them in content order (class, rank, node or op), independent
-//! of the order in which they were scheduled. Handled events free lanes and make nodes ready. After
-//! the round, freed lanes take the nodes that queue for them, and then newly ready nodes are
-//! posted, by rank and id. If this schedules events at the same instant, another round follows.
-//! When no event is left at the instant, it is *settled*. Collectives whose members arrived
-//! proceed: analytically if all members arrived together and a closed form is proved, otherwise
-//! message by message. Loads and stores that contend on the way to a memory pool share its links
-//! again, after their chunks have reached the network's ports and after all messages of the
-//! instant. Because of this order, an unrelated event, or an analytical answer in place of
+//! All pending events of a replay are in one queue. The loop takes all events of an instant together as a *round* and
+//! handles them in content order (class, rank, node or op), independent of the order in which they were scheduled.
+//! Handled events free lanes and make nodes ready. After the round, freed lanes take the nodes that queue for them, and
+//! then newly ready nodes are posted, by rank and id. If this schedules events at the same instant, another round
+//! follows.
+//!
+//! When no event is left at the instant, it is *settled*. Collectives with newly arrived members proceed: analytically
+//! if all members arrived together and a closed form is proved, otherwise message by message. Loads and stores that
+//! contend on the way to a memory pool share its links again, after their chunks have reached the network's ports and
+//! after all messages of the instant. Because of this order, an unrelated event, or an analytical answer in place of
 //! messages, never changes the order of other events.
 //!
 //! # The life of a node
 //!
-//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay
-//! (host time before it is ready). The end of a delay is a normal event, ordered by rank and node;
-//! a node without a delay is ready in the round that completes its last dependency. A collective
-//! then waits for its place in the launch order of its group, a receive is posted, and nodes
-//! without an operation complete immediately. All other ready nodes queue for their lane, first
-//! ready, first served. When the lane is free the node is *issued*. The node occupies the lane
-//! until the node is *complete*: a kernel or a load after its duration, a send when its last byte
-//! has left (or has arrived, if the machine requires this), a collective when this member's part is
-//! done.
+//! When the dependencies of a node are complete, the node is *ready*, or *delayed* if the trace gives it a delay (host
+//! time before it is ready). The end of a delay is a normal event, ordered by rank and node. A node without a delay is
+//! ready in the round that completes its last dependency. A ready collective then waits for its place in the launch
+//! order of its group, a receive is posted, and nodes without an operation complete immediately. All other ready nodes
+//! queue for their lane, first ready, first served. When the lane is free the node is *issued*. The node occupies the
+//! lane until the node is *complete*: a kernel or a load after its duration, a send when its last byte has left (or has
+//! arrived, if the machine requires this), a collective when this member's part is done.
 //!
-//! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated: a
-//! member's part begins when all ranks that it waits for have started, and completes after its own
-//! recorded duration. Starts are collected and settled like the arrivals above. Lanes and launch
-//! order work in the same way as with a simulated network. A node that does not wait for other
-//! ranks needs no place in the launch order.
+//! If communication takes its recorded duration ([`CommTiming`]), the network is not simulated. A member's part begins
+//! when all ranks for which it waits have started, and completes after its own recorded duration. Starts are collected
+//! and settled like the arrivals above. Lanes and launch order work as with a simulated network. A node that does not
+//! wait for other ranks needs no place in the launch order.
 //!
 //! # Launches
 //!
-//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a
-//! job is a feed with one launch at 0. With several launches, "by rank" above means by NPU and then
-//! by launch number. After a round, feeds are first notified of ended launches. After the
-//! notifications, feeds that asked to be woken are woken. New launches of woken feeds begin in the
+//! Every node belongs to a *launch*, one execution of a program. Launches come from a [`Feed`]; a job is a feed with
+//! one launch at 0. With several launches, "by rank" above means by NPU and then by launch number. After a round, feeds
+//! are notified of ended launches. Then feeds whose requested wake time has come are woken. New launches begin in the
 //! next round. [`ProcessorModel`]s settle when no event is left at the instant, before collectives.
 //!
 //! # Example
 //!
-//! A collective takes the same time message by message and analytically:
+//! A collective takes the same time whether it is simulated message by message or answered analytically:
 
 use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Span, Time};
@@ -157,12 +153,13 @@ pub struct ReplayOutcome {
     /// Number of collectives that took their recorded or captured duration.
     #[serde(rename = "collectives_recorded")]
     pub recorded: u64,
-    /// Failures of parts of the machine: first from its file, then from the replay's options, each in order.
+    /// Failures of parts of the machine, first from the machine's file, then from the replay's options, each in the
+    /// given order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<FailureOutcome>,
 }
 
-/// The loop of one replay: components, which own separate states, and their effects.
+/// The loop of one replay. Its components own separate states, and pass their effects to the loop.
 pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     settings: RunSettings<'a>,
     launches: Launches<'a>,
@@ -183,8 +180,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     for Engine<'_, O, N, M>
 {
-    /// Handlers return no errors. Event handlers store an error in the effects, which the loop checks before the
-    /// next round.
+    /// Handlers return no errors. They store an error in the effects, which the loop checks before the next round.
     #[inline]
     fn next(&mut self) -> Option<Time> {
         let next = self.effects.agenda.next_time();
@@ -210,8 +206,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     fn new(source: LaunchSource<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
         let prepared = &source.programs[0];
-        // A single launch has a known number of nodes, so its state is allocated in advance, on huge pages if it is
-        // large.
+        // A single launch has a known number of nodes, so its state is allocated in advance (on huge pages if it is
+        // large).
         let nodes = if source.many {
             0
         } else {
@@ -285,7 +281,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         Ok(())
     }
 
-    /// Calls `say` with the state that a diagnosis needs.
+    /// Calls `say` with the state from which a diagnosis is made.
     fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
         let chunks = self.collectives.chunks();
         say(&StuckDiagnosis {
@@ -301,8 +297,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         })
     }
 
-    /// Submits the messages of this instant, and the loads and stores that cross the network. First withdraws
-    /// analytical answers that reserve links on their way.
+    /// Submits the messages of this instant, and the loads and stores that cross the network. If analytical answers
+    /// reserve links on their way, these answers are withdrawn first.
     #[inline]
     fn send(&mut self, now: Time) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
@@ -318,7 +314,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.follow_up(now);
     }
 
-    /// Settles collectives with new arrivals. To be called when no event is left at `now`.
+    /// Settles collectives with new arrivals. Must be called when no event is left at `now`.
     fn settle(&mut self, now: Time) {
         let mut arrivals = std::mem::take(&mut self.effects.arrivals);
         arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
@@ -336,15 +332,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.effects.arrivals = arrivals;
     }
 
-    /// Shares the links of memories again if accesses began or ended at this instant and no event
-    /// of it is left. Returns true if any links were shared again.
+    /// Shares the links of memories again if accesses began or ended at this instant and no event of the instant is
+    /// left. Returns true if any links were shared again.
     #[inline]
     fn settle_memories(&mut self, now: Time) -> bool {
         let (mut next, mut settled) = (0, false);
         while let Some(memory) = self.fabric.unsettled_memory(next) {
             next = memory + 1;
-            // An access that one memory ends at this instant may lead to new accesses of another
-            // memory, so the other memory is settled after them.
+            // An access that one memory ends at this instant may cause new accesses to another memory. The other memory
+            // is therefore settled after these accesses.
             if !self.effects.agenda.has(now) {
                 self.fabric.settle_memory(now, memory, &mut self.effects);
                 self.follow_up(now);
@@ -354,7 +350,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         settled
     }
 
-    /// Delivers the notifications and follow-up work that components left in the effects.
+    /// Delivers the notifications, and does the follow-up work, that components stored in the effects.
     #[inline]
     fn follow_up(&mut self, now: Time) {
         if self.effects.leave_something() {

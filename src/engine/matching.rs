@@ -1,7 +1,7 @@
 //! Matching within a workload: collectives by their order in a group, and sends with receives.
 //!
-//! Matches are computed once, from program order, before the run. Mismatches between ranks are reported before the
-//! run, and the run never searches.
+//! Matches are computed once, from program order, before the run. Mismatches between ranks are therefore reported
+//! before the run, and the run never searches for a match.
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
@@ -20,10 +20,10 @@ use chakram_trace::matching::{
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
-/// A group slot of an instance: the group, the instance, the slot.
+/// A group slot of an instance, as (group, instance, slot).
 type CallerNode = (ReplayGroupId, u32, u32);
 
-/// Matches the k-th collective of each member of a group, and checks that they are equal.
+/// Matches the k-th collectives of all members of a group, and checks that they are equal.
 pub(super) fn collectives(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -40,7 +40,7 @@ pub(super) fn collectives(
         let slots = (0..).zip(&of.slots);
         callers.extend(slots.map(|(slot, bound)| (bound.group, instance, slot)));
     }
-    // Stable, so members stay in ascending order of ranks.
+    // The sort is stable, so members stay in ascending order of ranks.
     callers.sort_by_key(|caller| caller.0);
     let mut before: Option<Arc<[CallPlan]>> = None;
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
@@ -50,8 +50,8 @@ pub(super) fn collectives(
         if options.comm == CommTiming::Model {
             change_calls(plan, workload, &options.changes, &mut calls, &members);
         }
-        // Similar groups mostly have equal collectives and consecutive numbers, so each group is
-        // compared only with the previous group.
+        // Groups with equal collectives mostly have consecutive numbers, so each group is compared only with the
+        // previous group.
         plan.groups[group].calls = match &before {
             Some(before) if **before == *calls => Arc::clone(before),
             _ => calls.into(),
@@ -92,7 +92,7 @@ fn group_calls(
     };
     let calls = first.iter().map(|call| call_plan(workload, group, call));
     let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
-    // A member that has a trace but never uses the group.
+    // The first member that has a trace but never uses the group.
     let mut silent = None;
     if count < group.present as usize {
         let present = group.members.iter().map(|m| plan.instance_of[m.index()]);
@@ -140,8 +140,7 @@ fn change_calls(
     members: &[MemberCalls<'_>],
 ) {
     let Some(first) = members.first() else { return };
-    // `plan.changes` has the counts of kernel changes first and the counts of collective changes
-    // last.
+    // In `plan.changes`, the counts of kernel changes come first and the counts of collective changes last.
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
         let (_, graph, node) = call_of(workload, at);
@@ -152,8 +151,8 @@ fn change_calls(
     }
 }
 
-/// Returns the longest recorded transfer among the members of a call of unknown size, or `None` if the first member
-/// states the size.
+/// Returns the longest recorded transfer among the members of a call of unknown size. `None` if the first member states
+/// a size.
 fn recorded_transfer(
     workload: &Workload,
     members: &[MemberCalls<'_>],
@@ -177,7 +176,7 @@ fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) 
     (instance.rank, graph, &graph.calls()[at.1 as usize])
 }
 
-/// Formats a call of an instance for messages.
+/// Formats the call of an instance for error messages, or states that it is missing.
 fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     let Some(call) = call else {
         let rank = workload.instances()[instance as usize].rank;
@@ -193,7 +192,7 @@ fn said(workload: &Workload, instance: u32, call: Option<CommRef>) -> String {
     format!("{node} is {} of {bytes} bytes{root}", call.kind)
 }
 
-/// Returns the root that the call names, by default the first member.
+/// Returns the root of a call. The default is the first member.
 fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
     match call.root {
         NONE => group.members[0],
@@ -259,8 +258,8 @@ fn call_plan(
     })
 }
 
-/// Numbers the channels of messages; a channel is defined by ends, tag and size. Fails if a channel has different
-/// numbers of sends and receives, unless `allow_unmatched`.
+/// Numbers the channels of messages, each defined by ends, tag and size. Fails if a channel has different numbers of
+/// sends and receives, unless `allow_unmatched`.
 pub(super) fn channels(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -294,9 +293,9 @@ pub(super) fn channels(
     }
 }
 
-/// Returns the first unmatched send for which an unmatched receive with the same ends and tag but
-/// another size exists: probably the two halves of one message, with different sizes. Channels with
-/// equal ends and tag must be neighbours.
+/// Returns the first unmatched send for which there is an unmatched receive with the same ends and tag but another
+/// size. These are probably two halves of one message with different sizes. Channels with equal ends and tag must be
+/// neighbours in the list.
 fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
     let halves = alone.iter().filter_map(|disagreement| match disagreement {
         MessageDisagreement::Count { half, .. } => Some(half),
@@ -341,7 +340,7 @@ fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayR
     )
 }
 
-/// Matches the k-th send from one rank to another with a tag to the k-th such receive.
+/// Matches the k-th send from one rank to another with a tag to the k-th receive of the same ranks and tag.
 pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |_, _| ());
     for found in match_messages(&mut halves) {
@@ -357,8 +356,7 @@ pub(super) fn messages(plan: &mut ReplayPlan, workload: &Workload) -> Result<(),
     Ok(())
 }
 
-/// Returns all sends or receives whose other end has a trace, as references to an instance and one
-/// of its messages.
+/// Returns all sends or receives whose other end has a trace, as references to an instance and a message.
 fn halves<S>(
     plan: &mut ReplayPlan,
     workload: &Workload,

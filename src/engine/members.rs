@@ -1,4 +1,4 @@
-//! Tile groups in the loop: work that a leader does for all members of its group.
+//! Tile groups in the event loop: work that a leader does for all members of its group.
 
 use super::Engine;
 use super::discipline::CollectiveModel;
@@ -11,7 +11,7 @@ use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Calls `tell` with an instance and with all instances that it simulates.
+    /// Calls `tell` for an instance and for all instances that it simulates.
     #[inline]
     pub(super) fn tell(
         &mut self,
@@ -25,7 +25,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Calls `tell` with each member except the leader.
+    /// Calls `tell` for each member except the leader.
     #[inline(never)]
     fn tell_of_followers(
         &mut self,
@@ -38,7 +38,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts a node that occupies the leader's lane, for all members.
+    /// Starts a node that has taken the leader's lane, for all members of the group.
     #[inline(never)]
     pub(super) fn issue_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(leader);
@@ -47,7 +47,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.tell(leader, |observer, id| {
             observer.issued(now, id, node, kind);
         });
-        // Kernels and host work take the same time on all members, so one event is enough.
+        // Kernels and host work take the same time on all members, so a single event ends them.
         if !is_shared(kind) {
             let end = now + self.launches.price(self.flow.instance(leader), node);
             self.complete_at(end, leader, node);
@@ -63,7 +63,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Starts the loads and stores that were deferred until all accesses of a dispatch are known.
+    /// Starts the loads and stores that were stored until all accesses of a dispatch are known.
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.exist() {
@@ -73,8 +73,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective of a tile group: marks each member ready in the launch order of its own
-    /// communicator.
+    /// Posts a collective of a tile group: marks each member ready in the launch order of its own communicator.
     #[inline(never)]
     pub(super) fn post_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         self.tile_groups.note_ready(&self.flow, leader, node);
@@ -93,7 +92,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Queues a node for its lane once the launch order allows it for all members of its group.
+    /// Queues a node for its lane when the launch order allows the node on all members of its tile group.
     pub(super) fn may_queue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if !self.flow.instance(instance).has(GROUPED) {
             self.enqueue(now, instance, node);
@@ -122,7 +121,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Settles steps that not all members of a group have taken.
+    /// Settles steps that only some members of a group have taken.
     #[inline(never)]
     pub(super) fn settle_uneven(&mut self, now: Time, mut ready: Option<LeftToPost<'_>>) {
         loop {
@@ -137,7 +136,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Splits a group into single instances, before a node of the leader is posted.
+    /// Splits a group into single instances, before one of the leader's nodes is posted.
     pub(super) fn disband(&mut self, now: Time, leader: InstanceNode, ready: LeftToPost<'_>) {
         let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
         let effects = &mut self.effects;

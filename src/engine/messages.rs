@@ -1,8 +1,7 @@
 //! Messages between ranks: sends, receives, and their matches.
 //!
-//! In content order, sends and receives are paired before the run. In insertion order, the two
-//! halves are matched in a channel, in the order in which they are issued. With recorded durations
-//! the network is not simulated.
+//! In content order, sends and receives are paired before the run. In insertion order, the halves of a message are
+//! matched in a channel, in the order in which they are issued. With recorded durations, the network is not simulated.
 
 use super::CommTiming;
 use super::dataflow::Dataflow;
@@ -21,16 +20,15 @@ use std::collections::VecDeque;
 mod recorded;
 mod requests;
 
-/// Progress of a message between two ranks, and the half (the send or the receive) that is waiting,
-/// if any.
+/// Progress of a message between two ranks. It includes the waiting half (the send or the receive), if one waits.
 #[derive(Clone, Copy, Debug)]
 struct MessageState {
-    /// Set when the last byte has arrived or, with recorded durations, when the send has started.
+    /// True once the last byte has arrived or, with recorded durations, once the send has started.
     delivered: bool,
-    /// Set when the send has been issued. Used only for messages over the network.
+    /// True once the send has been issued. Used only for messages over the network.
     sent: bool,
-    /// Node index of the waiting half, plus one, or zero if none waits. The waiting half is the receive, or, with
-    /// recorded durations, the send or the receive.
+    /// Index of the waiting half's node plus one, or zero if none waits. The waiting half is the receive. With recorded
+    /// durations, it may also be the send.
     posted: u32,
     /// Instance of the waiting half.
     waiter: InstanceIndex,
@@ -47,7 +45,7 @@ impl Default for MessageState {
     }
 }
 
-/// Messages between two ranks with one tag and size, matched in the order in which their halves are issued.
+/// Messages between two ranks with the same tag and size, matched in the order in which their halves are issued.
 #[derive(Debug, Default)]
 struct MessageChannel {
     /// Number of arrived messages that no receive has taken.
@@ -57,11 +55,10 @@ struct MessageChannel {
     /// Issued halves whose other half is not issued yet: sends or receives, never both.
     unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
-    /// Number of rendezvous requests that arrived before their send. Requests have no size, so the
-    /// first channel with these ends and tag counts the requests for all sizes.
+    /// Number of rendezvous requests that arrived before their send. Requests have no size, so the first channel with
+    /// the same ends and tag counts the requests for all sizes.
     asked: u32,
-    /// Ops of sends that wait for their request; filled only in the first channel with these ends
-    /// and tag.
+    /// Ops of sends that wait for their request. Used only in the first channel with the same ends and tag.
     expected: VecDeque<OpIndex>,
 }
 
@@ -69,18 +66,18 @@ struct MessageChannel {
 #[derive(Debug)]
 pub(super) struct Messages<'a> {
     comm: CommTiming,
-    /// True if a send completes when its message has arrived, rather than when it has left.
+    /// True if a send completes when its message has arrived, and false if it completes when its message has left.
     ends_on_arrival: bool,
     /// Messages in content order, one per pair of a send and a receive.
     pairs: Vec<MessageState>,
     /// Channels in insertion order.
     channels: Vec<MessageChannel>,
-    /// For each channel, the channel that counts its requests. A reference is enough, because insertion order has only
-    /// one launch.
+    /// For each channel, the channel that counts its requests. A reference is enough, because there is only one launch
+    /// in insertion order.
     request_channels: &'a [u32],
 }
 
-/// Returns the message of an op between two ranks.
+/// Creates the message of an op between two ranks.
 fn between_ranks(
     op: OpIndex,
     ends: (Npu, Npu),
@@ -113,8 +110,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds the matches of a program's launch and returns the index of the first. `as_issued` means that halves are
-    /// matched in the order of issue.
+    /// Adds the matches of a program's launch and returns the index of the first. If `as_issued`, halves are matched in
+    /// the order of issue.
     pub fn add(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
         if as_issued {
@@ -130,19 +127,19 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Resets matches that an earlier launch used.
+    /// Resets matches that an earlier launch has used.
     pub fn reset(&mut self, first: u32, count: u32) {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
-    /// Returns true if a message bypasses the network, because durations are recorded or its size is unknown.
+    /// Returns true if a message does not use the network, because durations are recorded or its size is unknown.
     #[inline]
     fn lasts_as_recorded<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
         let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
         self.comm != CommTiming::Model || unknown()
     }
 
-    /// Starts a send whose lane is free for it.
+    /// Starts a send that has taken its lane.
     #[inline]
     pub fn send<D: Discipline, N: NetworkBackend>(
         &mut self,
@@ -170,7 +167,7 @@ impl<'a> Messages<'a> {
             node,
             ports,
         });
-        // If a send completes on arrival, no one needs the time at which it left.
+        // If a send completes on arrival, the time at which its message leaves has no effect.
         let tell = !self.ends_on_arrival;
         let message = between_ranks(op, ends, ports, bytes, tell);
         if fabric.needs_requests() {
@@ -216,8 +213,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Notifies observers of the halves that begin when a send is issued: the receive, and the send
-    /// itself unless the receiver must request the message.
+    /// Notifies observers of the halves that begin when a send is issued: the receive, and also the send unless the
+    /// receiver must request the message.
     fn begin_send<D: Discipline>(
         &mut self,
         flow: &Dataflow<'_>,
@@ -241,8 +238,9 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Matches an issued half with the oldest opposite half of the channel, and notifies observers that both begin; an
-    /// eager send has already begun. Requests have no size, so with requests messages of all sizes match.
+    /// Matches an issued half with the oldest opposite half in the channel, and notifies observers that both begin; an
+    /// eager send has already begun. Requests have no size, so if receivers must request messages, messages of all
+    /// sizes match.
     fn meet(
         &mut self,
         flow: &Dataflow<'_>,
@@ -272,7 +270,7 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Submits the message of a sender without a trace, which sends when its receiver is ready.
+    /// Submits a message whose sender has no trace. The sender sends when its receiver is ready.
     fn send_mirrored<D: Discipline, N: NetworkBackend>(
         &self,
         flow: &Dataflow<'_>,
@@ -286,8 +284,8 @@ impl<'a> Messages<'a> {
         let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         effects.begin(running.id, node);
-        // The key names the receiver, because the sender has no node; in this launch the sender's
-        // NPU sends nothing else except collectives.
+        // The key contains the receiver's node, because the sender has none. In this launch, the sender's NPU sends
+        // nothing else except collectives.
         let (serial, InstanceId(id)) = (flow.serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open(2);
@@ -300,7 +298,8 @@ impl<'a> Messages<'a> {
         submit::<D, N>(fabric, effects, now, key, message);
     }
 
-    /// Completes a receive with the oldest message of its channel, or posts it.
+    /// Completes a receive with the oldest arrived message of its channel. If no message has arrived, posts the
+    /// receive.
     fn match_or_post(
         &mut self,
         effects: &mut Effects,
@@ -344,8 +343,8 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Ends the oldest posted receive of the channel with an arrived message, or counts the message
-    /// until a receive is posted.
+    /// Ends the oldest posted receive of the channel with an arrived message. If no receive is posted, counts the
+    /// message for later.
     pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {

@@ -35,7 +35,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.delayed = delayed;
     }
 
-    /// Completes a node; for a member of a tile group, together with the other members.
+    /// Completes a node. For a member of a tile group, completes it together with the other members.
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
@@ -60,7 +60,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Completes a node of an instance that is not in a tile group, or is the leader of one.
+    /// Completes a node of an instance that is in no tile group or is the leader of its group.
     #[inline]
     pub(super) fn complete_alone(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
@@ -89,7 +89,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Gives freed lanes to the nodes that queue for them, and posts newly ready nodes.
+    /// Gives freed lanes to the nodes that queue for them, and then posts newly ready nodes.
     #[inline]
     pub(super) fn dispatch_ready(&mut self, now: Time) {
         if !self.effects.freed.is_empty() {
@@ -107,7 +107,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 ready.sort_unstable();
             }
         }
-        // Splitting a tile group adds nodes to the list during the loop.
+        // If a tile group is split during the loop, nodes are added to the list.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
             let InstanceNode { instance, node } = node_of(word);
@@ -137,7 +137,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .end_held::<M::Order>(npu, end, InstanceNode { instance, node });
     }
 
-    /// Gives freed lanes to the nodes that queue for them, by rank and lane.
+    /// Gives freed lanes to the nodes that queue for them, in the order of rank and lane.
     fn grant_freed_lanes(&mut self, now: Time) {
         let mut freed = std::mem::take(&mut self.effects.freed);
         if self.launches.are_many() {
@@ -159,13 +159,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.effects.freed = freed;
     }
 
-    /// Posts a ready node: completes it, or queues it for its place in the launch order or for its lane.
+    /// Posts a ready node: completes it immediately, or queues it for its place in the launch order or for its lane.
     #[inline]
     pub(super) fn post(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
-            // Fast path for most nodes: their duration is known, and launches do not take turns on
-            // their lanes.
+            // Fast path for most nodes: their duration is known, and their lanes serve only one launch.
             kind @ (NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory)
                 if running.flags == 0 =>
             {
@@ -205,7 +204,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Posts a collective, which queues for its lane when the launch order of its group allows it.
+    /// Posts a collective. When the launch order of its group allows it, the collective queues for its lane.
     #[inline]
     fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
@@ -218,8 +217,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
         }
         let (slot, sequence) = self.flow.call(instance, node);
-        // A node that does not wait for other members counts as ready in the launch order, but
-        // starts without waiting for its place.
+        // If the node does not wait for other members, it counts as ready in the launch order, but starts without
+        // waiting for its place.
         let parked = if alone { NONE } else { node.0 };
         if self
             .collectives
@@ -233,7 +232,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.queue_parked(now, slot.group);
     }
 
-    /// Queues those collectives of a group for their lanes that the launch order now allows.
+    /// Queues parked collectives of a group for their lanes if the launch order now allows them.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
         while let Some(InstanceNode { instance, node }) =
@@ -254,7 +253,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         self.follow_up(now);
     }
 
-    /// Takes the node's lane if it is free, otherwise queues the node.
+    /// Issues the node if its lane is free, otherwise queues the node.
     #[inline]
     pub(super) fn enqueue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if self.processors.take(&self.flow, instance, node) {
@@ -304,14 +303,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let send = InstanceNode { instance, node };
         self.messages
             .send::<M::Order, N>(&self.flow, fabric, effects, now, send);
-        // Observers are notified here. All other consequences come in the order of the contract, after other nodes of
-        // the instant.
+        // Only observers are notified here. All other consequences come in the order of the contract, after other nodes
+        // of the instant.
         for (instance, node) in self.effects.began.drain(..) {
             self.observer.began(now, instance, node);
         }
     }
 
-    /// Starts a member's part of a collective after its node has taken its lane.
+    /// Starts a member's part of a collective. The member's node has taken its lane.
     #[inline]
     pub(super) fn arrive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (slot, sequence) = self.flow.call(instance, node);

@@ -1,7 +1,7 @@
 //! Observers: notifications about the progress of a replay.
 //!
-//! The caller chooses the observers, which are compiled into the loop. The loop stores nothing per
-//! node for reports; an observer may.
+//! The caller chooses the observers, and the loop is compiled for them. The loop stores nothing per node for reports;
+//! an observer may store such data itself.
 
 use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
 use chakram_base::ids::{NodeIndex, Rank};
@@ -10,20 +10,19 @@ use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
 
-/// Category of an NPU's time, in order of precedence: an instant belongs to the first category that
-/// applies.
+/// Category of an NPU's time. An instant belongs to the first category in this order that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum TimeCategory {
     /// A kernel runs.
     Compute,
-    /// A message or collective is in progress or waits for partners, and no kernel runs.
+    /// Communication is in progress or waits for partners, and no kernel runs.
     Communication,
-    /// Nothing is transferred, and the earliest communication waits for another pipeline stage.
+    /// Nothing is transferred, and the communication that started first waits for another pipeline stage.
     Bubble,
-    /// A load or store runs, and none of the above applies.
+    /// A load or store runs, and no earlier category applies.
     Memory,
-    /// The host works or a node is delayed, and none of the above applies.
+    /// The host works or a node is delayed, and no earlier category applies.
     Host,
     /// No node is issued.
     Idle,
@@ -49,7 +48,7 @@ impl TimeCategory {
         (Self::Idle, "idle"),
     ];
 
-    /// The keys of [`Self::ALL`] in JSON.
+    /// Keys of the categories in JSON, in the order of [`Self::ALL`].
     pub const KEYS: [&'static str; Self::COUNT] = [
         "compute",
         "communication",
@@ -59,8 +58,8 @@ impl TimeCategory {
         "idle",
     ];
 
-    /// Returns the category of nodes of `kind`, if they take time. While communication waits for another pipeline
-    /// stage, its time counts as a bubble instead.
+    /// Returns the category of nodes of `kind`, or `None` if they take no time. Time in which communication waits for
+    /// another pipeline stage counts as a bubble instead.
     pub fn of(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
@@ -79,13 +78,13 @@ impl TimeCategory {
 pub struct RunSegment {
     /// Instance of the segment's node.
     pub instance: InstanceId,
-    /// The node that runs or is about to run.
+    /// The node that runs or that will run next.
     pub node: NodeIndex,
     /// Beginning of the segment.
     pub from: Time,
     /// End of the segment.
     pub to: Time,
-    /// Category of the time: the node's category, host for its delay, idle for time without a node.
+    /// Category of the time: the node's category, host for the node's delay, or idle for time without a node.
     pub category: TimeCategory,
 }
 
@@ -102,18 +101,18 @@ pub struct CollectiveRecord {
     pub last_start: Time,
     /// Completion of the last member.
     pub end: Time,
-    /// Time from `last_start` to `end`. For communication with recorded or captured durations, the longest recorded
+    /// Time from `last_start` to `end`. If communication takes recorded or captured durations, the longest recorded
     /// duration of a member.
     pub transfer: Span,
-    /// The rank that caused the longest wait, and its share of `waited`: the last rank to arrive
-    /// among ranks with a trace (the lowest of several). With recorded durations the rank may be
-    /// the root. `None` if no member waited, and in a replay as captured.
+    /// The rank that caused the longest wait, and its share of `waited`. This is the last rank to arrive among ranks
+    /// with a trace (the lowest of several). With recorded durations it may be the root. `None` if no member waited,
+    /// and in a replay as captured.
     pub waited_for: Option<(Rank, Span)>,
-    /// Sum over present members of the time from their arrival to `last_start`. With recorded
-    /// durations, the sum of times to the last arrival among the ranks that each member waits for;
-    /// in a replay as captured, the sum of the captured waits.
+    /// Sum over present members of the time from their arrival to `last_start`. With recorded durations, a member's
+    /// time ends at the last arrival among the ranks for which it waits. In a replay as captured, the sum of the
+    /// captured waits.
     pub waited: Span,
-    /// True if the collective was simulated message by message rather than answered analytically.
+    /// True if the collective was simulated message by message, false if it was answered analytically.
     pub stepwise: bool,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
@@ -123,39 +122,39 @@ pub struct CollectiveRecord {
 
 /// Receiver of notifications from a replay, in the order of simulated time.
 pub trait Observer {
-    /// `node` of `instance` was issued.
+    /// Called when `node` of `instance` is issued.
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// `node` is complete.
+    /// Called when `node` is complete.
     fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// The transfer of an issued collective, send or receive `node` begins, because all partners of
-    /// the node that it waits for have begun. A receive waits for its send. A send waits for its
-    /// receive only if it needs the receiver's request or takes its recorded duration.
+    /// Called when the transfer of an issued collective, send or receive `node` begins, because all partners for which
+    /// the node waits have begun. A receive waits for its send. A send waits for its receive only if it needs the
+    /// receiver's request or takes its recorded duration.
     fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// All members of a collective have completed the collective.
+    /// Called when all members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
-    /// The dependencies of `node` are complete and its delay begins. Not called for nodes without a delay.
+    /// Called when the dependencies of `node` are complete and its delay begins. Not called for nodes without a delay.
     fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// The delay of `node` is over, and the node is ready.
+    /// Called when the delay of `node` is over and the node is ready.
     fn ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// `node` is ready and waits for its lane, which another node occupies.
+    /// Called when `node` is ready but another node occupies its lane.
     fn waits(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
-    /// A launch begins; a job is one launch.
+    /// Called when a launch begins. A job is one launch.
     fn launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
-    /// All nodes of a launch are complete.
+    /// Called when all nodes of a launch are complete.
     fn launch_ended(&mut self, _now: Time, _launch: &LaunchRecord) {}
-    /// A processor has determined when an issued kernel runs.
+    /// Called when a processor has determined the times at which an issued kernel runs.
     fn occupied(&mut self, _now: Time, _job: &ProcessorJob, _times: &JobTimes) {}
-    /// At the end of the replay, its critical path in order of time, if it was recorded.
+    /// Called at the end of a replay whose critical path was recorded. The path is in order of time.
     fn critical_path(&mut self, _path: &[RunSegment]) {}
-    /// At the end of the replay, the load of each link, if it was counted.
+    /// Called at the end of a replay that counted the load of links.
     fn links(&mut self, _loads: &[LinkLoad]) {}
 
-    /// At the end of the replay, the busy times of links and of the tiles' memory ports.
+    /// Called at the end of the replay with the busy times of links and of the tiles' memory ports.
     fn network(&mut self, _occupancy: &NetworkOccupancy) {}
 
-    /// At the end of the replay, the statistics of its loop.
+    /// Called at the end of the replay with the statistics of its loop.
     fn counted(&mut self, _counts: &LoopCounts) {}
-    /// Returns true if the observer ignores all notifications, so that the loop can skip them.
+    /// Returns true if the observer ignores all notifications, so the loop can skip them.
     fn is_nobody(&self) -> bool {
         false
     }
@@ -171,7 +170,7 @@ impl Observer for () {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// An observer that its owner keeps even if the replay fails.
+/// Forwards to an observer whose owner keeps it even if the replay fails.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {

@@ -31,36 +31,36 @@ pub struct ReplayOptions {
     pub missing_ranks: MissingRankPolicy,
     /// NPU of each rank. By default, rank r is on NPU r.
     pub map: Option<Vec<Npu>>,
-    /// Network model, by default the machine's. Has an effect only with [`CommTiming::Model`].
+    /// Network model, or `None` for the machine's model. Has an effect only with [`CommTiming::Model`].
     pub network: Option<NetworkKind>,
-    /// Source of the times of uncontended collectives, by default curves if kernels use curves.
+    /// Source of the times of uncontended collectives. By default curves if kernels use curves.
     pub collectives: Option<CollectiveTiming>,
-    /// Factor on launches, measured collectives and kernels whose times come from curves. By
-    /// default the machine's [correction](chakram_hardware::machine::Machine::corrections) for the
-    /// workload's most frequent matrix product, if the machine has one.
+    /// Factor on launches, on measured collectives, and on kernels whose times come from curves. By default the
+    /// machine's [correction](chakram_hardware::machine::Machine::corrections) for the workload's most frequent matrix
+    /// product, if the machine has such a correction.
     pub correction: Option<f64>,
     /// Simulate every collective message by message, even if a closed form is proved. Has an effect only with
     /// [`CommTiming::Model`].
     pub stepwise: bool,
     /// Changed durations of kernels and collectives, slow ranks and jitter.
     pub changes: PriceChanges,
-    /// Failures of parts of the machine, in addition to failures in its file.
+    /// Failures of parts of the machine, in addition to the failures in the machine's file.
     pub failures: Vec<MachineFailure>,
-    /// Use tile groups: while several ranks do the same work at the same time, one of them
-    /// simulates all. The result does not change. Has an effect only with [`CommTiming::Model`].
+    /// Use tile groups: if several ranks do the same work at the same time, one of them simulates all. The result does
+    /// not change. Has an effect only with [`CommTiming::Model`].
     pub aggregate: bool,
     /// Models of the caller that replace the machine's.
     pub extensions: Extensions,
-    /// Replay communication of unknown size and duration as if it took no time, so that the makespan is a lower bound.
-    /// Otherwise such communication is an error.
+    /// Replay communication of unknown size and duration as if it took no time. The makespan is then a lower bound. If
+    /// false, such communication is an error.
     pub lower_bound: bool,
-    /// Count the bytes over every link. Counting simulates every collective message by message.
+    /// Count the bytes over every link. Every collective is then simulated message by message.
     pub links: bool,
-    /// Custom algorithms. Each custom algorithm replaces the machine's algorithm in collectives of its kind whose
-    /// group has one member per script. Has an effect only with [`CommTiming::Model`] and native collectives.
+    /// Custom algorithms. Each replaces the machine's algorithm for collectives of its kind if the group has one member
+    /// per script. Has an effect only with [`CommTiming::Model`] and native collectives.
     pub custom: Vec<CustomCollective>,
-    /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived;
-    /// an unmatched receive never completes. Has an effect only in insertion order
+    /// Allow sends and receives without a matching half. An unmatched send completes when its message has arrived; an
+    /// unmatched receive never completes. Has an effect only in insertion order
     /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
     /// Answer a collective analytically only if the order in which its members end at an instant is also proved. Has an
@@ -69,7 +69,7 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
-    /// Returns true if the options change durations, or make parts of the machine fail.
+    /// Returns true if the options change durations or make parts of the machine fail.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty() || !self.failures.is_empty()
     }
@@ -82,19 +82,18 @@ impl ReplayOptions {
     }
 }
 
-/// Mode in which a host launches work.
+/// Way in which a host launches work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LaunchMode {
-    /// `Eager` if kernel times come from curves, otherwise `None`.
+    /// `Eager` if kernel times come from curves, and `None` otherwise.
     #[default]
     Auto,
     /// Launches take no time.
     None,
-    /// Every kernel, collective and message is launched separately, with the launch times of the
-    /// machine's [`Host`](chakram_hardware::machine::Host); launches take no time if the machine
-    /// has no host.
+    /// Every kernel, collective and message is launched separately, and takes the launch times of the machine's
+    /// [`Host`](chakram_hardware::machine::Host). If the machine has no host, launches take no time.
     Eager,
-    /// All nodes of a step are launched together, as by CUDA graphs.
+    /// All nodes of a step are launched together, as with CUDA graphs.
     Graph,
 }
 
@@ -118,9 +117,9 @@ impl SettingChoice for LaunchMode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveTiming {
     /// Measured times, if the machine has curves, the members are along one dimension, and no other traffic disturbs
-    /// them.
+    /// the collective.
     Curves,
-    /// Times follow from the machine's algorithms and links.
+    /// Times by the machine's algorithms and links.
     Algorithms,
 }
 
@@ -141,26 +140,24 @@ impl SettingChoice for CollectiveTiming {
 
 /// Source of the durations of collectives and messages.
 ///
-/// A communication node *starts* when it takes its lane; a receive has no lane and starts when it
-/// is ready.
+/// A communication node *starts* when it takes its lane. A receive has no lane and starts when it is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CommTiming {
-    /// The machine's network model.
+    /// Times by the machine's network model.
     #[default]
     Model,
-    /// As captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits for
-    /// another, so the replay shows how well the conversion of a capture preserved it.
+    /// Times as captured, including waiting, separately for every rank: start + wait + recorded duration. No rank waits
+    /// for another, so the replay shows how well the conversion preserved a capture.
     Captured,
-    /// Transfers take their recorded duration, and waiting follows from the replay: a member's part
-    /// ends at the last start among the members that the part waits for, plus the member's own
-    /// recorded duration.
+    /// Transfers take their recorded duration, and waiting follows from the replay. A member's part begins at the last
+    /// start among the members for which it waits, and takes the member's own recorded duration.
     ///
-    /// A member waits for all members including itself. In broadcast, scatter, reduce and gather the root waits for all
-    /// members, and any other member for itself and the root. Both halves of a message wait for each other. An *eager*
-    /// member does not wait, but a receive always waits for its send. A member without a trace starts together with the
-    /// last member that has one, and a message half without a trace starts together with the other half.
+    /// A member waits for all members including itself. In broadcast, scatter, reduce and gather, the root waits for
+    /// all members, and any other member waits for itself and the root. Both halves of a message wait for each other.
+    /// An *eager* member does not wait, but a receive always waits for its send. A member without a trace starts
+    /// together with the last member that has one. A message half without a trace starts together with the other half.
     Recorded,
 }
 

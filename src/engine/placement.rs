@@ -6,12 +6,12 @@ use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 
-/// Returns the NPU of each of `ranks` ranks, from `map` or by the machine's default placement.
+/// Returns the NPU of each of `ranks` ranks, from `map` if given, otherwise by the machine's default placement.
 ///
 /// # Errors
 ///
-/// Fails if the machine has too few NPUs, or if the map has another number of ranks, names a
-/// missing NPU, or names an NPU twice.
+/// Fails if the machine has too few NPUs. Also fails if the map has another number of ranks, names a missing NPU, or
+/// names an NPU twice.
 pub fn place(
     ranks: u32,
     machine: &Machine,

@@ -39,9 +39,9 @@ pub(super) struct CallPlan {
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
-    /// Duration of a collective of unknown size: the longest recorded transfer of a member.
+    /// Longest recorded transfer of a member, which is the duration if the size is unknown.
     pub recorded: Option<Span>,
-    /// Duration that an option sets in place of the simulated one.
+    /// Duration that an option sets in place of the simulated duration.
     pub changed: Option<ChangedTime>,
 }
 
@@ -49,9 +49,9 @@ pub(super) struct CallPlan {
 #[derive(Debug)]
 pub(super) struct GroupPlan {
     pub id: GroupId,
-    /// Name of the group in the traces, or `None` if they do not name it.
+    /// Name of the group in the traces, or `None` if the traces do not name it.
     pub name: Option<String>,
-    /// Mask of the participating dimensions, if not all.
+    /// Mask of the dimensions in which the group takes part, or `None` for all.
     pub dimensions: Option<u32>,
     pub members: Vec<Rank>,
     /// Number of members with a trace.
@@ -59,16 +59,15 @@ pub(super) struct GroupPlan {
     pub extent: GroupExtent,
     /// For each phase, the network paths that messages of several members share.
     pub paths: Vec<SharedPaths>,
-    /// Number of ports of a member along a phase: two if the member may be wired to neighbours on
-    /// both sides. A member of a group that is not a sub-grid has two ports for every dimension.
+    /// Number of a member's ports along a phase: two if the member may be wired to neighbours on both sides. If the
+    /// group is not a sub-grid, two for every dimension.
     pub sides: u32,
-    /// Collectives of the group, in order. Groups with equal collectives share the list.
+    /// Collectives of the group, in order. Groups with equal collectives share one list.
     pub calls: Arc<[CallPlan]>,
-    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of its bytes
-    /// between pairs of members.
+    /// For each collective with unequal parts, the index in [`ReplayPlan::splits`] of its table of bytes between pairs.
     pub splits: BTreeMap<u32, u32>,
-    /// True if some member's lane for these collectives also serves other nodes. The collectives then launch only when
-    /// every member is ready.
+    /// True if a member's lane for these collectives also serves other nodes. Each collective is then launched only
+    /// when every member is ready for it.
     pub launches_together: bool,
 }
 
@@ -115,8 +114,8 @@ pub(super) struct InstancePlan {
     /// Index in [`ReplayPlan::shared`], which has durations and lane maps.
     pub shared: u32,
     pub slots: Vec<BoundSlot>,
-    /// Sequence of each call within its group, if it differs from the graph's, because two slots are bound to the same
-    /// group.
+    /// Sequence of each call within its group. `None` if it is the same as in the graph; two slots bound to the same
+    /// group change it.
     pub sequences: Option<Vec<u32>>,
     /// Match of each message of the graph, or [`NONE`] if the other end has no trace.
     pub pairs: Vec<u32>,
@@ -125,16 +124,16 @@ pub(super) struct InstancePlan {
 /// Plan shared by all instances of one graph on one NPU class.
 #[derive(Debug)]
 pub(super) struct SharedGraphPlan {
-    /// Duration of each node that does not depend on other nodes. For communication with recorded durations, the
-    /// duration after waiting.
+    /// Duration of each node that does not depend on other nodes. For communication with recorded durations, the time
+    /// after waiting.
     pub prices: Vec<Span>,
-    /// Lane of the NPU for each lane of the graph, [`NONE`] for no lane.
+    /// Lane of the NPU for each lane of the graph, or [`NONE`] if the lane's nodes occupy no lane.
     pub lanes: Vec<u32>,
-    /// For each remote memory that the graph names, the machine's memory.
+    /// For each remote memory that the graph names, the index of the machine's memory.
     pub memories: Vec<u32>,
     /// Number of lanes of the NPU that the graph uses.
     pub lane_count: u32,
-    /// Per group slot, whether its collectives share a lane with other nodes.
+    /// For each group slot, true if its collectives share a lane with other nodes.
     pub mixed: Vec<bool>,
     /// Number of nodes on each lane of the NPU; computed on first use.
     lane_nodes: OnceLock<Vec<LaneNodes>>,
@@ -142,8 +141,8 @@ pub(super) struct SharedGraphPlan {
     pub basis: PricingCoverage,
     /// Kernels without a known duration.
     unpriced: UnpricedKernels,
-    /// Slowdown of kernels that begin while a collective runs on their NPU; 1 for recorded
-    /// durations, which already include the slowdown.
+    /// Factor on kernels that begin while a collective runs on their NPU. The factor is 1 for recorded durations, which
+    /// already include the slowdown.
     pub beside_collectives: f64,
 }
 
@@ -189,18 +188,18 @@ pub(super) struct ReplayPlan {
     pub instance_of: Vec<u32>,
     pub instances: Vec<InstancePlan>,
     pub shared: Vec<SharedGraphPlan>,
-    /// For a job of one rank, the entry of `shared` for each NPU class, or [`NONE`] for classes on
-    /// which some kernel has no known duration. Empty for all other jobs.
+    /// Entry of `shared` for each NPU class, for a job of one rank. [`NONE`] for classes on which some kernel has no
+    /// known duration. Empty for jobs of several ranks.
     pub shared_of_class: Vec<u32>,
     pub groups: Vec<GroupPlan>,
     /// Bytes between pairs of members, for each all-to-all with unequal parts.
     pub splits: Vec<PeerSizes>,
     pub pairs: u32,
-    /// For each channel, the channel that counts its rendezvous requests, if messages are matched
-    /// in issue order: the first channel with the same ends and tag, with any message size.
+    /// For each channel, the channel that counts its rendezvous requests: the first channel with the same ends and tag,
+    /// and any message size. Used only if messages are matched in issue order.
     pub request_channels: Vec<u32>,
     pub basis: PricingCoverage,
-    /// Error for reports, if most kernels have no known duration and the user did not ask for this.
+    /// Error for reports if most kernels have no known duration. `None` if the user chose a model that allows this.
     pub mostly_free: Option<ReplayRefusal>,
     /// Effect of each requested change of durations.
     pub changes: Vec<PriceChangeCount>,
@@ -213,7 +212,7 @@ impl ReplayPlan {
         options: &ReplayOptions,
         backend: &M,
     ) -> Result<Self, ReplayRefusal> {
-        // An explicit map overrides the cores in the traces.
+        // An explicit map overrides the cores named in the traces.
         let cores = match options.map {
             Some(_) => None,
             None => tile_checks::cores(workload, machine)?,
@@ -235,8 +234,8 @@ impl ReplayPlan {
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
-            // Durations depend only on the graph and the NPU class, so ranks with equal graphs and
-            // classes share them, unless an option gives a rank its own durations.
+            // Durations depend only on the graph and the NPU class. Ranks with equal graphs and classes therefore share
+            // them, unless an option gives a rank its own durations.
             let own = changes.own_prices_of(instance.rank);
             let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
@@ -272,8 +271,7 @@ impl ReplayPlan {
             });
         }
         let mut shared_of_class = Vec::new();
-        // A feed may launch a program of one rank on any NPU, so the durations are computed for
-        // every class.
+        // A feed may launch a program of one rank on any NPU, so durations are computed for every class.
         if let [instance] = workload.instances() {
             let own = machine.class(npu_of[instance.rank.index()]);
             let graph = workload.graph(instance);
@@ -295,7 +293,7 @@ impl ReplayPlan {
         }
         let (free, mostly_free) = unpriced.settle(workload, machine, options.compute, &basis)?;
         basis.unknown += free;
-        // A few recorded durations are enough; the report counts the nodes without one.
+        // A few recorded durations are enough: the report counts the nodes without a recorded duration.
         if basis.unrecorded > 0 && basis.as_recorded == 0 {
             return Err(ReplayRefusal::new(
                 format!(
@@ -339,8 +337,8 @@ impl ReplayPlan {
         Ok(plan)
     }
 
-    /// Counts communication that takes no time because neither its size nor its duration is known.
-    /// Rejects such communication unless a lower bound is requested.
+    /// Counts communication that takes no time because neither its size nor its duration is known. Fails on such
+    /// communication unless a lower bound is requested.
     fn settle_untimed(
         &mut self,
         workload: &Workload,
@@ -363,7 +361,7 @@ impl ReplayPlan {
         (index != NONE).then_some(InstanceId(index))
     }
 
-    /// Assigns the number of the next match to one half of a message.
+    /// Gives one half of a message the number of the next match.
     pub(super) fn pair(&mut self, (instance, message): CommRef) {
         self.instances[instance as usize].pairs[message as usize] = self.pairs;
     }

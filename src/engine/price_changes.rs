@@ -1,8 +1,7 @@
-//! Price changes for what-if questions: changed durations of kernels and collectives, slow ranks, and jitter.
+//! Changes of durations for what-if questions: other durations of kernels and collectives, slow ranks, and jitter.
 //!
-//! Changes apply before the loop, when the durations of nodes are computed. Order: kernel changes
-//! as given, each on the result of the previous change; then the factor of a slow rank; then
-//! jitter.
+//! Changes apply before the loop, when the durations of nodes are computed. Kernel changes come first, in the given
+//! order, each on the result of the previous change. The factor of a slow rank follows, then jitter.
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
@@ -24,7 +23,7 @@ use pattern::{KernelMatches, KernelPattern, PatternField, check_class, fields_of
 /// Maximum number of names that an error lists.
 const NAMED: usize = 5;
 
-/// Change of a duration.
+/// Change of one duration: a factor or a replacement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ChangedTime {
     /// Multiplies the duration.
@@ -83,7 +82,7 @@ impl FromStr for KernelChange {
 }
 
 impl KernelChange {
-    /// Creates the change of kernels that match `pattern`.
+    /// Creates the change `time` of kernels that match `pattern`.
     pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
         let (field, glob) = fields_of(pattern);
         Self {
@@ -119,7 +118,7 @@ impl FromStr for CollectiveChange {
 }
 
 impl CollectiveChange {
-    /// Creates the change for collectives whose kind or name matches `glob`.
+    /// Creates the change `time` of collectives whose kind or name matches `glob`.
     pub fn of_kind(glob: &str, time: ChangedTime) -> Self {
         Self {
             glob: glob.to_owned(),
@@ -147,8 +146,8 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 /// Random variation of kernel durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelJitter {
-    /// Maximum relative change of a duration, below 1. Changes are distributed uniformly from minus
-    /// to plus this value.
+    /// Maximum relative change of a duration, below 1. Changes are distributed uniformly between minus and plus this
+    /// value.
     pub spread: f64,
     /// Seed of the draws.
     pub seed: u64,
@@ -157,7 +156,7 @@ pub struct KernelJitter {
 impl FromStr for KernelJitter {
     type Err = String;
 
-    /// Reads `5%` or `0.05`, with `,seed=7`.
+    /// Parses `5%` or `0.05`, optionally followed by `,seed=7`.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!("`{text}` is not a spread; expected less than 100%, such as 5% or 5%,seed=7")
@@ -201,7 +200,7 @@ impl KernelJitter {
 pub struct PriceChanges {
     /// Changes of kernels, applied in order.
     pub kernels: Vec<KernelChange>,
-    /// Changes of collectives; the last match wins.
+    /// Changes of collectives. If several match a collective, the last applies.
     pub collectives: Vec<CollectiveChange>,
     /// Ranks with a factor on the durations of their kernels.
     pub slow: Vec<(Rank, f64)>,
@@ -209,12 +208,12 @@ pub struct PriceChanges {
     pub jitter: Option<KernelJitter>,
 }
 
-/// Effect of one change.
+/// Effect of one change on the nodes of all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PriceChangeCount {
-    /// The change, as `KEY TEXT`.
+    /// The change, as its key and its text.
     pub change: String,
-    /// True if the change concerns collectives. A collective counts once, not once per member.
+    /// True if the change applies to collectives. A collective counts once, not once per member.
     pub of_collectives: bool,
     /// Number of matching nodes of all ranks.
     pub matched: u64,
@@ -227,19 +226,18 @@ pub struct PriceChangeCount {
 }
 
 impl PriceChanges {
-    /// Returns true if nothing changes.
+    /// Returns true if no changes are requested.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns `rank` if the changes give this rank durations that differ from other ranks', or
-    /// `None` otherwise.
+    /// Returns `rank` if the changes may give this rank durations of its own, or `None` otherwise.
     pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
         let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
         (is_slow || self.jitter.is_some()).then_some(rank)
     }
 
-    /// Returns one count per change, all zero.
+    /// Returns one count for each change, with all numbers zero.
     pub(crate) fn counts(&self) -> Vec<PriceChangeCount> {
         let count = |change: String, of_collectives| PriceChangeCount {
             change,
@@ -270,9 +268,8 @@ impl PriceChanges {
             .collect()
     }
 
-    /// Changes `prices`, the durations of the nodes of `graph` on `rank`. Returns the effect of
-    /// each change, in the order of [`Self::counts`]. Collectives have such durations only if they
-    /// take their recorded or captured time.
+    /// Changes `prices`, the durations of the nodes of `graph` on `rank`. Returns the effect of each change, in the
+    /// order of [`Self::counts`]. Collectives are included only if they take their recorded or captured time.
     pub(crate) fn apply(
         &self,
         graph: &Graph,
@@ -289,7 +286,7 @@ impl PriceChanges {
             let price = &mut prices[call.node.index()];
             let recorded = *price;
             for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
-                // Changes of collectives do not accumulate: each applies to the recorded duration.
+                // Changes of collectives do not accumulate. Each applies to the recorded duration.
                 *price = recorded;
                 counts[from + number].change(price, time.of(recorded));
             }
@@ -328,7 +325,7 @@ impl PriceChanges {
         counts
     }
 
-    /// Fails on changes that match nothing.
+    /// Fails if a change matches nothing.
     pub(crate) fn check(
         &self,
         counts: &[PriceChangeCount],
@@ -389,7 +386,7 @@ impl PriceChanges {
         ))
     }
 
-    /// Returns the changes that match a collective of `kind` called `name`, with their indices; the last one wins.
+    /// Returns the changes that match a collective of `kind` called `name`, with their indices. The last one applies.
     pub(crate) fn of_collective(
         &self,
         kind: CollectiveKind,
@@ -402,7 +399,7 @@ impl PriceChanges {
 }
 
 impl PriceChangeCount {
-    /// Counts and applies a change of a node from `price` to `new`.
+    /// Counts and applies a change of a node's duration from `price` to `new`.
     fn change(&mut self, price: &mut Span, new: Span) {
         self.matched += 1;
         self.changed += u64::from(new != *price);
@@ -411,14 +408,14 @@ impl PriceChangeCount {
         *price = new;
     }
 
-    /// Counts a collective whose duration is not known before the replay.
+    /// Counts a collective whose duration is unknown before the replay.
     pub(crate) fn count_call(&mut self) {
         self.matched += 1;
         self.changed += 1;
         (self.before, self.after) = (None, None);
     }
 
-    /// Adds the effect of the same change on other ranks.
+    /// Adds the effect of the same change on another rank.
     pub(crate) fn add(&mut self, other: &Self) {
         self.matched += other.matched;
         self.changed += other.changed;

@@ -1,29 +1,29 @@
-//! Processor models, which determine when kernels run and replace the lanes of an NPU.
+//! Processor models, which replace the lanes of an NPU and determine when kernels run.
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{Span, Time};
 
-/// Model of processors whose kernels use no lanes, such as core arrays and servers with their own scheduling.
+/// Model of processors whose kernels use no lanes, such as core arrays, and servers with their own scheduling.
 ///
-/// A model is passive: the loop notifies it of ready and ended kernels, and it answers with times.
-/// Kernels that become ready in one round are submitted in the order of NPU, launch and node.
+/// A model is passive: the loop notifies it of ready and ended kernels, and the model answers with times. Kernels that
+/// become ready in the same round are submitted in the order of NPU, launch and node.
 pub trait ProcessorModel {
     /// Returns true if this model serves the kernels of launches of `program` on an NPU. Called
     /// when a launch begins.
     fn serves(&self, npu: Npu, program: u32) -> bool;
 
-    /// Submits a kernel whose dependencies are complete. Appends every job whose times are now
-    /// known; no job if this kernel must wait.
+    /// Submits a kernel whose dependencies are complete. Appends the times of every job whose times are now known, or
+    /// nothing if this kernel must wait.
     fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>);
 
-    /// Notifies the model that a job has ended, before the job's successors are submitted. Appends
-    /// every job whose times are now known.
+    /// Notifies the model that a job has ended, before the job's successors are submitted. Appends the times of every
+    /// job whose times are now known.
     fn ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
 
-    /// Notifies the model that no more jobs end or are submitted at this instant; called only after
-    /// some did. A model that chooses among waiting jobs then knows all waiting jobs. Appends every
-    /// job whose times are now known.
+    /// Notifies the model that no more jobs end or are submitted at this instant. Called only at instants at which jobs
+    /// ended or were submitted. A model that chooses among waiting jobs then knows all of them. Appends the times of
+    /// every job whose times are now known.
     fn settle(&mut self, _now: Time, _started: &mut Vec<JobTimes>) {}
 }
 
@@ -34,25 +34,24 @@ pub struct ProcessorJob {
     pub npu: Npu,
     /// Number of the launch.
     pub launch: LaunchSerial,
-    /// Index of its feed.
+    /// Index of the feed that requested the launch.
     pub feed: u32,
-    /// Index of its program.
+    /// Index of the program that is executed.
     pub program: u32,
     /// The number that the feed chose for the launch.
     pub tag: u64,
     /// The kernel's index in the program's graph.
     pub node: NodeIndex,
-    /// Duration by the compute model, changed by the launch's
-    /// [`LaunchPrices`](super::LaunchPrices).
+    /// Duration by the compute model, changed by the launch's [`LaunchPrices`](super::LaunchPrices).
     pub price: Span,
-    /// Identifies the job in [`JobTimes`] until it ends.
+    /// Identifies the job in [`JobTimes`] until the job ends.
     pub token: u64,
 }
 
 /// Times at which a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTimes {
-    /// The job ([`ProcessorJob::token`]).
+    /// Identifies the job ([`ProcessorJob::token`]).
     pub token: u64,
     /// Start, not before now.
     pub start: Time,

@@ -10,14 +10,14 @@ use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
-/// The lanes of all NPUs, and the processor model, if any.
+/// The lanes of all NPUs, and the processor model if there is one.
 #[derive(Default)]
 pub(super) struct Processors<'a> {
     lanes: Lanes,
     model: Option<&'a mut dyn ProcessorModel>,
-    /// Jobs of the model whose times are now known; reused to keep the allocation.
+    /// Times of the model's jobs that are now known. The list is reused to keep its allocation.
     started: Vec<JobTimes>,
-    /// True if the model was notified since it last settled.
+    /// True if the model was notified of jobs since it last settled.
     unsettled: bool,
 }
 
@@ -44,8 +44,7 @@ impl<'a> Processors<'a> {
         model.is_some_and(|model| model.serves(npu, program))
     }
 
-    /// Takes the lane of a node if it is free, otherwise queues the node. Returns true if the node
-    /// took the lane.
+    /// Gives a node its lane if the lane is free, otherwise queues the node. Returns true if the node took the lane.
     #[inline(always)]
     pub fn take(&mut self, flow: &Dataflow<'_>, instance: InstanceIndex, node: NodeIndex) -> bool {
         let running = flow.instance(instance);
@@ -92,13 +91,13 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns true if the model was notified since it last settled.
+    /// Returns true if the model was notified of jobs since it last settled.
     #[inline]
     pub fn are_unsettled(&self) -> bool {
         self.unsettled
     }
 
-    /// Notifies the model that an instant at which it was notified is over.
+    /// Notifies the model that an instant is over at which jobs ended or were submitted.
     pub fn settle(&mut self, now: Time) {
         self.unsettled = false;
         if let Some(model) = &mut self.model {
@@ -106,7 +105,7 @@ impl<'a> Processors<'a> {
         }
     }
 
-    /// Returns the jobs whose times are now known; the caller must empty the list.
+    /// Returns the times of jobs that are now known. The caller must empty the list.
     pub fn started(&mut self) -> &mut Vec<JobTimes> {
         &mut self.started
     }

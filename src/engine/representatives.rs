@@ -1,14 +1,14 @@
-//! Representatives: replays one of several identical copies of a job's ranks, if all copies must do the same at the
-//! same time.
+//! Representatives: replays only one of several identical copies of a job's ranks, if all copies must do the same work
+//! at the same time.
 //!
 //! A copy is a set of ranks that exchange messages only with each other, such as one pipeline of a job of replicas. On
 //! a network without contention, copies affect each other only through collectives. If copies have the same graphs and
-//! equivalent placements on the machine, they arrive at collectives together, so one copy gives the end of all.
+//! equivalent placements on the machine, they arrive at collectives together. Thus one copy determines the end of all
+//! copies.
 //!
-//! For collectives within one copy, such as the all-reduce of gradients of tied weights, one copy
-//! is always enough. For a collective across copies, one copy's members are enough only if the
-//! collective is answered analytically, because the analytical answer starts when the last member
-//! arrives.
+//! For collectives within one copy, such as the all-reduce of tied weights' gradients, one copy is always enough. For a
+//! collective across copies, one copy's members are enough only if the collective is answered analytically: the
+//! analytical answer starts when the last member arrives.
 
 use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
@@ -23,12 +23,11 @@ use chakram_trace::workload::{RankInstance, Workload};
 /// Place of a rank: its copy, and its index in the copy.
 type CopyPlace = (u32, u32);
 
-/// Replays one copy as the representative of a job, or all ranks if one copy cannot represent the
-/// job.
+/// Replays one copy as the representative of a job. If one copy cannot represent the job, replays all ranks.
 ///
-/// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its
-/// argument on `machine` with `options`, with a [`RepresentativeCheck`] as an observer, and return
-/// the replay's result with the check's verdict.
+/// `copies` must be disjoint, of equal length, and cover every rank. `replay` must replay its argument on `machine`
+/// with `options`, with a [`RepresentativeCheck`] as an observer. It must return the replay's result and the check's
+/// verdict.
 ///
 /// # Errors
 ///
@@ -51,7 +50,7 @@ pub fn replay_representatives<T, E>(
 /// Observer that checks whether the replay of one copy was valid for the whole job.
 #[derive(Debug)]
 pub struct RepresentativeCheck {
-    /// For each group, whether some members are absent.
+    /// For each group, true if some members are absent.
     partial: Vec<bool>,
     stands: bool,
 }
@@ -66,8 +65,8 @@ impl RepresentativeCheck {
         }
     }
 
-    /// Returns true if a replay of all ranks would end at the same time. True if no collective with
-    /// absent members was simulated message by message.
+    /// Returns true if a replay of all ranks would end at the same time, because no collective with absent members was
+    /// simulated message by message.
     pub fn stands_for_all(&self) -> bool {
         self.stands
     }
@@ -83,9 +82,9 @@ impl Observer for RepresentativeCheck {
     }
 }
 
-/// Returns the part of `workload` for the first of `copies`. Members of other copies count as
-/// absent and arrive together with the first copy's members. `None` if there is only one copy, or
-/// if copies may differ on `machine`.
+/// Returns the part of `workload` for the first of `copies`. Members of other copies count as absent and arrive
+/// together with the first copy's members. `None` if there is only one copy, or if copies may behave differently on
+/// `machine`.
 fn representatives(
     workload: &Workload,
     machine: &Machine,
@@ -142,8 +141,8 @@ struct CopyComparison<'a> {
 }
 
 impl CopyComparison<'_> {
-    /// Returns true if every member of the groups of `instance` (in the first copy) corresponds to a member in the
-    /// first copy.
+    /// Returns true if every member of the groups of `instance`, which is in the first copy, corresponds to a member in
+    /// the first copy.
     fn stands_for_members(&self, instance: &RankInstance) -> bool {
         instance.groups.iter().all(|group| {
             let members = &self.workload.groups()[group.index()].members;
@@ -205,8 +204,8 @@ impl CopyComparison<'_> {
     }
 }
 
-/// Returns the layout of `npus` along dimension `d`. In switched dimensions only equality matters, so each coordinate
-/// is numbered by its first NPU. In wired dimensions the result is the distance from the first NPU.
+/// Returns the layout of `npus` along dimension `d`. In switched dimensions only equality matters, so equal coordinates
+/// get the same number, in order of first use. In wired dimensions the result is the distance from the first NPU.
 fn layout(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
     let coordinates: Vec<u32> = npus
         .iter()
@@ -236,7 +235,7 @@ mod tests {
     use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
-    /// Four ranks: odd ranks compute for 10 us, even ranks for `even` us; then all ranks all-reduce 1 MB.
+    /// Four ranks: odd ranks compute for 10 us, even ranks for `even` us. Then all ranks all-reduce 1 MB.
     fn job(even: u64) -> Workload {
         let mut builder = WorkloadBuilder::default();
         let graphs = [even, 10].map(|us| {
@@ -272,7 +271,7 @@ mod tests {
         builder.finish(None, MissingRankPolicy::Refuse).unwrap()
     }
 
-    /// Returns the number of ranks in each replay, and whether the result equals a replay of all ranks.
+    /// Returns the number of ranks in each replay, and true if the result equals a replay of all ranks.
     fn replays(even: u64, network: NetworkKind) -> (Vec<usize>, bool) {
         let machine = "name = \"four\"\n[npu.one]\npeak = { bf16 = \"1 TFLOP/s\" }\nmemory_bandwidth = \"1 TB/s\"\n\
             memory_latency = \"0\"\nmemory_capacity = \"1 GB\"\nlanes = 2\nhost_lanes = 1\n[[dimension]]\n\
@@ -300,7 +299,7 @@ mod tests {
         let free = NetworkKind::ContentionFree;
         assert_eq!(replays(10, free), (vec![2], true));
         assert_eq!(replays(4, free), (vec![2, 4], true));
-        // On a network with contention, messages of the other copies matter.
+        // On a network with contention, messages of the other copies affect the result, so all ranks are replayed.
         assert_eq!(replays(10, NetworkKind::Ports), (vec![4], true));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs of programs, with their feeds and with the network and backend for their communication.
+//! Runs of programs, with the feeds that launch them and the network and backend for their communication.
 
 use super::compiled_replay::CompiledReplay;
 use super::failures;
@@ -35,8 +35,7 @@ impl<'a> LaunchSource<'a> {
         }
     }
 
-    /// Returns the same source with a shorter lifetime; the compiler does not shorten lifetimes
-    /// behind `&mut` by itself.
+    /// Returns the same source with a shorter lifetime, because the compiler does not shorten lifetimes behind `&mut`.
     fn shortened<'s>(self) -> LaunchSource<'s>
     where
         'a: 's,
@@ -50,17 +49,17 @@ impl<'a> LaunchSource<'a> {
     }
 }
 
-/// Runs the launches of `programs` by `feeds`, until no feed wants to be woken and nothing is in flight. Kernels on
-/// NPUs that `processors` serves use no lanes.
+/// Runs the launches of `programs` that `feeds` request, until no feed wants to be woken and nothing is in flight. If
+/// `processors` serves an NPU, kernels on this NPU use no lanes.
 ///
-/// A *program* is a job with durations, placement and matches; the first program has index 0. All
-/// programs of a call must be for one machine and use the same models. Observers get instances and
-/// groups in a numbering over all programs.
+/// A *program* is a job with durations, placement and matches; the first program has index 0. All programs of a call
+/// must be for one machine and use the same models. Observers receive ids of instances and groups that are numbered
+/// over all programs.
 ///
 /// # Errors
 ///
 /// Fails if the programs are for different machines or models, if a launch names a missing program or NPU, if launches
-/// deadlock, and if simulated time overflows.
+/// deadlock, or if simulated time overflows.
 pub fn run_launches<'a>(
     programs: &'a [CompiledReplay<'a>],
     feeds: &mut [&mut dyn Feed],
@@ -96,9 +95,8 @@ pub fn run_launches<'a>(
     run_over_network(source, observer)
 }
 
-/// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the
-/// chunk counts in `chosen`, which were chosen earlier on this machine, and adds its own choices to
-/// them.
+/// Returns the collective backend of `machine` with the `custom` algorithms. The backend reuses the chunk counts in
+/// `chosen`, which were chosen earlier on this machine, and adds its own choices.
 pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
@@ -128,7 +126,7 @@ pub(super) fn native<'a>(
     }
 }
 
-/// Runs over the first program's network model.
+/// Runs the programs over the first program's network model.
 pub(super) fn run_over_network<O: Observer + ?Sized>(
     source: LaunchSource<'_>,
     observer: &mut O,
@@ -154,8 +152,8 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         }
         NetworkKind::FairSharing => {
             let Some(mut network) = FairSharingNetwork::new(topology) else {
-                // The machine has too many NPUs for this network. But the run does not use the
-                // network; otherwise an earlier check would have failed.
+                // The machine has too many NPUs for this network. The run does not use the network; otherwise an
+                // earlier check would have failed.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };

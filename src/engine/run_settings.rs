@@ -13,15 +13,15 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
-    /// True if analytical answers also need a proved order of ends.
+    /// True if an analytical answer also needs a proved order of ends.
     pub ordered_ends: bool,
-    /// True if the network carries only collectives of all ranks, one after another.
+    /// True if the network carries only collectives of all ranks, one at a time.
     pub collectives_alone: bool,
-    /// True if to use tile groups.
+    /// True if tile groups are used.
     pub aggregate: bool,
     pub comm: CommTiming,
-    /// True if a send between ranks, or of a script, completes when its message has arrived, and
-    /// false if the send completes when its last byte has left.
+    /// True if a send between ranks, or of a script, completes when its message has arrived. False if it completes when
+    /// its last byte has left.
     pub sends_end_on_arrival: bool,
     pub host: HostTiming,
     /// True if there may be more than one launch.
@@ -52,8 +52,8 @@ impl<'a> RunSettings<'a> {
     }
 }
 
-/// Returns true if NPUs share a channel to memory. With a shared channel, the order in which members complete a
-/// collective may affect other operations.
+/// Returns true if NPUs share a channel to memory. The order in which members complete a collective may then affect
+/// other operations.
 fn shares_memory(prepared: &CompiledReplay<'_>) -> bool {
     let remote = prepared.machine.remote();
     remote.is_some_and(|remote| remote.attachment != MemoryAttachment::PerNpu)

@@ -1,8 +1,8 @@
-//! Bytes between pairs of members in all-to-alls of unequal parts, gathered from the members' traces.
+//! Bytes between pairs of members in all-to-alls of unequal parts, collected from the members' traces.
 //!
-//! The size that the sender states counts; otherwise the size that the receiver states counts. If
-//! neither member of a pair states a size, for example because both ranks lack a trace, an equal
-//! part of the collective's bytes is assumed. A member's part for itself is not transferred.
+//! The sender's size takes precedence over the receiver's. If neither member of a pair states a size, for example
+//! because both ranks lack a trace, the pair exchanges an equal part of the collective's bytes. A member's part for
+//! itself is not transferred.
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
@@ -12,10 +12,10 @@ use chakram_trace::graph::{CallSplits, Graph};
 use chakram_trace::matching::MemberCalls;
 use chakram_trace::workload::Workload;
 
-/// Maximum number of members; the limit bounds the memory for a table of all pairs.
+/// Maximum number of members, because a table has an entry for every pair.
 const MOST_MEMBERS: usize = 1 << 13;
 
-/// Finds the bytes between pairs in the collectives of `group`.
+/// Finds the bytes between pairs for the collectives of `group`.
 pub(super) fn gather(
     plan: &mut ReplayPlan,
     workload: &Workload,
@@ -25,7 +25,7 @@ pub(super) fn gather(
     let graph_of = |caller: &MemberCalls<'_>| -> &Graph {
         workload.graph(&workload.instances()[caller.rank as usize])
     };
-    // Fast path: graphs without unequal parts are skipped.
+    // Fast path: skip groups without unequal parts.
     if callers
         .iter()
         .all(|caller| graph_of(caller).has_equal_parts())
@@ -60,10 +60,10 @@ pub(super) fn gather(
     Ok(())
 }
 
-/// Position of a member, its stated sizes, and the id of the node.
+/// A member's position, the sizes that it states, and the id of its node.
 type StatedSplits<'a> = (usize, &'a CallSplits, u64);
 
-/// Returns the bytes of each pair of positions, row by row; `equal` is the size of an unstated part.
+/// Returns the bytes between each pair of positions, row by row. `equal` is the size of a part that no member states.
 fn table(
     group: &GroupPlan,
     equal: u64,
@@ -111,7 +111,7 @@ fn table(
     }
     for &(place, splits, _) in stated {
         for (other, &received) in splits.receive.iter().enumerate() {
-            // The size that the sender states takes precedence.
+            // Do not replace a size that the sender states.
             bytes[at(other, place)].get_or_insert(received);
         }
     }

@@ -1,4 +1,4 @@
-//! Deadlock diagnosis: finds what incomplete nodes wait for when no event is pending.
+//! Deadlock diagnosis: finds the reasons why nodes are incomplete when no event is pending.
 
 use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
@@ -17,14 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 mod insertion_order;
 
-/// Maximum numbers of waiting nodes to name: per rank and in total.
+/// Maximum number of waiting nodes to name, per rank and in total.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
-/// The components of a loop from which a diagnosis reads what nodes wait for.
+/// The components of a loop from which a diagnosis determines why nodes wait.
 ///
-/// The struct does not depend on the loop's generic types, so that the diagnosis is compiled only
-/// once.
+/// The struct does not depend on the loop's generic types, so the diagnosis is compiled only once.
 pub(super) struct StuckDiagnosis<'x, 'a> {
     pub flow: &'x Dataflow<'a>,
     pub launches: &'x Launches<'a>,
@@ -33,9 +32,10 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
     pub failures: &'x RunFailures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,
-    /// [`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED) of the loop.
+    /// True if collectives and messages are matched in issue order
+    /// ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub as_issued: bool,
-    /// True if members execute a collective from scripts.
+    /// Returns true if the members of a collective execute scripts.
     pub is_scripted: &'x dyn Fn(&CollectiveRun) -> bool,
 }
 
@@ -48,7 +48,7 @@ impl StuckDiagnosis<'_, '_> {
         for (i, running) in self.flow.instances().iter().enumerate() {
             let mut named = 0;
             for node in running.graph.nodes() {
-                // Skips complete nodes, and nodes with open dependencies, because these wait only as a consequence.
+                // Skip complete nodes. Skip nodes with open dependencies too, because they wait only as a consequence.
                 let vertex = InstanceNode {
                     instance: InstanceIndex(i as u32),
                     node,
@@ -56,7 +56,7 @@ impl StuckDiagnosis<'_, '_> {
                 if !self.is_posted(vertex) {
                     continue;
                 }
-                // The search for a cycle starts from the first waiting node, even if it is not named.
+                // The search for a cycle starts from the first waiting node, even if the error does not name this node.
                 first.get_or_insert(vertex);
                 if named == NAMED_PER_RANK || waiting.len() == NAMED {
                     unnamed += 1;
@@ -98,7 +98,7 @@ impl StuckDiagnosis<'_, '_> {
         self.flow.waits_for(instance, node).is_none()
     }
 
-    /// Describes what a posted node waits for, and returns one of the nodes for which it waits.
+    /// Describes the wait of a posted node, and returns one of the nodes for which it waits.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
@@ -254,8 +254,8 @@ impl StuckDiagnosis<'_, '_> {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
-            // If members launch together, the run begins only when all members are ready, so none
-            // has arrived before.
+            // If members launch together, the run begins only when all members are ready. Before that, no member has
+            // arrived.
             let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
@@ -285,7 +285,7 @@ impl StuckDiagnosis<'_, '_> {
         (text, missing.first().copied())
     }
 
-    /// Returns the node of an instance for a collective of a group.
+    /// Returns an instance's node for a collective of a group.
     fn call_node(
         &self,
         instance: InstanceIndex,
@@ -304,7 +304,7 @@ impl StuckDiagnosis<'_, '_> {
         })
     }
 
-    /// Formats a node with its state.
+    /// Formats a node and its state.
     fn state(&self, vertex: InstanceNode) -> String {
         let left = match self.flow.waits_for(vertex.instance, vertex.node) {
             None => "is complete".to_owned(),
@@ -315,14 +315,14 @@ impl StuckDiagnosis<'_, '_> {
         format!("{} {left}", self.reference(vertex))
     }
 
-    /// Follows waits from `start` until they close a cycle. Returns the cycle without nodes that are linked only by
+    /// Follows waits from `start` until they close a cycle. Returns the cycle without the nodes that only link
     /// dependencies within their rank.
     fn cycle_from(&self, start: InstanceNode) -> Vec<NodeRef> {
         let mut blockers = BlockingDependencies::default();
         let mut seen = BTreeSet::new();
         let mut path = Vec::new();
         let mut at = start;
-        // The walk follows at most one wait per node, so it closes the first cycle that it reaches.
+        // The walk follows at most one wait per node, so it ends at the first cycle that it closes.
         while seen.insert(at) {
             path.push(at);
             let next = if self.is_posted(at) {
@@ -336,7 +336,7 @@ impl StuckDiagnosis<'_, '_> {
             }
         }
         let from = path.iter().position(|&v| v == at).unwrap_or(0);
-        // Omits nodes that wait only within their own rank, except nodes that other ranks wait for.
+        // Omit nodes that wait only within their own rank, unless other ranks wait for them.
         let cycle = &path[from..];
         let named = cycle.iter().enumerate().filter(|&(i, &vertex)| {
             let before = cycle[(i + cycle.len() - 1) % cycle.len()];
@@ -345,13 +345,13 @@ impl StuckDiagnosis<'_, '_> {
         named.map(|(_, &vertex)| self.reference(vertex)).collect()
     }
 
-    /// Returns whether a member of a collective has arrived, or `None` if no member has.
+    /// Returns true if a member of a collective has arrived, or `None` if no member has.
     fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
         let run = self.groups[group].run(sequence)?;
         Some(self.runs[run].nodes()[member.index()] != NONE)
     }
 
-    /// Returns whether all dependencies of a node are complete.
+    /// Returns true if all dependencies of a node are complete and the node is not.
     fn is_posted(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
         self.flow.is_posted(instance, node)
     }
@@ -367,7 +367,7 @@ impl BlockingDependencies {
         diagnosis: &StuckDiagnosis<'_, '_>,
         InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceNode> {
-        // Graphs store only successors, so one pass inverts them for all later steps of the walk.
+        // Graphs store only successors, so a single pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(instance).or_insert_with(|| {
             let graph = diagnosis.flow.instance(instance).graph;
             let mut blockers = vec![NONE; graph.len()];

@@ -1,5 +1,5 @@
-//! Checks of replays on tiles: no ranks on faulty cores, no routes cut by faulty links, and no port models, because
-//! cores have no ports.
+//! Checks of replays on tiles: faulty cores run no ranks, no route is cut by faulty links, and no port model is used,
+//! because cores have no ports.
 
 use super::error::ReplayRefusal;
 use super::matching::describe;
@@ -13,7 +13,7 @@ use chakram_hardware::topology::tile_grid::shown;
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::{RankInstance, Workload};
 
-/// Returns the NPU of each rank, if traces name cores and the machine has tiles.
+/// Returns the NPU of each rank, or `None` unless traces name cores and the machine has tiles.
 pub(super) fn cores(
     workload: &Workload,
     machine: &Machine,
@@ -55,7 +55,7 @@ pub(super) fn cores(
     cores.collect::<Result<_, _>>().map(Some)
 }
 
-/// Fails if a job cannot run on a machine of tiles; accepts all other machines.
+/// Fails if a job cannot run on a machine of tiles. Accepts all jobs on other machines.
 pub(super) fn check(
     plan: &ReplayPlan,
     workload: &Workload,
@@ -108,7 +108,7 @@ pub(super) fn check(
     };
     let hint = "place communicating ranks on one side of the fault, or repair the link";
     for group in &plan.groups {
-        // The algorithm decides which members exchange messages, so every pair must have a route.
+        // The pairs that exchange messages depend on the algorithm, so every pair must have a route.
         let pairs = group.extent.npus.iter();
         let mut pairs = pairs.flat_map(|&a| group.extent.npus.iter().map(move |&b| (a, b)));
         if let Some(why) = pairs.find_map(|(a, b)| closed(a, b)) {

@@ -1,23 +1,23 @@
-//! Tile groups: several ranks do the same work at the same time, and one of them simulates all.
+//! Tile groups: if several ranks do the same work at the same time, one of them simulates all.
 //!
-//! The ranks of a stage execute one graph, and while they end all nodes at the same instants their
-//! states are equal. So the engine simulates dependencies, lanes and kernels only for one instance,
-//! the *leader*, on behalf of all *members*. Messages, collectives, loads and stores are carried
-//! out for each member, over its own links. The leader's node for such work ends when the work has
-//! ended for all members. A leader with its members is the virtual tile of Fang et al., "PALM: A
-//! Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training".
+//! The ranks of a stage execute one graph, and their states are equal as long as all of them end each node at the same
+//! instant. The engine therefore simulates dependencies, lanes and kernels only for one instance, the *leader*, on
+//! behalf of all *members*. Messages, collectives, loads and stores are carried out for each member, over its own
+//! links. The leader's node for such work ends when the work has ended for all members. A leader with its members is
+//! the virtual tile of Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale
+//! Model Training".
 //!
-//! The result equals the simulation of every rank, to the picosecond. Proof by induction over
-//! rounds: while all members end their nodes in the same rounds, each would do what the leader
-//! does. Messages are submitted in content order, for any posting instance, and loads and stores in
-//! the order of instances. If only some members end a node in a round, the group is *split* before
-//! this has any consequence: into ranges of neighbouring instances that agree, each with a copy of
-//! the leader's state and pending kernels (`split`). The ranges are then separate groups or single
-//! ranks. When they end a collective together in equal states, neighbours join again (`rejoin`).
+//! The result equals the simulation of every rank, to the picosecond. Proof by induction over rounds: as long as all
+//! members end their nodes in the same rounds, each member would do the same as the leader. Messages are submitted in
+//! content order, whichever instance posts them, and loads and stores in the order of instances. If only some members
+//! end a node in a round, the group is *split* before this has any consequence. The parts are ranges of neighbouring
+//! instances that agree, each with a copy of the leader's state and pending kernels (`split`). The parts are then
+//! separate groups or single ranks. When neighbours end a collective together in equal states, they join again
+//! (`rejoin`).
 //!
-//! A group is a range of instances with the same graph and NPU class that exchange no messages with each other. Such
-//! groups separate pipeline stages. The instances are consecutive, because launch orders may depend on which rank is
-//! ready first at an instant. Observers are notified for every member, so reports do not change.
+//! A group is a range of instances with the same graph and NPU class that exchange no messages with each other.
+//! Pipeline stages therefore form separate groups. The instances are consecutive, because launch orders may depend on
+//! which rank is ready first at an instant. Observers are notified for every member, so reports do not change.
 
 mod rank_differences;
 mod rejoin;
@@ -38,16 +38,16 @@ pub(super) use split::{LeftToPost, PartStep};
 /// Flag of an instance: it is a member of a tile group.
 pub(super) const GROUPED: u8 = 32;
 
-/// First split of a group.
+/// The first split of a tile group in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSplit {
     /// Time of the split.
     pub at: Time,
-    /// The node that members did not end together.
+    /// The node that some members ended later than others.
     pub node: String,
-    /// The lowest member that had ended the node or could begin it.
+    /// The lowest rank that had ended the node or could begin it.
     pub ahead: Rank,
-    /// The lowest member that had neither ended the node nor could begin it.
+    /// The lowest rank that had neither ended the node nor could begin it.
     pub behind: Rank,
 }
 
@@ -56,7 +56,7 @@ pub struct GroupSplit {
 pub struct LoopCounts {
     /// Events that the loop handled.
     pub events: u64,
-    /// Number of groups at the start.
+    /// Number of tile groups at the start.
     pub groups: u32,
     /// Number of ranks in these groups.
     pub ranks: u32,
@@ -64,7 +64,7 @@ pub struct LoopCounts {
     pub together: u32,
     /// Number of times that parts of a split group joined again.
     pub rejoined: u64,
-    /// The first split.
+    /// The first split, or `None` if no group was split.
     pub split: Option<GroupSplit>,
 }
 
@@ -74,7 +74,7 @@ pub(super) enum MemberStep {
     /// The node may queue for its lane, because the launch order of the collective's group allows
     /// this.
     Queued,
-    /// The instant of the node's end is known but not scheduled yet.
+    /// The time at which the node will end is known, but the end is not scheduled yet.
     Announced,
     /// The node has ended.
     Ended,
@@ -85,31 +85,31 @@ pub(super) enum MemberStep {
 struct OpenNode {
     node: NodeIndex,
     step: MemberStep,
-    /// Members that have taken the step, with the instant of the end if the step is `Announced`.
+    /// Members that have taken the step. If the step is `Announced`, each has the time of its end.
     present: Vec<(InstanceIndex, Time)>,
 }
 
-/// Instances that are simulated by the first of them.
+/// Instances that the first of them simulates.
 #[derive(Debug, Default)]
 struct TileGroup {
-    /// Index of the group at the start of the run from which this group was split.
+    /// Index of the original group, from which this group was split.
     origin: u32,
-    /// Number of ready collectives that wait for all members before they queue for their lanes.
+    /// Number of ready collectives that must wait for all members before they queue for their lanes.
     parked: u32,
-    /// Members in ascending order (empty after the group was split).
+    /// Members in ascending order (empty once the group has been split).
     members: Vec<InstanceIndex>,
     open: Vec<OpenNode>,
-    /// Nodes for which one event of the leader ends all members.
+    /// Nodes for which one event at the leader ends all members.
     whole: Vec<NodeIndex>,
 }
 
-/// State shared by all parts of an original group.
+/// State shared by all parts of a group that existed at the start.
 #[derive(Debug)]
 struct GroupOrigin {
-    /// Number of groups and single instances into which it is now split.
+    /// Number of groups and single instances into which the original group is currently split.
     parts: u32,
-    /// By lane of the NPU, whether a collective that waits for all members shares the lane with
-    /// other nodes (empty if no lane is shared).
+    /// For each lane of the NPU, true if other nodes share it with a collective that waits for all members (empty if no
+    /// lane is shared).
     shared_lanes: Vec<bool>,
 }
 
@@ -120,9 +120,9 @@ pub(super) struct TileGroups {
     origins: Vec<GroupOrigin>,
     /// Index of each instance's group.
     of: Vec<u32>,
-    /// Index of each instance's group at the start of the run.
+    /// Index of each instance's original group, at the start of the run.
     origin_of: Vec<u32>,
-    /// Collectives that parts of split groups ended in this round: original group, node and leader.
+    /// Collectives that parts of split groups ended in this round, as (original group, node, leader).
     ended: Vec<(u32, NodeIndex, InstanceIndex)>,
     /// Groups with open nodes, which must be checked for a split.
     uneven: Vec<u32>,
@@ -152,13 +152,13 @@ impl TileGroups {
         self.of[instance.index()] as usize
     }
 
-    /// Returns the instance that simulates `instance`.
+    /// Returns the instance that simulates `instance`, possibly `instance` itself.
     pub fn leader_of(&self, instance: InstanceIndex) -> InstanceIndex {
         self.groups[self.group_of(instance)].members[0]
     }
 
-    /// Records that `instance` has taken a step of a node. When all members have taken the step,
-    /// returns the members with their instants.
+    /// Records that `instance` has taken a step of a node. When all members have taken the step, returns the members
+    /// with the times of their ends.
     fn gather(
         &mut self,
         InstanceNode { instance, node }: InstanceNode,
@@ -232,7 +232,7 @@ impl TileGroups {
         }
     }
 
-    /// Returns the number of instances that the leader simulates, including itself.
+    /// Returns the number of instances that the leader simulates, including the leader.
     pub fn members(&self, leader: InstanceIndex) -> usize {
         self.groups[self.group_of(leader)].members.len()
     }
@@ -247,21 +247,21 @@ impl TileGroups {
         flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
     }
 
-    /// Stores a load or store until all accesses of this dispatch are known.
+    /// Stores a load or store until all accesses of the current dispatch are known.
     pub fn defer_access(&mut self, instance: InstanceIndex, node: NodeIndex) {
         self.accesses.push(InstanceNode { instance, node });
     }
 
-    /// Removes the stored loads and stores, sorted by instance and then by order of issue: the order in which
-    /// separately simulated ranks would issue them.
+    /// Removes the stored loads and stores, sorted by instance and then by order of issue. Separately simulated ranks
+    /// would issue them in this order.
     pub fn take_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|access| access.instance);
         accesses
     }
 
-    /// Schedules the end of a node that is carried out for each member separately. For a group, one event ends all
-    /// members if they end together.
+    /// Schedules the end of a node that is carried out for each member separately. If all members of a group end
+    /// together, one event ends all.
     #[inline]
     pub fn announce(
         &mut self,
@@ -304,8 +304,8 @@ impl TileGroups {
         ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
-        // One event is enough if all members of a tile group end at the same instant; `whole`
-        // records that the event ends the node for all members.
+        // If all members of a tile group end at the same instant, one event is enough. `whole` records that this event
+        // ends the node for all members.
         if ends.iter().all(|&(_, at)| at == first) {
             let group = &mut self.groups[group];
             group.whole.push(node);
@@ -317,7 +317,7 @@ impl TileGroups {
         }
     }
 
-    /// Records that a collective of a leader is ready.
+    /// Records that a leader's collective is ready.
     pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: InstanceIndex, node: NodeIndex) {
         if flow.instance(leader).gathers(node) {
             let number = self.group_of(leader);
@@ -325,8 +325,7 @@ impl TileGroups {
         }
     }
 
-    /// Records that a member may queue for the lane of a node. Returns the leader when the last
-    /// member may queue.
+    /// Records that a member may queue for the lane of a node. When the last member may queue, returns the leader.
     pub fn queued(
         &mut self,
         flow: &Dataflow<'_>,
@@ -342,8 +341,7 @@ impl TileGroups {
         Some(leader)
     }
 
-    /// Records that a member has ended a node. Returns the leader when the last member has ended
-    /// the node.
+    /// Records that a member has ended a node. When the last member has ended it, returns the leader.
     pub fn ended(
         &mut self,
         flow: &Dataflow<'_>,
@@ -355,7 +353,7 @@ impl TileGroups {
             let group = self.group_of(instance);
             let whole = &mut self.groups[group].whole;
             if let Some(place) = whole.iter().position(|&one| one == node) {
-                // The event was for all members, so no further member has to end the node.
+                // One event ended all members, so no further member has to end the node.
                 whole.swap_remove(place);
             } else {
                 self.gather(member, now, MemberStep::Ended)?;
@@ -365,8 +363,7 @@ impl TileGroups {
     }
 }
 
-/// Returns true if `next` does the same work as the preceding instances from `start` on, according
-/// to the plan.
+/// Returns true if, according to the plan, `next` does the same work as the instances from `start` up to it.
 fn joins(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));

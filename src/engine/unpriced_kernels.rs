@@ -1,12 +1,11 @@
-//! Kernels without a known duration. A kernel's duration is unknown if either the machine lacks a
-//! rate (no peak for the kernel's number format, or no description of the NPU), or the trace states
-//! no work for the kernel.
+//! Kernels without a known duration. A kernel's duration is unknown in two cases. Either the machine lacks a rate (the
+//! kernel's number format has no peak rate, or the NPU is not described), or the trace has no FLOPs and bytes for the
+//! kernel.
 //!
-//! The duration of a kernel with known bytes but unknown FLOPs follows from its bytes in any
-//! format, and a recorded kernel keeps its duration. Arithmetic without a known duration would take
-//! no time, so it is an error. An exception: if most kernels have a recorded duration, a few
-//! kernels without one are only counted and reported. If most kernels have no known duration, the
-//! report would be meaningless, so this is also an error.
+//! If the bytes of a kernel are known but its FLOPs are not, the duration follows from the bytes in any format. A
+//! recorded kernel keeps its duration. Arithmetic without a known duration would take no time, so it is an error. If
+//! most kernels have a recorded duration, a few kernels without one are only counted and reported. If most kernels have
+//! no known duration, the report would be meaningless, so this is also an error.
 
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
@@ -19,12 +18,12 @@ use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
-/// Kernels without a known duration: computing kernels by NPU class and number format, and kernels
-/// without any stated work.
+/// Kernels without a known duration: computing kernels by NPU class and number format, and kernels without FLOPs and
+/// bytes.
 #[derive(Debug, Default)]
 pub(super) struct UnpricedKernels {
     formats: BTreeMap<(usize, Option<Dtype>), UnpricedFormat>,
-    /// The first kernels without any stated work, on the lowest rank.
+    /// The first kernels without FLOPs and bytes, on the lowest rank that has any.
     bare: Vec<(Rank, NodeIndex)>,
 }
 
@@ -32,17 +31,16 @@ pub(super) struct UnpricedKernels {
 #[derive(Clone, Copy, Debug)]
 struct UnpricedFormat {
     count: u64,
-    /// First kernel of the lowest rank.
+    /// Lowest rank with such a kernel, and its first such node.
     rank: Rank,
     node: NodeIndex,
 }
 
-/// Maximum number of kernels without a known duration that an error names.
+/// Maximum number of kernels that an error names.
 const NAMED: usize = 3;
 
 impl UnpricedKernels {
-    /// Adds a kernel whose number format has no peak rate; the kernel's rank and class are set
-    /// later.
+    /// Adds a kernel whose number format has no peak rate. Its rank and class are set later, by [`Self::add`].
     pub fn without_peak(&mut self, dtype: Option<Dtype>, node: NodeIndex) {
         let first = UnpricedFormat {
             count: 0,
@@ -57,15 +55,15 @@ impl UnpricedKernels {
         self.formats.is_empty() && self.bare.is_empty()
     }
 
-    /// Adds a kernel without any stated work.
+    /// Adds a kernel without FLOPs and bytes.
     pub fn without_work(&mut self, node: NodeIndex) {
         if self.bare.len() < NAMED {
             self.bare.push((Rank(0), node));
         }
     }
 
-    /// Adds the kernels that `graph` collected, for a rank and its NPU class. Ranks must be added
-    /// in ascending order.
+    /// Adds the kernels that were collected for a graph as kernels of `rank` on its NPU class. Ranks must be added in
+    /// ascending order.
     pub fn add(&mut self, graph: &Self, rank: Rank, class: usize) {
         for (&(_, dtype), kernels) in &graph.formats {
             let first = UnpricedFormat {
@@ -80,9 +78,8 @@ impl UnpricedKernels {
         }
     }
 
-    /// Fails on arithmetic without a known duration. Otherwise returns the number of kernels that
-    /// take no time, and an error for reports if these are most kernels. `basis` counts all other
-    /// kernels.
+    /// Fails on arithmetic without a known duration. Otherwise returns the number of kernels that take no time. Also
+    /// returns an error for reports if these are most kernels. `basis` counts all other kernels.
     pub fn settle(
         &self,
         workload: &Workload,
@@ -130,8 +127,7 @@ impl UnpricedKernels {
         )
     }
 
-    /// Builds the error about kernels in number formats without a peak rate; there must be such
-    /// kernels.
+    /// Builds the error about kernels in number formats without a peak rate. There must be such kernels.
     fn without_peaks(&self, workload: &Workload, machine: &Machine) -> ReplayRefusal {
         let lowest = self
             .formats
@@ -183,8 +179,7 @@ impl UnpricedKernels {
     }
 }
 
-/// Returns the finding and the hint for `found`, which needs a rate of an NPU that `machine` does
-/// not describe.
+/// Returns a problem and a hint: `found` needs a rate of an NPU that `machine` does not describe.
 pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
     let name = machine.name();
     let example = match is_inline(name) {

@@ -1,8 +1,7 @@
-//! Communication of unknown size and without a recorded duration, whose duration is therefore
-//! unknown.
+//! Untimed communication: neither its size nor a recorded duration is known, so its duration is unknown.
 //!
 //! A collective takes the longest recorded transfer of its members, so it is untimed only if no member has a recorded
-//! transfer or wait. A message is untimed if neither half has.
+//! transfer or wait. A message is untimed if neither half has a recorded duration.
 
 use super::error::ReplayRefusal;
 use super::matching;
@@ -17,14 +16,14 @@ use std::collections::BTreeSet;
 /// Maximum number of nodes that an error names.
 const NAMED: usize = 3;
 
-/// The collective or message that a node belongs to.
+/// The collective or message to which a node belongs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum MatchedOperation {
-    /// Index of the group in the plan, and of the collective in the group.
+    /// Index of the group in the plan, and index of the collective in the group.
     Collective(u32, u32),
     /// Index of the message's match in the plan.
     Message(u32),
-    /// Unmatched half of a message: instance and message.
+    /// Unmatched half of a message, as (instance, message).
     Half(u32, u32),
 }
 
@@ -74,7 +73,7 @@ fn operation_of(
     }
 }
 
-/// Builds the error about the untimed `nodes`, which must not be empty.
+/// Builds the error about the untimed `nodes`, of which there must be at least one.
 pub(super) fn refuse(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
     let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
         let mut instances = workload.instances().iter();

@@ -11,7 +11,7 @@ use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkBackend;
 
-/// Admission control that a chunk passes before a stage.
+/// Admission that a chunk must wait for before a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StageAdmission {
     Nothing,
@@ -22,7 +22,7 @@ pub(super) enum StageAdmission {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
+    /// Enrolls the chunks of the member at `position`. Each begins its first stage or waits for admission to it.
     pub(super) fn enroll_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -34,9 +34,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let run = &self.runs[id];
         let group = self.groups[run.group].plan;
         if run.length == 0 {
-            // A group of one member is complete immediately. In insertion order the completion
-            // needs a separate event; otherwise it would overtake the remaining work of the current
-            // event.
+            // A group of one member is complete immediately. In insertion order the completion needs a separate event;
+            // otherwise it would overtake the remaining work of the current event.
             if M::Order::AT_ONCE {
                 effects
                     .agenda
@@ -67,7 +66,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Moves a chunk to a stage, and returns the admission that it must pass first.
+    /// Moves a chunk to a stage, and returns the admission for which the chunk must wait first.
     #[inline]
     pub(super) fn enter_stage(
         &mut self,
@@ -89,7 +88,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         wait
     }
 
-    /// Returns the admission that a chunk must pass before a stage and release after it.
+    /// Returns the admission for which a chunk must wait before a stage. The chunk must release it after the stage.
     #[inline]
     pub(super) fn wait(
         &self,
@@ -109,7 +108,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Begins the stage of every chunk that can be admitted at the queue or phase in which `cell` waits.
+    /// Begins the stage of every chunk that can be admitted to the queue or phase in which `cell` waits.
     #[inline]
     pub(super) fn admit_waiting<N: NetworkBackend>(
         &mut self,
@@ -130,8 +129,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Admits chunks of the member at `position` to `phase` in the schedule's admission order, up to the capacity of
-    /// the phase.
+    /// Admits chunks of the member at `position` to `phase`, in the schedule's admission order and up to the phase's
+    /// capacity.
     fn admit_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -154,8 +153,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             if admitted.inside >= order.capacity[phase] {
                 return;
             }
-            // Chunks enter in the schedule's order, so a chunk that arrived early waits for the
-            // chunks before it.
+            // Chunks enter in the schedule's order. A chunk that arrived early therefore waits for the chunks before
+            // it.
             let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
@@ -169,7 +168,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Removes a chunk from a queue, which then admits others.
+    /// Removes a chunk from a queue, which then admits other chunks.
     #[inline]
     pub fn leave<N: NetworkBackend>(
         &mut self,
@@ -183,7 +182,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.admit(fabric, effects, now, npu, queue);
     }
 
-    /// Begins chunks that wait in a queue while it has room.
+    /// Begins chunks that wait in a queue, as long as the queue has free places.
     #[inline]
     pub fn admit<N: NetworkBackend>(
         &mut self,
@@ -196,7 +195,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit(npu, queue) {
             self.open(fabric, effects, now, at);
-            // A script may end immediately. The consequences of its end come before the next chunk.
+            // A script may end immediately. The consequences of its end must come before the next chunk.
             if effects.work.len() > before {
                 effects.leave(FollowUp::Admit(npu, queue));
                 return;
@@ -204,7 +203,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Releases the place of a chunk that has ended a stage, so that another can be admitted.
+    /// Releases the place of a chunk that has ended a stage, so that another chunk can be admitted.
     #[inline]
     pub(super) fn release_place<N: NetworkBackend>(
         &mut self,

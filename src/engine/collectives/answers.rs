@@ -1,22 +1,20 @@
-//! Numbers of analytical answers that can be withdrawn, and counts of how collectives were
-//! answered.
+//! Numbers of analytical answers that can be withdrawn, and counts of collectives by the kind of their answer.
 
 use crate::ReplayOutcome;
 
-/// Modulus of the numbers of answers, because the end event of a run stores the number in the bits
-/// of a rank.
+/// Modulus of the numbers of answers. The end event of a run stores the number in place of a rank, which limits its
+/// bits.
 const ANSWERS: u32 = 1 << 27;
 
 /// Counts of answers so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AnswerCounts {
-    /// Collectives answered analytically.
+    /// Number of collectives answered analytically.
     pub closed: u64,
     pub stepwise: u64,
     pub unfolded: u64,
     pub recorded: u64,
-    /// Number of analytical answers that can still be withdrawn, and the last number that was
-    /// assigned.
+    /// Number of analytical answers that can still be withdrawn; `numbered` is the last number that was assigned.
     revocable: u32,
     numbered: u32,
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// State of one queue of one NPU.
 #[derive(Debug, Default)]
 struct NpuChunkQueue {
-    /// Waiting chunks in the order of arrival; the first is admitted next.
+    /// Waiting chunks in the order of arrival; the first chunk is admitted next.
     waiting: VecDeque<RunCell>,
     /// Number of admitted chunks that have not left their stage.
     running: u32,
@@ -18,7 +18,7 @@ struct NpuChunkQueue {
 #[derive(Debug, Default)]
 pub(super) struct ChunkQueues {
     of: Vec<Vec<NpuChunkQueue>>,
-    /// Queues that exist only while in use ([`ChunkQueueSpec::APART`]).
+    /// Private queues, which exist only while they are in use ([`ChunkQueueSpec::APART`]).
     apart: BTreeMap<(u32, u32), NpuChunkQueue>,
 }
 
@@ -41,7 +41,8 @@ impl ChunkQueues {
         of[number as usize].waiting.push_back(chunk);
     }
 
-    /// Removes and returns the next chunk to begin its stage, while there is room.
+    /// Removes and returns the chunk that begins its stage next. `None` if no chunk waits or the queue is at its
+    /// capacity.
     #[inline]
     pub fn admit(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
         let state = match queue.number {

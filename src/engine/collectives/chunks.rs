@@ -1,4 +1,4 @@
-//! Chunks of a collective in flight: the steps of a stage, and the transition to the next.
+//! Chunks of a collective in flight: the steps of a stage, and the transition to the next stage.
 
 use super::admission::StageAdmission;
 use super::executor::ChunkExecutor;
@@ -16,7 +16,8 @@ use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
 use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
-/// Last stage with its own order in a message's content key, which has 27 bits. All later stages share the last value.
+/// Last stage that is ordered separately in a message's content key, which has 27 bits. All later stages share this
+/// value.
 pub(super) const LAST_ORDER: u16 = 31;
 /// Number of bits for the sender in a message's content key.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
@@ -46,8 +47,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             self.play(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
-        // In insertion order no chunk advances here: the event that makes the endpoint ready takes
-        // the first step.
+        // In insertion order no chunk advances here. The first step is taken by the event that makes the endpoint
+        // ready.
         if !M::Order::AT_ONCE {
             self.begun_chunks.push(at);
         }
@@ -95,13 +96,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let shared = self.shared_stage(at);
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        // Messages that arrived before their receiver were counted here and are delivered now.
+        // Messages that arrived before their receiver entered the stage were only counted. They are delivered now.
         let waiting = &mut progress.waiting[at.cell.index() * run.length + shared.index()];
         let waiting = std::mem::take(waiting);
         self.post_receives(fabric, effects, now, at, waiting);
     }
 
-    /// Posts the receives that a member now expects, and delivers the `there` messages that have already arrived.
+    /// Posts the receives that a member now expects, and delivers the `there` messages that have already arrived for
+    /// these receives.
     #[inline]
     pub(super) fn post_receives<N: NetworkBackend>(
         &mut self,
@@ -125,8 +127,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a message of the stage with the common number `stage` to `cell`. The cell receives
-    /// the message after the cell has taken a given number of steps.
+    /// Delivers a message of the stage with the common number `stage` to `cell`. The cell receives the message once it
+    /// has taken a given number of steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -154,7 +156,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Advances the chunks that began a stage, and chunks that begin a stage as a result.
+    /// Advances the chunks that have begun a stage. If other chunks begin a stage as a result, advances them too.
     #[inline]
     pub fn advance_begun<N: NetworkBackend>(
         &mut self,
@@ -170,9 +172,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.begun_chunks.clear();
     }
 
-    /// Advances a chunk at a member as far as possible at `now`: takes the steps that have credits,
-    /// and ends the stage after the last step. Appends the chunks that begin a stage as a result to
-    /// `moved`.
+    /// Advances a chunk at a member as far as possible at `now`: takes all steps for which it has credits, and ends the
+    /// stage after the last step. Chunks that begin a stage as a result are appended to `moved`.
     #[inline]
     pub(super) fn advance<N: NetworkBackend>(
         &mut self,
@@ -207,7 +208,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         run.place(at.cell, &self.schedules, group, &*self.backend)
     }
 
-    /// Like [`Self::advance`], for a member that takes part in the stage and whose place is known.
+    /// Does the same as [`Self::advance`] for a member that takes part in the stage, at a known place.
     pub(super) fn advance_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -229,8 +230,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
             let held = step.after > progress.credits || step.arrived > progress.arrived;
-            // If a member may send to all others at once, the next message waits until the port is free. Therefore, a
-            // group of n has n messages in flight instead of n².
+            // If a member may send to all others at once, the next message waits until the port is free. A group of n
+            // members then has n messages in flight instead of n².
             if held || (paced && progress.leaving) {
                 break;
             }
@@ -251,14 +252,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Returns step `i` of a stage at a position of its line.
+    /// Returns the `i`-th step of the member at a position of a line.
     #[inline]
     fn step_at(&self, stage: StageRef, slot: u16, line: LinePosition, i: u32) -> Option<SendStep> {
         let stage = self.schedules.stage(stage);
         self.backend.step(stage, slot, line, i)
     }
 
-    /// Ends one strand of a chunk's stage. If the other strand has ended, also ends the stage.
+    /// Ends one strand of a chunk's stage. Ends the stage too if the other strand has ended.
     fn end_strand<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -276,7 +277,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Takes a step: submits its message, and posts the receives that follow. `matters` means that the member must be
+    /// Takes a step: submits its message, and posts the receives that follow. `matters` is true if the member must be
     /// notified when the message has left.
     #[inline]
     fn take_step<N: NetworkBackend>(
@@ -346,8 +347,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
-            // The closed forms assume that, on a sub-grid with ideal switching, ports serve
-            // messages in the order of arrival.
+            // The closed forms assume that ports of a sub-grid with ideal switching serve messages in the order of
+            // arrival.
             turn: if group.extent.regular && topology.switching() == SwitchingMode::IDEAL {
                 MessageTurn::default()
             } else {
@@ -374,7 +375,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
-            // Group 0 is reserved for messages between ranks, so they sort before collectives of the same NPU.
+            // Group 0 is reserved for messages between ranks, so these sort before collectives of the same NPU.
             fabric.submit::<M::Order>(now, key, message, effects);
         } else {
             fabric.put(now, &message, effects);
@@ -385,7 +386,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.post_receives(fabric, effects, now, at, there);
     }
 
-    /// Ends a chunk's stage at a member. The chunk then begins the next stage or is complete.
+    /// Ends a chunk's stage at a member. The chunk then begins its next stage, or is complete.
     pub(super) fn end_stage<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -403,7 +404,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let length = run.length;
         let passed = self.wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
-            // The chunk queues for the next stage before its place is released, because both may use the same queue.
+            // The chunk must queue for the next stage before its place is released, because both stages may use the
+            // same queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
             self.release_place(fabric, effects, now, npu, at, passed);
             self.admit_waiting(fabric, effects, now, npu, at, next);
@@ -415,8 +417,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         progress.done[position.index()] += 1;
         if progress.done[position.index()] == run.chunks {
             self.end_member(fabric, effects, now, at.run, position);
-            // All chunks have been admitted and the admission state is gone. But queues are shared by all collectives,
-            // so the place must still be released.
+            // All chunks have been admitted, and the admission state is gone. The place must still be released, because
+            // all collectives share the queues.
             if let StageAdmission::Queue(queue) = passed {
                 if M::Order::AT_ONCE {
                     effects.leave(FollowUp::Leave(npu, queue));
@@ -452,7 +454,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let progress = run.progress.as_mut().expect("it has begun");
         progress.ended += 1;
         if progress.ended == group.extent.size() {
-            // In mixed directions, messages without a receiver may still be in flight and refer to this state.
+            // If members run in different directions, messages without a receiver may still be in flight and refer to
+            // this state.
             if !progress.mixed {
                 let ports = progress.ports;
                 run.progress = None;

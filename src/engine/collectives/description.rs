@@ -1,12 +1,11 @@
-//! Describes what collectives in flight wait for when no event is pending.
+//! Describes the reasons why collectives in flight wait when no event is pending.
 
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
 use crate::plan::GroupPlan;
 use chakram_base::ids::{MemberIndex, Position};
 
 impl CollectiveRun {
-    /// Describes what the chunks of a member wait for, in a collective whose members have all
-    /// arrived.
+    /// Describes the reason why the chunks of a member wait, in a collective whose members have all arrived.
     pub fn waiting_chunks(
         &self,
         group: &GroupPlan,
@@ -50,7 +49,7 @@ fn behind_in_queue(
     members: usize,
 ) -> String {
     let cells = progress.map_or(&[][..], |progress| &progress.cells);
-    // A member has one cell per chunk. The cells of a member are `members` entries apart.
+    // A member has one cell per chunk, `members` entries apart.
     let own = cells
         .iter()
         .skip(position.index())

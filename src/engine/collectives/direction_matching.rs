@@ -1,10 +1,9 @@
-//! Members that run one stage of a collective in different directions or trees.
+//! Members that run the same stage of a collective in different directions or trees.
 //!
-//! If NPUs alternate between the queues or trees of a dimension, members that executed different
-//! numbers of collectives before may use opposite directions of a ring or different trees. A
-//! message then has a receiver only if the receiver, in its own direction, receives from the
-//! sender; the receiver counts the message among the messages of this source. Messages and requests
-//! are stored until the queue slot of their receiver is known.
+//! NPUs may alternate between the queues or trees of a dimension. If two members executed different numbers of
+//! collectives before, they may then use opposite directions of a ring or different trees. A message has a receiver
+//! only if the receiver, in its own direction, receives from the sender. The receiver counts the message among the
+//! messages from this sender. Messages and requests are stored until the queue slot of their receiver is known.
 
 use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
@@ -20,15 +19,15 @@ pub(super) struct UnsortedMessage {
     /// Number of the message's stage, in the numbering that all members share
     /// ([`ChunkExecutor::shared_stage`]).
     pub stage: SharedStage,
-    /// For a message, the number of steps that its receiver must have taken; for a request, the requested step. Both in
-    /// the sender's count.
+    /// For a message, the number of steps that its receiver must have taken. For a request, the requested step. Both
+    /// are in the sender's numbering.
     pub number: u32,
     pub is_request: bool,
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the number of a message or request in the count of its receiver, the cell `to`. `None` if the receiver
-    /// never receives from the sender, or is not enrolled. The message of a receiver that is not enrolled is stored.
+    /// Converts the number of a message or request to the numbering of its receiver, the cell `to`. `None` if the
+    /// receiver never receives from the sender, or is not enrolled. In the latter case, the message is stored.
     pub(super) fn number_for_receiver(
         &mut self,
         id: RunIndex,
@@ -44,7 +43,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.receiver_number(id, to, message)
     }
 
-    /// Converts the number of a message. Both ends must be enrolled.
+    /// Converts the number of a message to the receiver's numbering. Both ends must be enrolled.
     fn receiver_number(
         &mut self,
         id: RunIndex,
@@ -85,7 +84,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         found
     }
 
-    /// Processes the messages stored for a member that is now enrolled with a chunk, so that its queue slots are known.
+    /// Processes the messages stored for a chunk at a member that is now enrolled, because the chunk's queue slots are
+    /// now known.
     pub(super) fn number_deferred(&mut self, at: RunCell) {
         let run = &mut self.runs[at.run];
         let (position, length) = (run.position(at.cell), run.length);
@@ -116,7 +116,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             };
             let progress = self.runs[at.run].progress.as_mut();
             let progress = progress.expect("it has begun");
-            // A request for step s is due after s + 1 steps, a message after the number of steps that it states.
+            // A request for step s is due after s + 1 steps. A message is due after the number of steps that it states.
             if early.is_request {
                 progress.defer(at.cell, stage, number + 1, true)
             } else if number == 0 {

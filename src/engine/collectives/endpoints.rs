@@ -1,4 +1,4 @@
-//! Endpoints of members: delays, reductions and buses of their messages.
+//! Endpoints of members: delays, reductions and bus transfers of their messages.
 
 use super::executor::ChunkExecutor;
 use super::run::{CellPlace, LinePlace};
@@ -32,8 +32,8 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
 }
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Starts the processing of a stage's initial chunk at a member's endpoint. The member earns
-    /// its first credits when the processing ends.
+    /// Starts the processing at a member's endpoint before the stage's first send. When the processing ends, the member
+    /// earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
@@ -79,7 +79,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.backend.submit_transfer(now, npu, load, clock);
     }
 
-    /// Handles a message that arrives at a cell with a posted receive.
+    /// Handles a message that has arrived at a cell with a posted receive.
     #[inline]
     pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, at: RunCell) {
         let run = &mut self.runs[at.run];
@@ -119,8 +119,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles an event on an NPU's bus. Returns the event of a completed transfer, with the number stored for it. The
-    /// caller carries out the consequences of this event, and then calls [`Self::resume_bus`].
+    /// Handles an event on an NPU's bus. If a transfer completes, returns the event that follows it and the number
+    /// stored with the event. The caller carries out the consequences, and then calls [`Self::resume_bus`].
     pub fn handle_bus(
         &mut self,
         effects: &mut Effects,
@@ -133,7 +133,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         Some((Event::from_word(token.word), token.detail))
     }
 
-    /// Continues an NPU's bus after the consequences of an event.
+    /// Continues an NPU's bus after the consequences of an event are carried out.
     pub fn resume_bus(&mut self, effects: &mut Effects, now: Time, npu: Npu, event: u32) {
         let clock = &mut NpuBusScheduler(&mut effects.agenda, npu);
         self.backend.resume_bus(now, npu, event, clock);

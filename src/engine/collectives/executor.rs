@@ -20,7 +20,7 @@ use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::ScriptEvent;
 use chakram_hardware::network::NetworkBackend;
 
-/// Simulates collectives message by message: the steps of their chunks, through stages, queues and endpoints.
+/// Simulates collectives message by message: the steps of their chunks through stages, queues and endpoints.
 pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
@@ -28,12 +28,12 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
-    /// Chunks that began a stage but have not advanced in it yet.
+    /// Chunks that have begun a stage but not advanced in it yet.
     pub(super) begun_chunks: Vec<RunCell>,
     pub(super) withheld: WithheldSteps,
     /// True if members of a collective may run the same stage in different directions or trees.
     pub(super) mixed_directions: bool,
-    /// Ends and positions of the members, while a collective is rehearsed.
+    /// Times and positions of the members' ends while a collective is rehearsed.
     pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
 }
 
@@ -54,7 +54,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Returns true if members execute a collective from scripts.
+    /// Returns true if the members of `run` follow scripts instead of algorithms.
     pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
         let mut stages = self.schedules.get(run.schedule).stages().iter();
         stages.any(|stage| self.backend.is_scripted(stage))
@@ -90,8 +90,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Handles the arrival of a step's message from one cell of a run to another; stage and steps are in the sender's
-    /// count.
+    /// Handles the arrival of a step's message from one cell of a run to another. Stage and steps are in the sender's
+    /// numbering.
     #[inline]
     pub fn step_arrived<N: NetworkBackend>(
         &mut self,
@@ -117,7 +117,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.on_arrival(fabric, effects, now, to, step);
     }
 
-    /// Handles the departure of a step's message that a member waits for.
+    /// Handles the departure of a step's message, if a member waits for it.
     #[inline]
     pub fn step_left<N: NetworkBackend>(
         &mut self,
@@ -194,7 +194,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         }
     }
 
-    /// Reports an ended collective, and frees its run.
+    /// Reports a collective that ended, and frees its run.
     pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
         let run = &self.runs[id];
         let totals = run.waiting(self.groups[run.group].plan);
@@ -202,7 +202,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         self.record(effects, now, id, stepwise, totals, transfer);
     }
 
-    /// Reports an ended collective with its waiting and transfer times, and frees its run.
+    /// Reports a collective that ended, with its waiting and transfer times, and frees its run.
     pub(super) fn record(
         &mut self,
         effects: &mut Effects,
@@ -229,7 +229,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
             messages: run.messages,
         });
         running.order.run_of[run.sequence as usize] = None;
-        // A run with messages still in flight keeps its slot, because their ops refer to it.
+        // If messages of the run are still in flight, the run keeps its slot, because their ops refer to it.
         if run.progress.is_none() {
             self.runs.give_back(id);
         }

@@ -1,11 +1,10 @@
-//! Analytical answers on networks with contention, which can be withdrawn.
+//! Analytical answers on networks with contention. Such answers can be withdrawn.
 //!
-//! An analytically answered collective *reserves* the ports or links of its members along the
-//! dimensions that it spans, if all of them are idle. The answer is valid while no other message
-//! uses one of them. When another message is about to use one, or a load or store begins that will
-//! use one, the run is *materialized*: the run is simulated message by message from its start until
-//! now, and continues this way. The simulation is exact, because the run was alone on its links so
-//! far. The run's messages of this instant are submitted together with the message that used the
+//! An analytically answered collective *reserves* the ports or links of its members along the dimensions that it spans,
+//! if all of them are idle. The answer is valid as long as no other traffic uses one of these links. When another
+//! message is about to use one, or a load or store begins that will use one, the run is *materialized*: it is simulated
+//! message by message from its start until now, and continues this way. The simulation is exact, because the run was
+//! alone on its links so far. The run's messages of this instant are submitted together with the message that used the
 //! link.
 
 use super::Collectives;
@@ -19,12 +18,12 @@ use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
-/// Members that arrive at one instant and are settled together.
+/// Members that arrive at the same time and are settled together.
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Answers a run whose members all start at `now` analytically, with the duration `span`, if it
-    /// can reserve its links. Returns true if the links could be reserved.
+    /// Answers a run whose members all start at `now` analytically, with the duration `span`. The run must be able to
+    /// reserve its links. Returns true if the links could be reserved.
     pub(super) fn fast_forward<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -53,8 +52,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Returns true if an end event belongs to the run's latest analytical answer, and in this case releases the
-    /// run's reservation.
+    /// Returns true if an end event belongs to the run's latest analytical answer. If so, also releases the run's
+    /// reservation.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -85,8 +84,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Calls `what` for each NPU and dimension that a run uses, until `what` returns false. Returns
-    /// whether all calls returned true, or false if links cannot be reserved.
+    /// Calls `what` for each NPU and dimension that a run uses, until `what` returns false. Returns true if all calls
+    /// returned true, and false if links cannot be reserved.
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -104,7 +103,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Materializes all runs whose reserved links a message submitted at `now` would use.
+    /// Materializes all runs that have reserved a link which a message submitted at `now` would use.
     pub fn materialize_touched<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -123,7 +122,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Materializes all runs whose reserved links loads and stores submitted at `now` would use.
+    /// Materializes all runs that have reserved a link which loads and stores submitted at `now` would use.
     pub fn materialize_on_the_way<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -137,8 +136,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Simulates a run that was answered analytically or holds its links: message by message from
-    /// its start until `now`, and from now on.
+    /// Simulates a run that was answered analytically or holds its links: message by message, from its start until
+    /// `now` and from now on.
     pub(super) fn materialize<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -152,7 +151,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
-            // From here on the run counts as simulated: `step` adds it to that count.
+            // From here on the run counts as simulated, and `step` adds it to the count of simulated runs.
             self.answers.closed -= 1;
             self.answers.unfolded += 1;
             run.answer.materialized = true;

@@ -14,43 +14,42 @@ use std::ops::{Index, IndexMut};
 pub struct RunningGroup<'a> {
     pub plan: &'a GroupPlan,
     pub(super) order: LaunchOrder,
-    /// The plan of its program.
+    /// Plan of the program that the launch executes.
     program: &'a ReplayPlan,
-    /// First instance of its launch.
+    /// First instance of the launch.
     first_instance: InstanceIndex,
-    /// First instance of its program, in the observers' numbering.
+    /// First instance of the program, in the observers' numbering.
     first_id: InstanceId,
     /// Id of the group for observers and schedules.
     pub(super) id: ReplayGroupId,
-    /// Index of its program's first table of pair sizes.
+    /// Index of the program's first table of pair sizes.
     pub(super) first_splits: u32,
-    /// Number of the group among the groups of all launches. Messages of one instant are ordered by
-    /// this number.
+    /// Number of the group among the groups of all launches. Messages of one instant are ordered by this number.
     pub(super) number: u32,
 }
 
 impl RunningGroup<'_> {
-    /// Returns the instance of a rank, if it has a trace.
+    /// Returns the instance of a rank, or `None` if the rank has no trace.
     #[inline]
     pub fn instance(&self, rank: Rank) -> Option<InstanceIndex> {
         let own = self.program.instance(rank)?;
         Some(self.first_instance.after(own.0))
     }
 
-    /// Returns the observers' id of a rank's instance, if the rank has a trace.
+    /// Returns the observers' id of a rank's instance, or `None` if the rank has no trace.
     #[inline]
     pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
         let own = self.program.instance(rank)?;
         Some(InstanceId(self.first_id.0 + own.0))
     }
 
-    /// Returns the run of a collective, if it is in flight.
+    /// Returns the run of a collective, or `None` if the collective is not in flight.
     pub fn run(&self, sequence: u32) -> Option<RunIndex> {
         self.order.run_of[sequence as usize]
     }
 
-    /// Returns the collective that a member must start before `sequence`, for which the member is
-    /// ready, or `None`.
+    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if there is no
+    /// such collective.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }
@@ -81,8 +80,8 @@ impl IndexMut<GroupIndex> for RunningGroups<'_> {
 }
 
 impl<'a> RunningGroups<'a> {
-    /// Adds the groups of a program's launch, whose instances begin at `first_instance`, and
-    /// returns the index of the first group. `only` means that there will be no other launch.
+    /// Adds the groups of a program's launch, whose instances begin at `first_instance`. Returns the index of the first
+    /// group. `only` is true if there will be no other launch.
     pub fn add(
         &mut self,
         plan: &'a ReplayPlan,
@@ -108,7 +107,7 @@ impl<'a> RunningGroups<'a> {
         first
     }
 
-    /// Numbers the groups of a launch, and resets groups that an earlier launch used.
+    /// Numbers the groups of a launch. If an earlier launch used the groups, resets them.
     pub fn launch(&mut self, first: GroupIndex, count: usize, used: bool) {
         for group in &mut self.all[first.index()..][..count] {
             group.number = self.launched;
@@ -119,8 +118,8 @@ impl<'a> RunningGroups<'a> {
         }
     }
 
-    /// Marks a member ready for a collective with `node`. Returns true if it may start. If not, the node is parked
-    /// until [`Self::next_parked`] returns it.
+    /// Marks a member ready for a collective with `node`. Returns true if the collective may start. If not, the node is
+    /// parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
         self[slot.group].order.ready(slot.member, sequence, node)
@@ -132,7 +131,7 @@ impl<'a> RunningGroups<'a> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
-            // Members that do not wait for others started before their place was reached.
+            // Members that do not wait for others have already started, before their place was reached.
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group.instance(rank).expect("who was ready has a trace");

@@ -1,15 +1,14 @@
 //! Launch order: the order in which the collectives of a group take their lanes.
 //!
-//! Members of a group must start its collectives in the same order. Otherwise two collectives could
-//! each hold a lane that a member of the other needs. The first collective in program order is
-//! launched as soon as any member is ready for it. A later collective may overtake the first, to
-//! overlap with computation, but only when every member is ready for the later one: on an unready
-//! member, the later one may depend on the first. Therefore, a launched collective never waits for
-//! an unlaunched one, and a workload that runs in program order never deadlocks here.
+//! Members of a group must start its collectives in the same order. Otherwise each of two collectives could hold a lane
+//! that a member of the other needs. The first collective in program order is launched as soon as any member is ready
+//! for it. To overlap with computation, a later collective may overtake the first, but only when every member is ready
+//! for the later one: on an unready member, the later collective may depend on the first. Therefore, a launched
+//! collective never waits for an unlaunched one, and a workload that runs in program order never deadlocks here.
 //!
 //! A group whose collectives share a lane with other nodes *gathers*: each of its collectives is launched only when
-//! every member is ready, and then all members queue for their lanes together. Therefore, all lanes get the collectives
-//! of such groups in one order, and a collective that holds a lane never waits for one that is queued after it.
+//! every member is ready, and then all members queue for their lanes together. Thus the collectives of such groups have
+//! the same order on all lanes. A collective that holds a lane never waits for a collective that is queued after it.
 
 use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};
@@ -19,13 +18,13 @@ use std::collections::BTreeMap;
 /// Launch order of a group and its collectives in flight.
 #[derive(Debug)]
 pub(super) struct LaunchOrder {
-    /// Per collective, its place in the order, or [`NONE`] before it is launched.
+    /// For each collective, its place in the order, or [`NONE`] before it is launched.
     place_of: Vec<u32>,
-    /// Launched collectives in their order.
+    /// Launched collectives, in launch order.
     order: Vec<u32>,
-    /// Per collective, the number of present members that are not ready for it.
+    /// For each collective, the number of present members that are not ready for it.
     unready: Vec<u32>,
-    /// Per collective, its run while it is in flight.
+    /// For each collective in flight, its run.
     pub run_of: Vec<Option<RunIndex>>,
     /// Number of present members.
     present: u32,
@@ -33,11 +32,11 @@ pub(super) struct LaunchOrder {
     gathers: bool,
     /// Program-order index of the first collective that is not launched.
     first: u32,
-    /// Place in the order that each member takes next, by member.
+    /// For each member, the place in the order of the collective that it starts next.
     next: Vec<u32>,
-    /// Nodes of ready members that wait for their place in the order, by member and collective.
+    /// Nodes of ready members that wait for their place in the order. Keys are (member, collective).
     parked: BTreeMap<(MemberIndex, u32), u32>,
-    /// Members whose next collective may have become startable, in descending order.
+    /// Members whose next collective may now be able to start, in descending order.
     due: Vec<MemberIndex>,
 }
 
@@ -76,8 +75,7 @@ impl LaunchOrder {
         self.due.clear();
     }
 
-    /// Returns the number of the next collective that `member` issues, used for matching in the order of
-    /// issue.
+    /// Returns the number of the next collective that `member` issues, for matching in issue order.
     #[inline]
     pub fn issued(&mut self, member: MemberIndex) -> u32 {
         let next = &mut self.next[member.index()];
@@ -89,7 +87,7 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Adds the collective `sequence` if it is new. For members that ignore the launch order.
+    /// Adds the collective `sequence` if it is new. Used for members that ignore the launch order.
     #[inline]
     pub fn numbered(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
@@ -98,15 +96,14 @@ impl LaunchOrder {
         sequence
     }
 
-    /// Marks `member` ready for collective `sequence` with `node`. Returns true if the collective may start.
-    /// Otherwise, the node is parked until [`Self::next_parked`] returns it.
+    /// Marks `member` ready for collective `sequence` with `node`. Returns true if the collective may start. If not,
+    /// the node is parked until [`Self::next_parked`] returns it.
     #[inline]
     pub fn ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
-        // The first collective in program order cannot depend on a later one, so one ready member
-        // is enough.
+        // The first collective in program order cannot depend on a later one, so a single ready member is enough.
         let first = sequence == self.first && !self.gathers;
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant(sequence);
@@ -120,7 +117,7 @@ impl LaunchOrder {
         false
     }
 
-    /// Launches `sequence`, and then every collective that became first in program order and has a ready member.
+    /// Launches `sequence`. Then launches every collective that becomes first in program order and has a ready member.
     fn grant(&mut self, sequence: u32) {
         self.place_of[sequence as usize] = self.order.len() as u32;
         self.order.push(sequence);
@@ -141,7 +138,7 @@ impl LaunchOrder {
         }
     }
 
-    /// Returns a parked node that may start now, with its member.
+    /// Returns a parked node that may start now, and its member, or `None`.
     #[inline]
     pub fn next_parked(&mut self) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
@@ -160,15 +157,15 @@ impl LaunchOrder {
         None
     }
 
-    /// Returns the collective that `member` must start before `sequence`, for which the member is
-    /// ready, or `None`.
+    /// Returns the collective that `member`, which is ready for `sequence`, must start first. `None` if there is no
+    /// such collective.
     pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];
         if place < next || (place == NONE && self.gathers) {
             return None;
         }
-        // If the member has started all launched collectives, the first unlaunched one is next.
+        // If the member has started all launched collectives, the first unlaunched collective is next.
         let before = self.order.get(next as usize).copied().unwrap_or(self.first);
         (before != sequence).then_some(before)
     }

@@ -1,5 +1,5 @@
-//! Simulation of a collective alone, by the same event loop with effects of its own, up to the
-//! present or to the collective's end.
+//! Simulation of a collective alone, by the same event loop with separate effects, up to the present or to the
+//! collective's end.
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
@@ -17,15 +17,14 @@ use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;
 
-/// Progress of the main loop up to which a run is simulated.
+/// Point of the main loop's progress up to which a run is simulated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PresentRounds {
     pub now: Time,
-    /// True if all rounds of the instant that concern the run are over, and false if only `rounds`
-    /// rounds are over.
+    /// True if all rounds of the instant that concern the run are over. False if only `rounds` rounds are over.
     pub done: bool,
     pub rounds: u32,
-    /// True if the waves include every member that has arrived.
+    /// True if the arrivals include every member that has arrived so far.
     pub all: bool,
 }
 
@@ -38,21 +37,20 @@ impl PresentRounds {
 
 /// Components of a run that is simulated alone.
 ///
-/// At the present instant the run must be at exactly the same event as the main loop. If the main
-/// loop settled the instant since the instant began or since the last members arrived, all rounds
-/// of the instant are over, and the simulation continues until no event of the instant is left.
-/// Otherwise the simulation takes the same number of rounds as the main loop, and the messages of
-/// its last round are submitted with the main loop's.
+/// At the present instant, the run must be at exactly the same event as the main loop. The main loop may have settled
+/// the instant since it began or since the last members arrived. All rounds of the instant are then over, and the
+/// simulation continues until no event of the instant is left. Otherwise the simulation takes the same number of rounds
+/// as the main loop, and the messages of its last round are submitted together with the main loop's.
 struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
     own: &'x mut Effects,
     id: RunIndex,
-    /// Members that have yet to arrive, and members that arrive in this round.
+    /// Members that have not arrived yet, grouped by arrival time.
     waves: Peekable<IntoIter<ArrivalWave>>,
     arriving: Option<Vec<MemberIndex>>,
     present: Option<PresentRounds>,
-    /// Current instant, and the number of rounds handled in it.
+    /// Current instant, and the number of its rounds that are handled.
     at: Time,
     handled: u32,
     round: Vec<Event>,
@@ -67,7 +65,7 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
             return None;
         }
         self.fabric.submit_pending(self.at, self.own);
-        // Only peeks, because members of the next wave may send before the next event.
+        // Only peek: members of the next arrival may send before the next event.
         let due = self.own.agenda.peek_time();
         let due = due.filter(|&due| present.is_none_or(|present| due <= present.now));
         if let Some(due) = due.filter(|&due| wave.is_none_or(|wave| due <= wave)) {
@@ -105,15 +103,15 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
         ControlFlow::Continue(())
     }
 
-    /// Never interrupted: the simulation takes seconds at most, and the main loop needs its result.
+    /// Never interrupted: the simulation takes at most seconds, and the main loop needs its result.
     fn check(&self) -> Result<(), Interruption> {
         Ok(())
     }
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Simulates a run whose members arrive in `waves`, up to the `present` or to its end. No event of the run may be
-    /// pending elsewhere.
+    /// Simulates a run whose members arrive in `waves`, up to the `present` or to the run's end. No event of the run
+    /// may be pending elsewhere.
     pub(super) fn replay_alone<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -158,7 +156,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                     let of = fabric.forget_op(op);
                     self.chunks.arrived(fabric, own, now, of);
                 }
-                // Scripted collectives have no closed form, so only steps occur here.
+                // Scripted collectives have no closed form, so all messages here are steps.
                 DeliveryNotice::Injected(op) => {
                     if let InFlightOp::Step { run, from, .. } = fabric.of_op(op) {
                         self.chunks

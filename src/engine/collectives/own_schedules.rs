@@ -1,5 +1,5 @@
-//! Schedules of members that execute different collectives as the n-th collective of their group.
-//! Only matching in the order of issue allows this.
+//! Schedules of members that execute different collectives as their group's n-th collective. This is possible only if
+//! collectives are matched in issue order.
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
@@ -9,8 +9,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Returns the schedule of a member whose collective differs from the others'. If the messages on a common line
-    /// differ, returns the other member as the error.
+    /// Returns the schedule of a member whose collective differs from the others'. Fails with the other member if the
+    /// two would exchange different messages on a common line.
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
@@ -55,8 +55,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return Err(first);
         }
         let stages = |number| self.chunks.schedules.get(number).stages();
-        // A phase whose line is all members may exist in addition to a dimension with the same
-        // line.
+        // One phase may have all members on its line. A dimension with the same line may exist too.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
             (phase.size, phase.stride)
@@ -67,12 +66,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             stages.iter().filter(passes)
         };
         let phases = 0..group.extent.phases.len();
-        // Every stage needs a counterpart among the first member's stages; the order of phases may differ.
+        // Every stage needs a counterpart among the first member's stages. The order of phases may differ.
         let passes = |phase| along(number, phase).count() == along(of.schedule, phase).count();
         if !phases.clone().all(passes) {
             return Err(first);
         }
-        // Members exchange messages only along common lines of a phase, so only members on such lines must agree.
+        // Members exchange messages only along common lines of a phase, so only members on a common line must agree.
         let positions = &group.extent.position_of;
         let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {
@@ -88,9 +87,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Compares a member's collective with the first member's. If the collectives differ, the
-    /// member gets its own schedule. If the member's messages also differ from a partner's, the
-    /// pair is recorded as the mismatch.
+    /// Compares a member's collective with the first member's. If the collectives differ, the member gets its own
+    /// schedule. If its messages also differ from a partner's, the pair is recorded as the mismatch.
     pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
         let (graph, node) = (call.running.graph, call.node);
         let of = &self.chunks.runs[run];
@@ -112,7 +110,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 of.own_schedules[position.index()] = own;
             }
             Err(other) => {
-                // The loop stops after this round with an error.
+                // After this round, the loop stops with an error.
                 self.mismatch = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,

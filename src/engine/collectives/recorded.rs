@@ -1,7 +1,7 @@
 //! Collectives and messages with recorded or captured durations: dependencies among members, and completion times.
 //!
-//! The network is not simulated. A member's part *begins* when all members that it waits for have started (see
-//! [`CommTiming`]), and ends after its own duration.
+//! The network is not simulated. A member's part *begins* when all members for which it waits have started (see
+//! [`CommTiming`]), and ends after the member's own duration.
 
 use super::run::CollectiveRun;
 use super::{Collectives, RunningGroup};
@@ -16,13 +16,12 @@ use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
-/// Total waiting time of a collective over its members, and the rank that caused most of it with its share.
+/// Total waiting time of a collective over its members, and the rank that caused most of this time with its share.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);
 
 impl CommTiming {
-    /// Returns true if a collective node waits neither for other members nor for its place in the
-    /// launch order. A node that waits for nobody never waits while it occupies its lane, so it
-    /// cannot be part of a deadlock.
+    /// Returns true if a collective node waits neither for other members nor for its place in the launch order. Such a
+    /// node never waits while it occupies its lane, so it cannot be part of a deadlock.
     #[inline]
     pub fn waits_for_nobody(self, graph: &Graph, node: NodeIndex) -> bool {
         match self {
@@ -32,7 +31,7 @@ impl CommTiming {
         }
     }
 
-    /// Returns true if `member`'s part in a collective can begin only when `other` has started.
+    /// Returns true if `member`'s part in a collective can begin only after `other` has started.
     pub(crate) fn awaits(
         self,
         group: &RunningGroup<'_>,
@@ -51,8 +50,8 @@ impl CommTiming {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Begins the parts whose members have nothing left to wait for. Called when members of the collective have started
-    /// and no event is left at `now`.
+    /// Begins the parts of members that have nobody left to wait for. Called when members of the collective have
+    /// started and no event is left at `now`.
     pub fn begin_parts(
         &mut self,
         flow: &Dataflow<'_>,
@@ -70,8 +69,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let root =
             root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
-        // If the root or the last member has just started, every member may now begin. Otherwise only the members that
-        // have just started may begin.
+        // If the root or the last member has just started, every member may now be able to begin. Otherwise only
+        // members that have just started can.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
             let member = if sweep {
@@ -87,7 +86,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             let node = NodeIndex(node);
             let instance = self.chunks.groups[slot].instance(group.members[member.index()]);
             let instance = instance.expect("who has started has a trace");
-            // In a rooted collective, members other than the root need only the root.
+            // In a rooted collective, members other than the root wait only for the root.
             let follows = root.is_some_and(|root| root != member);
             let running = flow.instance(instance);
             if !(all || follows || self.settings.comm.waits_for_nobody(running.graph, node)) {
@@ -112,7 +111,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Ends a collective with recorded durations, after each member's part has completed.
+    /// Ends a collective with recorded durations when each member's part has completed.
     pub fn end_recorded(
         &mut self,
         flow: &Dataflow<'_>,

@@ -1,22 +1,21 @@
-//! Rehearsed answers: a collective on idle links behaves as in an earlier trial run alone.
+//! Rehearsed answers: a collective on idle links behaves as in an earlier trial run alone (a rehearsal).
 //!
-//! Networks that store for each link the time until which the link is busy ([`RehearsedLinks`])
-//! have no closed form for irregularly placed members. But two collectives on idle links take the
-//! same course, shifted by their starts, if their members arrive in the same *pattern* of times.
-//! The second collective of a schedule is *rehearsed*: simulated message by message over an
-//! otherwise empty network. The rehearsal gives the end of each member and the use of each link. A
-//! later collective with this pattern that finds these links idle reserves the links and is
-//! answered immediately.
+//! Some networks store, for each link, only the time until which the link is busy ([`RehearsedLinks`]). They have no
+//! closed form for irregularly placed members. But two collectives on idle links run identically, apart from their
+//! starts, if their members arrive in the same *pattern* of times. The second collective of a schedule is *rehearsed*:
+//! simulated message by message over an otherwise empty network. The rehearsal determines the end of each member and
+//! the use of each link. If a later collective has this pattern and finds these links idle, it reserves the links and
+//! is answered immediately.
 //!
-//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers no member ends before all
-//! have arrived. In such a collective, the first arrival *holds* the links and sends nothing yet.
-//! The last arrival completes the pattern. The answer then starts in the past, at the first
-//! arrival. Other collectives, such as broadcasts, are answered only if nothing was sent before the
-//! last arrival, for example if the root arrives last.
+//! In all-reduces, all-gathers, reduce-scatters, all-to-alls and barriers, no member ends before all have arrived. In
+//! such a collective, the first arrival *holds* the links and sends nothing yet. The last arrival completes the
+//! pattern. The answer then starts in the past, at the first arrival. Other collectives, such as broadcasts, are
+//! answered only if nothing was sent before the last arrival, for example if the root arrives last.
 //!
-//! A link is reserved until the collective's last message over it has been submitted; later traffic queues after that
+//! A link is reserved until the collective's last message over it has been submitted. Later traffic queues after that
 //! message in any case. Before a message, load or store takes a reserved link, the collective is
-//! [materialized](super::fast_forward) and continues message by message. Members that have ended by then remain ended.
+//! [materialized](super::fast_forward): it is simulated message by message from then on. Members that have already
+//! ended are not affected.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -35,10 +34,10 @@ use std::sync::Arc;
 /// Maximum number of arrival patterns kept per schedule.
 const MOST_PATTERNS: usize = 8;
 
-/// Times and links of a collective that runs alone. Times are relative to the first arrival.
+/// Times and links of a collective that ran alone. Times are relative to the first arrival.
 #[derive(Debug)]
 pub(super) struct CollectiveRehearsal {
-    /// Arrival of each member; absent members arrive with the last one.
+    /// Arrival of each member. Absent members arrive with the last present member.
     pattern: Vec<Span>,
     /// End and position of each member, in order of time.
     pub ends: Vec<(Span, Position)>,
@@ -52,8 +51,8 @@ pub(super) enum RehearsalState {
     /// No collective of the schedule has run.
     #[default]
     Unused,
-    /// One collective of the schedule has run. The second collective of a schedule is rehearsed,
-    /// because a rehearsal takes more time than it saves if the schedule runs only once.
+    /// One collective of the schedule has run. A rehearsal takes more time than it saves if the schedule runs only
+    /// once, so only the second collective is rehearsed.
     UsedOnce,
     /// Rehearsals are available.
     Known(Vec<Arc<CollectiveRehearsal>>),
@@ -61,7 +60,7 @@ pub(super) enum RehearsalState {
     Impossible,
 }
 
-/// Returns true if every member needs data from every other, so that none ends before all have arrived.
+/// Returns true if every member needs data from every other member, so that none ends before all have arrived.
 fn awaits_all(run: &CollectiveRun) -> bool {
     let kind = run.request.map(|request| request.kind);
     matches!(
@@ -76,7 +75,7 @@ fn awaits_all(run: &CollectiveRun) -> bool {
     )
 }
 
-/// Returns each member's arrival relative to the first; zeros if all count as arrived `together`.
+/// Returns each member's arrival relative to the first arrival. All are zero if `together`.
 fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
     let (first, last) = (run.arrivals.first, run.arrivals.last);
     let members = run.arrivals.starts.iter().zip(&run.arrivals.nodes);
@@ -89,9 +88,8 @@ fn pattern(run: &CollectiveRun, together: bool) -> Vec<Span> {
 }
 
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all`
-    /// members have arrived, otherwise by holding its links. Returns true if the arrivals could be
-    /// settled.
+    /// Tries to settle the arrivals of a run without messages: by a rehearsed answer if `all` members have arrived,
+    /// otherwise by holding the run's links. Returns true on success.
     pub(super) fn settle_rehearsed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -123,7 +121,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return false;
         };
         if !together && !is_held {
-            // Messages were already sent, so the new rehearsal serves only later collectives with this pattern.
+            // Messages were already sent, so the new rehearsal is of use only for later collectives with this pattern.
             return false;
         }
         let run = &self.chunks.runs[id];
@@ -147,8 +145,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.answers.number()
         };
         let run = &mut self.chunks.runs[id];
-        // Earlier members have already enrolled for simulation; the removal below discards the
-        // members' progress.
+        // Earlier members have already enrolled for simulation. Their progress is discarded.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
             self.answers.stepwise -= 1;
@@ -166,8 +163,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Holds the links of a run for its first members, if the links are known and idle. Returns
-    /// whether the links are held.
+    /// Holds the links of a run for its first members, if the links are known and idle. Returns true if the links are
+    /// held.
     fn hold<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -196,7 +193,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    /// Records further arrivals of a run that holds its links. Returns true if it still holds them.
+    /// Records further arrivals of a run that holds its links. Returns true if the run still holds them.
     fn hold_on<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -206,7 +203,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
-            // With two settlements at one instant, messages of the first arrivals would leave before the second
+            // There are two settlements at this instant. Messages of the first arrivals would leave before the second
             // arrivals, which a rehearsal does not reproduce.
             self.materialize(fabric, effects, now, id);
             return false;
@@ -223,7 +220,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Returns the rehearsal of a run whose members have all arrived. Rehearses the second run of a schedule, and later
-    /// runs with a new pattern while there are at most `MOST_PATTERNS`.
+    /// runs with a new pattern if there are fewer than `MOST_PATTERNS` patterns.
     fn rehearsal<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -315,7 +312,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .map(|(at, position)| (at.since(start), position))
             .collect();
         ends.sort_unstable();
-        // An end at the instant of an arrival depends on the order of rounds, which an answer cannot express.
+        // An end at the instant of an arrival depends on the order of rounds, which an answer does not contain.
         let last = pattern.iter().max().copied().unwrap_or_default();
         let lasts = ends.first().is_some_and(|&(first, _)| first > last);
         (lasts && ends.len() == members).then_some(())?;
@@ -326,7 +323,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         })
     }
 
-    /// Ends the members of a rehearsed run that end at `now`, if the event belongs to its latest answer.
+    /// Ends the members of a rehearsed run at `now`, if the event belongs to the run's latest answer.
     pub(super) fn end_rehearsed(
         &mut self,
         effects: &mut Effects,

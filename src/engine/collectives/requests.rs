@@ -1,8 +1,8 @@
-//! Rendezvous: messages that their receiver must request.
+//! Rendezvous: messages that are sent only when their receiver has requested them.
 //!
 //! A receiver that posts a receive sends a small request to the sender. The data leaves when the request has arrived
-//! and the sender is ready. Requests have no size, so data can arrive before its receive is posted only if two ranks
-//! exchange several sizes under one tag.
+//! and the sender is ready. Requests have no size. If two ranks exchange several sizes under one tag, data can
+//! therefore arrive before its receive is posted.
 
 use super::executor::ChunkExecutor;
 use super::run::CellPlace;
@@ -25,8 +25,7 @@ impl WithheldSteps {
         self.0.insert((at, step), op);
     }
 
-    /// Removes and returns the op of a requested step. Returns `None` if the step has not been
-    /// taken yet.
+    /// Removes and returns the op of a requested step, or `None` if the step has not been taken yet.
     pub fn take(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
         self.0.remove(&(at, step))
     }
@@ -77,7 +76,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Handles the arrival of a member's request: releases the message if it is ready, otherwise stores the request.
+    /// Handles the arrival of a member's request. Releases the message if it is ready, otherwise stores the request.
     pub(super) fn on_request<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

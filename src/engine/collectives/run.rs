@@ -1,13 +1,12 @@
-//! A collective in flight, with the progress of each chunk at each member if the collective is
-//! simulated message by message.
+//! A collective in flight. If the collective is simulated message by message, it also has the progress of each chunk at
+//! each member.
 //!
-//! Terms: a collective is split into *chunks*. Each chunk passes through *stages*, every one along
-//! a phase of the group. In a stage, the members on a *line* of the phase run a program of *steps*;
-//! a step sends one message and requires *credits*, which a member earns by receiving and
-//! processing messages. A stage that uses both directions of a ring has two *strands* per chunk. A
-//! *cell* is the state of one chunk (or strand) at one position of the group. A *queue slot* is the
-//! backend's number for a chunk's passage through a stage; the number also selects the direction or
-//! tree of the passage.
+//! Terms: a collective is split into *chunks*. Each chunk passes through *stages*, each along one phase of the group.
+//! In a stage, the members on a *line* of the phase run a program of *steps*. A step sends one message and requires
+//! *credits*, which a member earns by receiving and processing messages. A stage that uses both directions of a ring
+//! has two *strands* per chunk. A *cell* is the state of one chunk (or strand) at one position of the group. A *queue
+//! slot* is the backend's number for a chunk's passage through a stage; it also selects the passage's direction or
+//! tree.
 
 use super::direction_matching::UnsortedMessage;
 use super::fast_forward::ArrivalWave;
@@ -32,19 +31,19 @@ pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 pub struct CollectiveRun {
     /// Index of the group among the groups of all launches in flight.
     pub(super) group: GroupIndex,
-    /// Number of the group, counted over all launches.
+    /// Number of the group among the groups of all launches. Messages of one instant are ordered by this number.
     pub(super) number: u32,
-    /// Number of earlier collectives of the group.
+    /// Number of earlier collectives of the same group.
     pub(super) sequence: u32,
-    /// The operation and its sizes.
+    /// The operation and its sizes, as the first member issued them.
     pub(super) request: Option<CollectiveRequest>,
     /// The root's position.
     pub(super) root: Position,
     pub(super) arrivals: MemberArrivals,
-    /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
+    /// Index of the schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
-    /// Number of each position's schedule, if members carry out different collectives that exchange equal messages
-    /// along each common line, or empty otherwise.
+    /// Index of each position's schedule, if members carry out different collectives that exchange equal messages along
+    /// each common line. Empty if all members have the same schedule.
     pub(super) own_schedules: Vec<u32>,
     /// Number of chunks in the schedule.
     pub(super) chunks: u32,
@@ -56,7 +55,7 @@ pub struct CollectiveRun {
     pub(super) answer: ClosedAnswer,
     /// Number of messages that the network has carried for this collective.
     pub(super) messages: u64,
-    /// State of the simulation message by message, once it has begun.
+    /// State of the message-by-message simulation, or `None` before it begins.
     pub(super) progress: Option<StepwiseProgress>,
 }
 
@@ -75,14 +74,14 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
-    /// Members in the proved order of their ends (empty if they end in the order of members).
+    /// Members in the proved order in which they end (empty if they end in the order of members).
     pub ends: Vec<MemberIndex>,
 }
 
-/// Parts of the members of a collective with a recorded duration.
+/// Times of each member's part in a collective with a recorded duration.
 #[derive(Debug, Default)]
 pub(super) struct RecordedParts {
-    /// Start of each member's part; [`Time::END`] until it is known.
+    /// Start of each member's part, or [`Time::END`] until the start is known.
     pub begins: Vec<Time>,
     /// End of the last part.
     pub end: Time,
@@ -90,25 +89,25 @@ pub(super) struct RecordedParts {
     pub transfer: Span,
 }
 
-/// Analytical answer of a collective.
+/// State of a collective's analytical answer.
 #[derive(Debug, Default)]
 pub(super) struct ClosedAnswer {
-    /// Number of the analytical answer while it can still be withdrawn, or 0 otherwise.
+    /// Number of the analytical answer as long as it can be withdrawn, or 0 otherwise.
     pub number: u32,
-    /// Number of the settlement, within its instant, in which the answer was given.
+    /// Index, within its instant, of the settlement that gave the answer.
     pub settlement: u32,
     /// True if an analytical answer was withdrawn because other traffic used its links.
     pub materialized: bool,
-    /// Start of the answer.
+    /// Time from which the answer counts.
     pub start: Time,
-    /// Time of the latest arrival so far, if the collective's links are held until all members have
-    /// arrived.
+    /// True if the collective holds its links until all members have arrived.
     pub is_held: bool,
+    /// Time of the latest arrival so far, while the links are held.
     pub last_wave: Time,
-    /// True if the answer depends on the members' different arrival times. If false, all members
-    /// count as arrived at `start`.
+    /// True if the answer depends on the members' different arrival times. If false, all members count as arrived at
+    /// `start`.
     pub is_skewed: bool,
-    /// The rehearsal that gives the answer, and the number of members whose end has already been delivered.
+    /// The rehearsal that gives the answer. `told` is the number of members whose end has already been delivered.
     pub rehearsal: Option<Arc<CollectiveRehearsal>>,
     pub told: u32,
 }
@@ -123,8 +122,8 @@ impl ClosedAnswer {
 }
 
 impl MemberArrivals {
-    /// Returns the settled members, grouped by time of arrival if `skewed`; otherwise as one group
-    /// that arrives at `start`.
+    /// Returns the settled members. If `skewed`, members are grouped by their time of arrival; otherwise they form one
+    /// group that arrives at `start`.
     pub fn waves(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
         let members = (0..)
             .map(MemberIndex)
@@ -145,24 +144,23 @@ impl MemberArrivals {
 /// Progress of a chunk at a member.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkProgress {
-    /// Current stage; [`OUTSIDE`] before the first, and the number of stages after the last.
+    /// Current stage: [`OUTSIDE`] before the first stage, and the number of stages after the last.
     pub stage: StageIndex,
-    /// True if the chunk has been admitted to its stage. In a stage with two strands, this strand
-    /// must also not have ended.
+    /// True if the chunk has been admitted to its stage. If a stage has two strands, true only until this strand ends.
     pub begun: bool,
-    /// True if a message has yet to leave for which the chunk waits: the last message of the stage,
-    /// or any message if messages are paced.
+    /// True if the chunk waits for a message to leave: the last message of the stage, or every message if messages are
+    /// paced.
     pub leaving: bool,
     /// Number of steps taken in the current stage.
     pub taken: u32,
-    /// Number of messages that have arrived and whose receive was posted.
+    /// Number of messages of the stage that have arrived and whose receive was posted.
     pub arrived: u32,
-    /// Number of credits earned, including used ones.
+    /// Number of credits earned so far, including used credits.
     pub credits: u32,
 }
 
-/// Place of a cell: its stage, its queue slot, and its position on the line, or no position if its member does not take
-/// part in the stage.
+/// Place of a cell: its stage, queue slot and line position. The line position is `None` if the member takes no part in
+/// the stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CellPlace {
     pub stage: StageRef,
@@ -181,9 +179,9 @@ pub(super) struct LinePlace {
 /// Admission of a member's chunks to a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AdmissionProgress {
-    /// Index of the next passage.
+    /// Index of the next passage in the admission order of the phase.
     pub next: u32,
-    /// Number of chunks in the phase.
+    /// Number of the member's chunks in the phase.
     pub inside: u32,
 }
 
@@ -191,18 +189,18 @@ pub(super) struct AdmissionProgress {
 #[derive(Debug)]
 pub(super) struct StepwiseProgress {
     pub ports: PortRange,
-    /// By chunk, strand and position. A cell of the second strand is used only in stages with two
-    /// strands.
+    /// State by chunk, strand and position. Cells of the second strand are used only in stages with two strands.
     pub cells: Vec<ChunkProgress>,
     /// Queue slot of each passage through a stage, by cell and stage:
     /// [`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot).
     pub queue_slots: Vec<u16>,
-    /// By position and phase, if chunks are admitted in a fixed order.
+    /// State by position and phase, if chunks are admitted in a fixed order.
     pub admission: Vec<AdmissionProgress>,
-    /// Messages that arrived before their receiver entered their stage, by cell and the members' common stage number.
+    /// Number of messages that arrived before their receiver entered the stage, by cell and the members' common stage
+    /// number.
     pub waiting: Vec<u32>,
-    /// Messages and rendezvous requests that arrived in their stage but before their step. Key: cell, stage, number of
-    /// steps that the cell must have taken, and whether it is a request.
+    /// Messages and rendezvous requests that arrived in their stage but before their step. A key consists of the cell,
+    /// the stage, the number of steps that the cell must have taken, and whether it is a request.
     pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
     /// Number of completed chunks, by position.
     pub done: Vec<u32>,
@@ -211,26 +209,25 @@ pub(super) struct StepwiseProgress {
     /// Messages and requests that arrived before their receiver was enrolled, by cell. Used only if members may run one
     /// stage in different directions.
     pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
-    /// First enrolled position, if members may run one stage in different directions.
+    /// The first position that was enrolled, if members may run one stage in different directions.
     pub first: Option<Position>,
-    /// True if two members run one stage in different directions. A message may then have no
-    /// receiver.
+    /// True if two members run one stage in different directions. Messages may then have no receiver.
     pub mixed: bool,
     /// Sender and receiver of the first message that its receiver never receives.
     pub crossing: Option<(Position, Position)>,
 }
 
-/// Properties of a collective that are known when its first member arrives.
+/// Facts about a collective that are known when its first member arrives.
 pub(super) struct RunStart {
     pub group: GroupIndex,
-    /// Number of the group, counted over all launches.
+    /// Number of the group among the groups of all launches.
     pub number: u32,
-    /// Number of earlier collectives of the group.
+    /// Number of earlier collectives of the same group.
     pub sequence: u32,
     pub request: CollectiveRequest,
     pub root: Position,
     pub members: usize,
-    /// Number of its schedule.
+    /// Index of the schedule in the cache.
     pub schedule: u32,
 }
 
@@ -271,7 +268,7 @@ impl CollectiveRun {
     pub(super) fn reset<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
         (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
         (self.request, self.root) = (Some(of.request), of.root);
-        // Lists keep their allocations, so that the loop allocates nothing after its warm-up.
+        // Lists keep their allocations, so the loop allocates nothing after its warm-up.
         self.arrivals.nodes.clear();
         self.arrivals.nodes.resize(of.members, NONE);
         self.arrivals.starts.clear();
@@ -301,8 +298,7 @@ impl CollectiveRun {
         self.arrivals.starts[member.index()] = now;
     }
 
-    /// Returns the rank that started last among the members with a trace; the lowest if several
-    /// did.
+    /// Returns the rank that started last, of all members with a trace. If several did, returns the lowest rank.
     pub(super) fn last_to_start(&self, plan: &GroupPlan) -> Rank {
         let late = self
             .arrivals
@@ -311,13 +307,13 @@ impl CollectiveRun {
             .zip(&self.arrivals.nodes)
             .zip(&plan.members)
             .filter(|((start, node), _)| **start == self.arrivals.last && **node != NONE);
-        // The lowest rank, so that the result does not depend on the order of arrivals within the instant.
+        // Take the lowest rank, so that the result does not depend on the order of arrivals within the instant.
         let ranks = late.map(|(_, rank)| *rank).min();
         ranks.expect("somebody started last")
     }
 
-    /// Returns the total time that members waited for the last member to start, that member's rank, and its share of
-    /// the total.
+    /// Returns three facts: the total time that members waited for the last member to start, the rank of that member,
+    /// and its share of the total.
     pub(super) fn waiting(&self, plan: &GroupPlan) -> WaitTotals {
         let present = self
             .arrivals
@@ -333,8 +329,8 @@ impl CollectiveRun {
         (waited, late)
     }
 
-    /// Begins the simulation message by message through `ports`; `phases` is the number of phases
-    /// that admit chunks in a fixed order.
+    /// Begins the message-by-message simulation through `ports`. `phases` is the number of phases that admit chunks in
+    /// a fixed order.
     pub(super) fn begin(&mut self, ports: PortRange, phases: usize) {
         let members = self.arrivals.nodes.len();
         // `too_large` has already bounded the number of cells.
@@ -363,7 +359,7 @@ impl CollectiveRun {
         });
     }
 
-    /// Returns the number of the schedule of the member at a position.
+    /// Returns the index of the schedule of the member at a position.
     #[inline]
     pub(super) fn schedule_at(&self, position: Position) -> u32 {
         if self.own_schedules.is_empty() {
@@ -379,7 +375,7 @@ impl CollectiveRun {
         CellIndex(chunk * self.strands * self.arrivals.nodes.len() as u32 + position.0)
     }
 
-    /// Returns the cell of the other strand.
+    /// Returns the cell of the same chunk and position in the other strand.
     #[inline]
     pub(super) fn other_strand(&self, cell: CellIndex) -> CellIndex {
         let members = self.arrivals.nodes.len() as u32;
@@ -393,7 +389,7 @@ impl CollectiveRun {
     #[inline]
     pub(super) fn strand(&self, cell: CellIndex) -> u32 {
         match self.strands {
-            // The common case of one strand avoids the division.
+            // With one strand, the common case, avoid the division.
             1 => 0,
             strands => cell.0 / self.arrivals.nodes.len() as u32 % strands,
         }
@@ -408,7 +404,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the chunk of a cell, or chunk 0 if all chunks have the same schedule.
+    /// Returns the chunk of a cell. If all chunks have the same stages, returns chunk 0.
     #[inline]
     pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: CellIndex) -> u32 {
         if schedule.is_uniform() {
@@ -427,7 +423,7 @@ impl CollectiveRun {
         }
     }
 
-    /// Returns the place of a cell, or `None` before its first stage and after its last.
+    /// Returns the place of a cell, or `None` before the first stage and after the last.
     // Always inlined: returning the struct through memory would stall the processor, which cannot forward several small
     // stores to one large load.
     #[inline(always)]
@@ -464,7 +460,7 @@ impl CollectiveRun {
 }
 
 impl StepwiseProgress {
-    /// Stores a message or request until `cell` has taken `taken` steps.
+    /// Stores a message or request until `cell` has taken `taken` steps in its stage.
     pub(super) fn defer(
         &mut self,
         cell: CellIndex,

@@ -42,7 +42,7 @@ impl CollectiveRuns {
         self.free.push(run);
     }
 
-    /// Returns the simulated collective in which a member takes part with `node`.
+    /// Returns the simulated collective in which `node` is a member's part, or `None`.
     pub fn begun(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
         self.all.iter().find(|run| {
             run.group == slot.group

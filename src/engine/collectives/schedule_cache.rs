@@ -8,25 +8,26 @@ use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, OrderChange
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
-/// Key of a schedule: group, kind, bytes, root, and a variant chosen by the backend.
+/// Key of a schedule: group, kind, bytes, root, and a key from the backend for everything else.
 type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
-/// Reference to a stage: the index of its schedule, and of the stage in the schedule. The reference
-/// fits in a register, so it is passed faster than a stage.
+/// Reference to a stage: the index of its schedule, and its index in the schedule. A reference fits in a register, so
+/// passing it is faster than passing a stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StageRef {
     pub schedule: u32,
     pub index: u32,
 }
 
-/// A schedule, and its closed form once that has been computed.
+/// A schedule, with its closed form once computed.
 #[derive(Debug)]
 pub(super) struct CachedSchedule<S> {
     pub schedule: ChunkSchedule<S>,
-    /// Duration if all members start together and nothing else is in flight. Outer `None`: not computed yet. Inner
-    /// `None`: no closed form is proved.
+    /// Duration if all members start together and nothing else is in flight. The outer `None` means not computed yet,
+    /// the inner `None` that no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// For insertion order, the changes that bring members into the order of their ends, if this order is proved.
+    /// For insertion order, the reorderings that bring members into the order of their ends. `None` if this order is
+    /// not proved.
     pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,
 }
@@ -48,8 +49,7 @@ impl<S> Default for ScheduleCache<S> {
 }
 
 impl<S: Copy> ScheduleCache<S> {
-    /// Returns the index of a request's schedule. On first use the schedule is computed by
-    /// `work_out`.
+    /// Returns the index of a request's schedule. On first use, `work_out` computes the schedule.
     pub fn find(
         &mut self,
         group: ReplayGroupId,

@@ -1,10 +1,9 @@
 //! Scripted collectives: members that execute a custom algorithm.
 //!
-//! In insertion order, a send ends when its message has arrived, and a separate event starts each
-//! part after the previous one. In content order, a send ends when its last byte has left or, if
-//! the machine requires it, has arrived. A receive whose message has arrived ends immediately, and
-//! messages of one instant are collected, so the order of events within the instant does not
-//! matter.
+//! In insertion order, a send ends when its message has arrived, and a separate event starts each part after the
+//! previous part. In content order, a send ends when its last byte has left or, if the machine requires it, has
+//! arrived. A receive whose message has arrived ends immediately. Messages of one instant are collected, so the order
+//! of events within the instant does not matter.
 
 use super::chunks::{LAST_ORDER, POSITION_BITS};
 use super::executor::ChunkExecutor;
@@ -19,7 +18,7 @@ use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Delivers a script event to the member of `cell`, and carries out the resulting actions.
+    /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
     pub(super) fn play<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -71,8 +70,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a script event to the member of `cell`. Appends the actions that the script then
-    /// takes to `acts`.
+    /// Delivers a script event to the member of `cell`. The actions that the script then takes are appended to `acts`.
     fn cue(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
         let run = &self.runs[at.run];
         let extent = &self.groups[run.group].plan.extent;
@@ -80,7 +78,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             run: at.run.0,
             position: run.position(at.cell),
         };
-        // A message may arrive before its receiver begins, but all scripts have exactly one stage.
+        // A message may arrive before its receiver begins, when the cell has no stage yet. All scripts have exactly one
+        // stage.
         let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
             return;
         };
@@ -97,7 +96,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         at: RunCell,
         part: u32,
     ) {
-        // The op only identifies the event, and the op is not counted as a message.
+        // The op only identifies the event, so it is not counted as a message.
         let op = fabric.handle_of(InFlightOp::Scripted {
             run: at.run,
             from: at.cell,
@@ -110,9 +109,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
     }
 
-    /// Submits a message of a script. Each member of a collective has one port per phase, or one
-    /// port per direction of a phase. The message leaves through the port of the first phase in
-    /// which the ends differ, and enters through the port of the last such phase.
+    /// Submits a message of a script. Each member of a collective has one port per phase, or one port per direction of
+    /// a phase. The message leaves through the port of the first phase in which the ends differ. It enters through the
+    /// port of the last such phase.
     fn send_part<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -167,8 +166,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric.submit::<M::Order>(now, key, message, effects);
     }
 
-    /// Ends a sender's part, whose message has left or, depending on the rule for sends, has
-    /// arrived.
+    /// Ends a sender's part after its message has left or, depending on the rule for sends, has arrived.
     pub fn part_ended<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -181,7 +179,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         self.play(fabric, effects, now, at, cue);
     }
 
-    /// Ends a waiting part, or a part that received an earlier arrived message.
+    /// Ends a wait, or a receive whose message had already arrived.
     pub(super) fn taken<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

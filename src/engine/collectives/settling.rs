@@ -1,4 +1,4 @@
-//! Settling of collectives: chooses between analytical answers and simulation, and ends the members' nodes.
+//! Settling of collectives: chooses between analytical answer and simulation, and ends the members' nodes.
 
 use super::Collectives;
 use super::run::CollectiveRun;
@@ -16,8 +16,8 @@ use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of state entries of one simulated collective: chunks · members · (stages + 1).
-/// The entries take a few gigabytes.
+/// Maximum number of state entries of a simulated collective: chunks · members · (stages + 1). So many entries take a
+/// few gigabytes.
 const MOST: u64 = 1 << 28;
 
 /// Returns an error if the simulation of a run would exceed [`MOST`].
@@ -39,8 +39,8 @@ fn too_large(run: &CollectiveRun, members: usize) -> Option<ReplayRefusal> {
     })
 }
 impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Settles the arrivals of an instant in insertion order: analytically if all members arrived, otherwise one by
-    /// one, in the order of arrival.
+    /// Settles the arrivals of an instant in insertion order: analytically if all members have arrived, otherwise one
+    /// by one, in the order of arrival.
     pub(super) fn settle_in_order<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -65,7 +65,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Records the order in which members will end, if it is proved; `began` is the order in which they began.
+    /// Records the order in which members will end, if this order is proved. `began` is the order in which they began.
     fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.cached(run.schedule);
@@ -99,7 +99,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Returns the proved duration of a run whose members all start together, if any; cached per schedule.
+    /// Returns the proved duration of a run whose members all start together, or `None`. The result is cached with the
+    /// schedule.
     fn closed_form<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -119,8 +120,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             shared: N::SHARED,
             cost: &|ends, amount| network.uncontended(ends, amount),
             link_time: &|amount| network.link_time(amount),
-            // Messages of irregular groups may use any link, so they may conflict with each other
-            // on a network with contention.
+            // Messages of irregular groups may use any link, so on a network with contention they may conflict with
+            // each other.
             conflict_free: &|dimension, members, pattern| {
                 if extent.regular {
                     network.is_conflict_free(dimension, members, pattern)
@@ -142,9 +143,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         span
     }
 
-    /// Returns true if a run may still be answered analytically. In insertion order, a run that may
-    /// not be answered proceeds immediately, because the order of arrivals within an instant may
-    /// matter.
+    /// Returns true if a run may still be answered analytically. In insertion order, a run that may not be answered
+    /// proceeds immediately, because the order of arrivals within an instant may matter.
     pub fn may_be_closed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -157,13 +157,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && (!self.settings.ordered_ends || self.has_ordered_ends(id))
     }
 
-    /// Returns true if the order in which members end is proved. The closed form must have been computed.
+    /// Returns true if the order in which members end is proved. The closed form must already be computed.
     fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
         self.chunks.schedules.cached(schedule).end_order.is_some()
     }
 
-    /// Enrolls a member for simulation: its chunks begin their first stage or wait for it.
+    /// Enrolls a member for simulation. Each of its chunks begins its first stage or waits for admission to it.
     pub fn enroll<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -185,7 +185,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.enroll_at(fabric, effects, now, id, position);
     }
 
-    /// Settles a run with members that arrived at this instant. No other event of the instant may be left.
+    /// Settles a run with members that arrived at this instant. Must be called when no other event of the instant is
+    /// left.
     pub fn settle_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -211,7 +212,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             return;
         }
-        // A collective with a measured time begins when its last member arrives.
+        // A collective with a measured time begins only when its last member arrives.
         let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
@@ -235,15 +236,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.step(fabric, effects, now, id, all);
     }
 
-    /// Returns the duration of a run that is a barrier over dedicated wires, which use no links.
+    /// Returns the duration of a barrier over dedicated wires, which uses no links. `None` for other runs.
     fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tiles()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the stated duration of a run after all members have arrived: set by an option, or recorded for a run of
-    /// unknown size.
+    /// Returns the stated duration of a run after all members have arrived: set by an option, or recorded if the size
+    /// is unknown.
     fn stated_time<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
@@ -272,7 +273,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         unchanged.map(|span| changed.of(span))
     }
 
-    /// Continues the simulation with the members that arrived at this instant; `all` means that every member has
+    /// Continues the simulation with the members that arrived at this instant. `all` is true if every member has
     /// arrived.
     pub(super) fn step<N: NetworkBackend>(
         &mut self,
@@ -317,8 +318,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
-    /// Ends an analytically answered collective: all members together, or each at its rehearsed
-    /// end.
+    /// Ends an analytically answered collective: all members together, or each member at its rehearsed end.
     pub(super) fn end_run<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,5 +1,4 @@
-//! Common numbers of stages, for members that execute different collectives as the n-th collective
-//! of their group.
+//! Stage numbers that members share if they execute different collectives as their group's n-th collective.
 
 use super::executor::ChunkExecutor;
 use super::run::CollectiveRun;
@@ -8,10 +7,10 @@ use crate::ids::{RunCell, SharedStage};
 use chakram_base::ids::{Position, StageIndex};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
-    /// Returns the common number of a cell's current stage: the index of its counterpart in the
-    /// first member's schedule. A common number is needed because members with different
-    /// collectives may pass phases in different orders, but a message is matched by its line.
-    // Always inlined: it is called three times per message and mostly reads only the cell.
+    /// Returns the shared number of a cell's current stage: the index of the corresponding stage in the first member's
+    /// schedule. A shared number is needed because members with different collectives may pass phases in different
+    /// orders, but a message is matched by its line.
+    // Always inlined: called three times per message, and mostly reads only the cell.
     #[inline(always)]
     pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
         let run = &self.runs[at.run];
@@ -24,7 +23,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         SharedStage(self.counterpart(run, own, run.schedule, number.0))
     }
 
-    /// Returns the own stage of the member at `position` for the common number `shared`.
+    /// Returns the stage in the schedule of the member at `position` that has the shared number `shared`.
     pub(super) fn own_stage(
         &self,
         run: &CollectiveRun,
@@ -35,7 +34,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         StageIndex(self.counterpart(run, run.schedule, own, shared.0))
     }
 
-    /// Returns the counterpart in the schedule `to` of the stage `number` of `from`: the stage along the same line with
+    /// Returns the stage of schedule `to` that corresponds to stage `number` of schedule `from`: the stage along the
+    /// same line with the same number of earlier stages along that line.
     /// the same number of earlier stages along that line.
     #[cold]
     fn counterpart(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {

@@ -1,5 +1,5 @@
-//! Open dependencies of nodes. The count of a node has only one byte, because the loop reads a
-//! node's entry for every edge, and most of these accesses miss the caches.
+//! Open dependencies of nodes. A node's count has only one byte: the loop reads a node's entry for every edge, and most
+//! of these accesses miss the caches.
 
 use chakram_trace::graph::huge_pages;
 use std::ops::Range;
@@ -15,12 +15,11 @@ const DELAYED: u8 = 0x80;
 /// Sentinel: the node is complete.
 const COMPLETE: u8 = DELAYED | MORE | COUNT;
 
-/// Open dependencies of all nodes (see the module).
+/// Open dependencies of all nodes, one byte for each node.
 #[derive(Debug)]
 pub(super) struct OpenDependencies {
     left: Vec<u8>,
-    /// Dependencies that the byte of a node does not count yet, because they exceed its maximum;
-    /// ascending by node.
+    /// Dependencies beyond the maximum of a node's byte, as (node, number) in ascending order of nodes.
     beyond: Vec<(usize, u32)>,
 }
 
@@ -47,7 +46,7 @@ impl OpenDependencies {
         self.left.len()
     }
 
-    /// Adds the nodes of a graph, and returns the index of the first.
+    /// Adds the nodes of a graph with all dependencies open, and returns the index of the first node.
     pub fn add(&mut self, in_degrees: &[u32]) -> usize {
         let first = self.left.len();
         self.left
@@ -62,7 +61,7 @@ impl OpenDependencies {
         first
     }
 
-    /// Reopens all dependencies of the nodes that were added at `first`.
+    /// Reopens all dependencies of a graph's nodes, which start at index `first`.
     pub fn reset(&mut self, first: usize, in_degrees: &[u32]) {
         let nodes = first..first + in_degrees.len();
         for (left, &count) in self.left[nodes.clone()].iter_mut().zip(in_degrees) {
@@ -74,8 +73,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Marks a node as delayed. Has no effect on a root, whose delay begins with the release of its
-    /// instance.
+    /// Marks a node as delayed. Has no effect on a root, because the release of its instance starts its delay.
     pub fn delay(&mut self, node: usize) {
         let left = &mut self.left[node];
         *left |= if *left > 0 { DELAYED } else { 0 };
@@ -87,7 +85,7 @@ impl OpenDependencies {
         self.left[node] = COMPLETE;
     }
 
-    /// Completes one dependency of a node.
+    /// Completes one dependency of a node, and returns the resulting state of the node.
     #[inline]
     pub fn meet(&mut self, node: usize) -> NodeState {
         let left = &mut self.left[node];
@@ -99,7 +97,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Refills the byte of a node from `beyond`.
+    /// Refills a node's byte from `beyond`.
     #[inline(never)]
     fn count_on(&mut self, node: usize) -> NodeState {
         let flags = self.left[node];
@@ -121,7 +119,7 @@ impl OpenDependencies {
         }
     }
 
-    /// Returns the number of open dependencies of a node; [`None`] if it is complete.
+    /// Returns the number of open dependencies of a node, or [`None`] if the node is complete.
     pub fn left(&self, node: usize) -> Option<u32> {
         let left = self.left[node];
         let beyond = self.beyond[self.beyond_of(node..node + 1)].iter();
@@ -129,8 +127,7 @@ impl OpenDependencies {
         (left != COMPLETE).then(|| u32::from(left & COUNT) + beyond)
     }
 
-    /// Returns true if all dependencies of an incomplete node are complete. The node's delay may still be
-    /// running.
+    /// Returns true if a node is incomplete but all its dependencies are complete. Its delay may not be over.
     pub fn is_met(&self, node: usize) -> bool {
         self.left[node] == 0
     }
@@ -142,7 +139,7 @@ impl OpenDependencies {
         pairs.all(|((_, a), (_, b))| a == b) && self.left[one] == self.left[other]
     }
 
-    /// Copies the state of one range of nodes to another of the same graph.
+    /// Copies the state of one range of nodes to another range of the same graph.
     pub fn copy(&mut self, from: Range<usize>, to: Range<usize>) {
         let beyond = [&from, &to].map(|of| self.beyond_of(of.clone()));
         for (from, to) in beyond[0].clone().zip(beyond[1].clone()) {
@@ -151,14 +148,14 @@ impl OpenDependencies {
         self.left.copy_within(from, to.start);
     }
 
-    /// Returns the part of `beyond` for a range of nodes.
+    /// Returns the index range of `beyond` that belongs to a range of nodes.
     fn beyond_of(&self, nodes: Range<usize>) -> Range<usize> {
         let place = |end: usize| self.beyond.partition_point(|(node, _)| *node < end);
         place(nodes.start)..place(nodes.end)
     }
 }
 
-/// Returns the byte of a node with this many dependencies, without a delay.
+/// Returns the byte of a node with `count` dependencies and without a delay.
 #[inline]
 fn byte(count: u32) -> u8 {
     if count > u32::from(MOST) {
@@ -172,9 +169,8 @@ fn byte(count: u32) -> u8 {
 mod tests {
     use super::*;
 
-    /// The test has two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62,
-    /// 63, 124, 125 and 126 are at the limits of a byte. Each node of the graph becomes ready or
-    /// delayed exactly with its last dependency.
+    /// The test has two instances of a graph whose nodes have 0 to 300 dependencies. The counts 62, 63, 124, 125 and
+    /// 126 are at the limits of a byte. Each node must become ready or delayed exactly with its last dependency.
     #[test]
     fn nodes_are_ready_when_the_last_of_any_number_is_met() {
         let degrees: Vec<u32> = (0..=300).collect();
@@ -213,8 +209,8 @@ mod tests {
         }
     }
 
-    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The
-    /// copies are equal, and differ after one more dependency of one of them is complete.
+    /// 100 of 200 dependencies are complete, more than the 62 that the byte counts at first. The two copies are equal.
+    /// They differ once one copy completes a further dependency.
     #[test]
     fn copies_are_alike_until_one_of_them_goes_on() {
         let mut open = OpenDependencies::with_room(0);

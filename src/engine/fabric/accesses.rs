@@ -1,10 +1,11 @@
 //! Loads and stores of remote memory, as the loop handles them.
 //!
-//! A memory on the network is one of its endpoints. Accesses that cross the network are submitted before the messages
-//! of their instant; collectives whose analytical answers reserve links on their way are materialized first. The
-//! network serves memory ports. The network returns the end of an access immediately or notifies it later. For other
-//! memories, chunks arrive at the NPU's port when no other event of the instant is left. Until the last chunk has
-//! arrived the access is announced at the port, so that no collective is answered analytically over it.
+//! A memory on the network is one of the network's endpoints. Accesses that cross the network are submitted before the
+//! messages of their instant. If analytical answers of collectives reserve links on their way, these collectives are
+//! materialized first. The network serves memory ports: it returns the end of an access immediately or sends a notice
+//! later. For other memories, chunks arrive at the NPU's port when no other event of the instant is left. Until the
+//! last chunk has arrived, the access is announced at the port, so no collective is answered analytically over this
+//! port.
 
 use super::{Fabric, InFlightOp};
 use crate::dataflow::node_of;
@@ -24,8 +25,8 @@ use chakram_hardware::memory::{
 use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
 use chakram_hardware::topology::Topology;
 
-/// If an access of `bytes` has too many chunks for the network to simulate, returns the finding and
-/// a hint.
+/// If an access of `bytes` has too many chunks for the simulation of a port, returns a description of the problem and a
+/// hint.
 pub fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
@@ -58,7 +59,7 @@ fn fewer_chunks() -> String {
 pub struct ApproachingAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
-    /// True if the network serves it as a whole, and false if its chunks follow later.
+    /// True if the network serves the access as a whole. False if its chunks follow later.
     whole: bool,
 }
 
@@ -71,14 +72,14 @@ fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
     }
 }
 
-/// Records the end of the load or store with this token.
+/// Records the end of the load or store that `token` identifies.
 fn end(effects: &mut Effects, at: Time, token: u64) {
     let InstanceNode { instance, node } = node_of(token);
     effects.end_said(at, instance, node);
 }
 
 impl<N: NetworkBackend> Fabric<'_, N> {
-    /// Begins a load or store of a memory. If the end is already known, adds it to the effects.
+    /// Begins a load or store of a memory. If the end is already known, adds the end to the effects.
     pub fn begin_access(
         &mut self,
         now: Time,
@@ -105,7 +106,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         }
     }
 
-    /// Submits the accesses that cross the network. No analytical answer may still reserve their links.
+    /// Submits the accesses that cross the network. No analytical answer may reserve their links at this time.
     pub fn submit_accesses(&mut self, now: Time, effects: &mut Effects) {
         let topology = self.topology;
         let mut approaching = std::mem::take(&mut effects.accesses);
@@ -163,7 +164,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 return now;
             };
             if request.last {
-                // The last chunk removes the announcement from the port.
+                // The last chunk ends the announcement of the access at the port.
                 servers.receive(now, place, request.span)
             } else {
                 servers.serve(now, place, request.span)
@@ -172,7 +173,8 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         model.pass(now, serve, |of| end(effects, of.at, of.token));
     }
 
-    /// Returns the first memory, from `first` on, that must share its links again because accesses began or ended.
+    /// Returns the first memory, from index `first` on, whose links must be shared again because accesses began or
+    /// ended.
     #[inline]
     pub fn unsettled_memory(&mut self, first: usize) -> Option<usize> {
         (first..self.memories.len()).find(|&memory| {
@@ -191,15 +193,14 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             let found = "loads and stores have more chunks in flight to ports of the network than fit in memory";
             effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
         }
-        // Each completion of an access carries the number of its settlement, and a completion from
-        // before the newest settlement is ignored.
+        // The event carries the number of its settlement. An event from before the newest settlement is ignored.
         if let Some((at, settlement)) = model.settle(now) {
             let event = Event::new(EventClass::Memory, memory as u32, settlement);
             effects.agenda.push(at, event);
         }
     }
 
-    /// Ends accesses of a memory that have streamed, unless a later settlement has replaced `settlement`.
+    /// Ends accesses of a memory that have streamed. Does nothing if a later settlement has replaced `settlement`.
     pub fn handle_memory(
         &mut self,
         now: Time,
@@ -226,21 +227,21 @@ impl<N: NetworkBackend> Fabric<'_, N> {
 #[derive(Debug)]
 pub(super) struct RemoteState<'a> {
     service: MemoryService<'a>,
-    /// The access's first endpoint, if accesses cross the network and may contend with messages there or are
-    /// counted.
+    /// First endpoint of the memory. `None` unless accesses cross the network, where they may contend with messages or
+    /// are counted.
     first: Option<EndpointId>,
 }
 
 /// Server of the accesses of a memory.
 #[derive(Debug)]
 enum MemoryService<'a> {
-    /// The network.
+    /// The network serves accesses at memory ports.
     Ports {
         ports: &'a MemoryPorts,
-        /// Index of the port that each NPU uses, or [`NONE`] until it is searched.
+        /// Index of the port that each NPU uses, or [`NONE`] before the first access of the NPU.
         nearest: Vec<u32>,
     },
-    /// A model.
+    /// A model outside the network.
     Model(RemoteMemoryModel),
 }
 
@@ -281,8 +282,7 @@ impl<'a> RemoteState<'a> {
         machine.memories().map(state).collect()
     }
 
-    /// Returns the endpoint for loads and stores of `npu`. The port of an NPU is searched only
-    /// once.
+    /// Returns the endpoint for loads and stores of `npu`. The NPU's port is searched only once.
     fn endpoint(&mut self, npu: Npu, topology: &Topology) -> Option<EndpointId> {
         let first = self.first?;
         let MemoryService::Ports { ports, nearest } = &mut self.service else {

@@ -12,12 +12,12 @@ pub enum InFlightOp {
         run: RunIndex,
         from: CellIndex,
         to: CellIndex,
-        /// Common number of its stage.
+        /// Number of the stage that all members share.
         stage: SharedStage,
-        /// Number of steps that the receiver must take before it receives the message.
+        /// Number of steps that the receiver must have taken before it receives the message.
         recv_posted: u32,
     },
-    /// Rendezvous request of one member to another, for the message of step `step` of its stage.
+    /// Rendezvous request of one member to another, for the message of the other's step `step`.
     ChunkRequest {
         run: RunIndex,
         from: CellIndex,
@@ -31,7 +31,7 @@ pub enum InFlightOp {
         from: CellIndex,
         to: CellIndex,
         part: u32,
-        /// Label that the receiver's script matches.
+        /// Label by which the receiver's script matches the message.
         label: u32,
     },
     /// Message between two ranks.
@@ -41,18 +41,18 @@ pub enum InFlightOp {
         node: NodeIndex,
         ports: PortRange,
     },
-    /// Message of a sender without a trace to a posted receive: its instance and node.
+    /// Message of a sender without a trace to a posted receive. The fields identify the receive's instance and node.
     Mirrored {
         receiver: InstanceIndex,
         node: NodeIndex,
         ports: PortRange,
     },
-    /// Load or store that the network serves: its instance and node.
+    /// Load or store that the network serves, as its instance and node.
     Access {
         instance: InstanceIndex,
         node: NodeIndex,
     },
-    /// Rendezvous request of a receive between two ranks: its instance and node.
+    /// Rendezvous request of a receive between two ranks, as the receive's instance and node.
     RankRequest {
         pair: u32,
         receiver: InstanceIndex,
@@ -60,7 +60,7 @@ pub enum InFlightOp {
     },
 }
 
-/// Slab of the ops of messages in flight; slots are reused.
+/// Slab of the ops of messages in flight. Slots are reused.
 #[derive(Debug, Default)]
 pub struct OpSlab {
     slots: Vec<InFlightOp>,
@@ -78,7 +78,7 @@ impl OpSlab {
         self.reserve(op)
     }
 
-    /// Like [`Self::insert`], for an op that is not counted because it is not a message.
+    /// Does the same as [`Self::insert`] for an op that is not a message and is not counted.
     #[inline]
     pub fn reserve(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {

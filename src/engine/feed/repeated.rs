@@ -1,4 +1,4 @@
-//! Repeated launches of a program; each rank starts its next step as soon as it has ended the previous one.
+//! Repeated launches of a program. Each rank starts its next step as soon as it has ended the previous step.
 
 use super::{Feed, StepTimes};
 use crate::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
@@ -6,33 +6,32 @@ use chakram_base::ids::Rank;
 use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
-/// Repeated launches of a program, such as training steps. A rank starts its next step when it has ended the
-/// previous one.
+/// Repeated launches of a program, such as training steps. A rank starts its next step when it has ended the previous
+/// step.
 ///
-/// Step k + 1 of a rank begins when step k of this rank has ended, independent of other ranks, but
-/// not before the instant given for step k + 1. The tag of a step is its index from 0.
+/// Step k + 1 of a rank begins when the rank has ended step k, independent of other ranks, but not before the instant
+/// given for step k + 1. The tag of a step is its index from 0.
 #[derive(Debug)]
 pub struct RepeatedLaunch {
     program: u32,
     /// Earliest start of each step, in ascending order.
     starts: Vec<Time>,
-    /// Steps that have begun on some rank, by index; [`None`] after they ended on all ranks.
+    /// Steps that have begun on some rank, by index. [`None`] after a step has ended on all ranks.
     steps: Vec<Option<LaunchSerial>>,
-    /// Ranks that have ended their previous step and wait for the earliest start of the next step;
-    /// the key is the index of the next step.
+    /// Ranks that have ended their previous step and wait for the earliest start of their next step. The key is the
+    /// index of the next step.
     early: BTreeMap<u64, Vec<Rank>>,
     times: Vec<StepTimes>,
 }
 
 impl RepeatedLaunch {
-    /// Creates a feed that launches the program with the index `program` `times` times, first at 0.
+    /// Creates a feed that launches program number `program` `times` times, the first time at 0.
     pub fn new(program: u32, times: u32) -> Self {
         Self::at(program, vec![Time::ZERO; times as usize])
     }
 
-    /// Creates a feed that launches the program with the index `program` once for each instant in
-    /// `starts` (in any order). A rank begins a launch at its instant, or when the rank has ended
-    /// the previous launch, if that is later.
+    /// Creates a feed that launches program number `program` once for each instant in `starts` (in any order). A rank
+    /// begins a launch at the launch's instant, or when the rank has ended the previous launch if that is later.
     pub fn at(program: u32, mut starts: Vec<Time>) -> Self {
         starts.sort_unstable();
         Self {
@@ -44,7 +43,7 @@ impl RepeatedLaunch {
         }
     }
 
-    /// Starts `step` on `rank`; the first rank that starts a step also launches the step.
+    /// Starts `step` on `rank`. The first rank that starts a step also launches it.
     fn begin(&mut self, step: u64, rank: Rank, queue: &mut LaunchQueue) {
         if step == self.steps.len() as u64 {
             let serial = queue.launch(Launch {
@@ -63,7 +62,7 @@ impl RepeatedLaunch {
 
 impl Feed for RepeatedLaunch {
     fn wake_at(&self) -> Option<Time> {
-        // The first step waits for no rank; a later step needs a wake only if some rank is ready for it.
+        // The first step waits for no rank. A later step needs a wake only if some rank is ready for it.
         match self.steps.is_empty() {
             true => self.starts.first().copied(),
             false => self

@@ -15,8 +15,8 @@ pub struct TimedLaunches {
 }
 
 impl TimedLaunches {
-    /// Creates a feed that launches the program with the index `program` at each of `times` (in any order). The k-th
-    /// launch in time has the tag k, from 0.
+    /// Creates a feed that launches program number `program` at each of `times` (in any order). The k-th launch in
+    /// order of time has the tag k, from 0.
     pub fn new(program: u32, mut times: Vec<Time>) -> Self {
         times.sort_unstable_by(|a, b| b.cmp(a));
         Self {

@@ -1,4 +1,4 @@
-//! Tests that the memory of a run is bounded by the launches in flight, not by all launches so far.
+//! Tests that the memory of a run is bounded by the number of launches in flight, not by the number of all launches.
 
 use crate::host_launches::ResolvedPrices;
 use crate::run_programs::{LaunchSource, native};
@@ -34,10 +34,10 @@ fn kernel(ns: u64) -> Workload {
     builder.finish(Some(1), MissingRankPolicy::Refuse).unwrap()
 }
 
-/// 20,000 launches of 1 us each begin at random times with a mean distance of 1.11 us. By Lindley's
-/// recursion, a launch at time a ends at max(a, previous end) + 1 us. At time a, this launch and
-/// all earlier launches that end after a are in flight. The number of run states equals the maximum
-/// number of launches in flight, and all other state of a launch exists once per run state.
+/// 20,000 launches of 1 us each begin at random times, on average 1.11 us apart. By Lindley's recursion, a launch at
+/// time a ends at max(a, previous end) + 1 us. At time a, this launch is in flight, and so are all earlier launches
+/// that end after a. The number of run states must equal the maximum number of launches in flight. All other state of a
+/// launch exists once per run state.
 #[test]
 fn frames_are_as_many_as_launches_were_in_flight_at_once() {
     let (mut at, mut state) = (0_u64, 1_u64);

@@ -1,4 +1,4 @@
-//! Messages with recorded durations: halves wait for each other and then end after their own duration.
+//! Messages with recorded durations: the halves wait for each other and then end after their own durations.
 
 use super::Messages;
 use crate::CommTiming;
@@ -9,7 +9,7 @@ use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 
-/// Begins a node that has nothing left to wait for: it ends after its own duration.
+/// Begins a node that has nothing left to wait for. The node ends after its own duration.
 fn begin(
     flow: &Dataflow<'_>,
     effects: &mut Effects,
@@ -23,7 +23,7 @@ fn begin(
 }
 
 impl Messages<'_> {
-    /// Starts a send that has its lane.
+    /// Starts a send that has taken its lane.
     pub(super) fn start_send(
         &mut self,
         flow: &Dataflow<'_>,

@@ -1,4 +1,4 @@
-//! Rendezvous between ranks: messages that their receiver must request.
+//! Rendezvous between ranks: messages that are sent only when their receiver has requested them.
 
 use super::{MessageChannel, Messages};
 use crate::dataflow::Dataflow;
@@ -30,8 +30,8 @@ impl Messages<'_> {
         fabric.request(now, op, ends, effects);
     }
 
-    /// Handles the arrival of a rank's request: posts its receive, and releases the oldest withheld message, if any.
-    /// Requests have no size, so the oldest message of any size is released.
+    /// Handles the arrival of a rank's request. Posts the rank's receive, and releases the oldest withheld message, if
+    /// any. Requests have no size, so the oldest message is released whatever its size is.
     pub fn requested<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,

@@ -1,6 +1,6 @@
-//! Rules of options: valid combinations, and options that need certain machines or workloads.
+//! Rules of options: valid combinations, and properties of machines or workloads that options need.
 //!
-//! The command line, sweeps, scores and archives all use these rules, so that they accept and reject the same options.
+//! The command line, sweeps, scores and archives all use these rules, so they accept and reject the same options.
 
 use super::{CollectiveTiming, CommTiming, LaunchMode, ReplayOptions};
 use chakram_base::setting::SettingKey;
@@ -16,22 +16,22 @@ use std::fmt;
 /// Reason why an option is rejected: it would have no effect, or the machine lacks a required property.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OptionRefusal {
-    /// Kernel times are to come from curves, but the machine has no curves of kernels.
+    /// Curves are requested for kernel times, but the machine has no kernel curves.
     NoKernelCurves {
         /// The machine.
         machine: String,
     },
-    /// Collectives are to be timed by curves, but the machine has no curves of collectives.
+    /// Curves are requested for collectives, but the machine has no curves of collectives.
     NoCollectiveCurves {
         /// The machine.
         machine: String,
     },
-    /// A host is to launch nodes, but the machine has none.
+    /// Launches by a host are requested, but the machine has no host.
     NoHost {
         /// The machine.
         machine: String,
     },
-    /// Ranks are to fill all NPUs of each rack, but every job on this machine does so anyway.
+    /// An option makes ranks fill all NPUs of each rack, but every job on this machine does so anyway.
     NoFreeNpus {
         /// The machine.
         machine: String,
@@ -42,7 +42,8 @@ pub enum OptionRefusal {
     AllRecorded(Box<ComputeModel>),
     /// A machine of the recording is given, but no kernel has a recorded duration.
     NoneRecorded,
-    /// Kernels are to be scaled from the device in the capture, but the capture names none, or one without a preset.
+    /// Kernels are requested to be scaled from the capture's device, but the capture names no device, or a device
+    /// without a preset.
     DeviceUnknown(Option<String>),
     /// A factor on host time is given, but the workload has no host time.
     NoHostTime,
@@ -66,7 +67,7 @@ impl OptionRefusal {
     }
 }
 
-/// Names options as in messages, or with `{:#}` by their keys in files.
+/// Names options as error messages do, or with `{:#}` by their keys in files.
 impl fmt::Display for OptionRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let in_files = f.alternate();
@@ -181,7 +182,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Fails if an option has no effect, or the machine lacks something that the option needs. The error names the
+    /// Fails if an option has no effect, or if the machine lacks something that the option needs. The error names the
     /// first such option.
     pub fn check(&self, machine: &Machine, workload: &Workload) -> Result<(), OptionRefusal> {
         self.check_together()?;
@@ -189,12 +190,12 @@ impl ReplayOptions {
         self.check_workload(workload)
     }
 
-    /// Checks that options have an effect in combination. Part of [`Self::check`], for callers that
-    /// have no machine yet.
+    /// Checks that options have an effect in combination. Part of [`Self::check`], for callers that have no machine
+    /// yet.
     ///
     /// # Errors
     ///
-    /// Fails if an option has no effect; the error names the first such option.
+    /// Fails if an option has no effect. The error names the first such option.
     pub fn check_together(&self) -> Result<(), OptionRefusal> {
         let of_networks = [
             (self.network.is_some(), SettingKey::Network),
@@ -239,7 +240,7 @@ impl ReplayOptions {
     ///
     /// # Errors
     ///
-    /// Fails if an option has no effect; the error names the first such option.
+    /// Fails if an option has no effect. The error names the first such option.
     pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
         let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
         match self.compute {

@@ -1,4 +1,4 @@
-//! Groups on the machine: the participating members of each slot, and their placement.
+//! Groups on the machine: the members of each slot that take part, and their placement.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
 use crate::CollectiveModel;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl ReplayPlan {
-    /// Finds the group on the machine for each slot of each instance.
+    /// Finds the group on the machine for each group slot of each instance.
     pub(super) fn bind_groups<M: CollectiveModel>(
         &mut self,
         workload: &Workload,
@@ -19,25 +19,26 @@ impl ReplayPlan {
         backend: &M,
     ) {
         let mut known: BTreeMap<(GroupId, NpuCoordinates), ReplayGroupId> = BTreeMap::new();
-        // The members of each group, partitioned by the coordinates in the dimensions that a mask excludes.
+        // The members of each group, partitioned by their coordinates in the dimensions that a mask excludes.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
             BTreeMap::new();
-        // A mask that excludes no member is dropped, so that it does not create a second group.
+        // If a mask excludes no member, it is dropped, so that it does not create a second group.
         let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph(instance);
             let npu = self.instances[i].npu;
             let slots = graph.group_slots().iter().zip(&instance.groups);
             for (slot_index, (slot, &id)) in slots.enumerate() {
-                // If only some dimensions take part, members that differ from this rank in another dimension are
+                // If only some dimensions take part, members that differ from this rank in any other dimension are
                 // excluded.
                 let dimensions = machine.topology().dimensions();
                 let out: Vec<usize> = match slot.dimensions {
                     None => Vec::new(),
                     Some(mask) => (0..dimensions.len())
-                        // A mask has 32 bits; higher dimensions never take part.
+                        // A mask has 32 bits, so higher dimensions never take part.
                         .filter(|&d| d >= 32 || mask >> d & 1 == 0)
-                        // In a dimension of size 1 all members have the same coordinate, so it does not partition them.
+                        // In a dimension of size 1 all members have the same coordinate, so the dimension does not
+                        // partition them.
                         .filter(|&d| dimensions[d].size > 1)
                         .collect(),
                 };
@@ -72,7 +73,7 @@ impl ReplayPlan {
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
                 self.groups[group.index()].launches_together |= mixed[slot_index];
                 let members = &self.groups[group.index()].members;
-                // Members are mostly sorted, and then the faster binary search finds the index.
+                // Members are mostly sorted, so try the faster binary search first.
                 let member = members
                     .binary_search(&instance.rank)
                     .ok()
@@ -101,13 +102,14 @@ impl ReplayPlan {
         let paths = extent.phases.iter();
         let paths = paths.map(|phase| backend.paths(&extent, phase, machine.topology()));
         let dimensions_of = machine.topology().dimensions();
-        // Rings and meshes have links to both sides instead of ports.
+        // Rings and meshes have links to both sides instead of one port.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
         let sides = if extent.regular {
             let mut phases = extent.phases.iter();
             1 + u32::from(phases.any(|phase| wired(phase.dimension)))
         } else {
-            // Messages of an irregular group's single line may cross any dimension, so members have ports in each.
+            // Messages on an irregular group's single line may cross any dimension, so members have ports in each
+            // dimension.
             2 * dimensions_of.len() as u32
         };
         GroupPlan {

@@ -1,4 +1,4 @@
-//! Durations of nodes and lanes of the NPU, for a graph on an NPU class.
+//! Durations of a graph's nodes, and the NPU lanes that they use, on an NPU class.
 
 use super::{NONE, SharedGraphPlan};
 use crate::coverage::PricingCoverage;
@@ -18,8 +18,7 @@ use chakram_trace::workload::RankInstance;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// Computes the durations of the nodes of `graph` on `class`, and maps the lanes of `graph` to the
-/// NPU's.
+/// Computes the durations of the nodes of `graph` on `class`, and maps the lanes of `graph` to lanes of the NPU.
 pub(super) fn price_graph(
     graph: &Graph,
     class: &NpuClass,
@@ -31,7 +30,7 @@ pub(super) fn price_graph(
         let node = matching::describe(instance.rank, graph, node);
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
-    // Returns the bytes of a node, if they fit into `room`.
+    // Returns the bytes of a node, or an error if they exceed `room`.
     let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
         let bytes = Bytes(graph.bytes(node));
         if let Some(room) = room.filter(|room| bytes > *room) {
@@ -41,7 +40,7 @@ pub(super) fn price_graph(
         }
         Ok(bytes.0)
     };
-    // Maps the graph's named memories to the machine's.
+    // Maps the memories that the graph names to the machine's memories.
     let memories: Vec<_> = (graph.remote_memories().iter())
         .map(|name| machine.named_memory(name))
         .collect();
@@ -79,8 +78,8 @@ pub(super) fn price_graph(
             }
             price
         };
-        // Finding the duration for a shape or name takes a microsecond, and a step has few distinct
-        // kernels, so durations are cached.
+        // Finding the duration for a shape or name takes a microsecond. A step has few distinct kernels, so durations
+        // are cached.
         let by_name = !class.curves.measured.is_empty();
         if !by_name && kernel.shape.is_none() {
             return price();
@@ -150,7 +149,7 @@ pub(super) fn price_graph(
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::fault(machine, remote, options, bytes) {
                     Some((found, hint)) => return Err(refusal(node, found, &hint)),
-                    // The duration of a remote access depends on contention and is found during the run.
+                    // The duration of a remote access depends on contention, so it is determined during the run.
                     None => Span::ZERO,
                 }
             }
@@ -184,14 +183,13 @@ pub(super) fn price_graph(
             }
         });
     }
-    // Lanes of the NPU and threads of the host are capped separately; lanes beyond the cap share an
-    // existing lane.
+    // Lanes of the NPU and threads of the host are limited separately. Lanes beyond the limit share an existing lane.
     let (mut device, mut host) = (0, 0);
     let lanes = graph.lanes().iter().map(|lane| match lane {
         Lane::None => NONE,
         Lane::Host(_) => {
             host += 1;
-            // Host threads are numbered after the NPU's lanes, so the two never share a lane.
+            // Host threads are numbered after the NPU's lanes, so they never share a lane with kernels.
             class.lanes + (host - 1) % class.host_lanes
         }
         _ => {
@@ -225,10 +223,10 @@ pub(super) fn price_graph(
     })
 }
 
-/// Returns for each group slot of `graph` whether a lane of its collectives also runs other nodes. `lanes` maps the
-/// graph's lanes to the NPU's.
+/// Returns, for each group slot of `graph`, whether a lane of its collectives also runs other nodes. `lanes` maps the
+/// graph's lanes to lanes of the NPU.
 fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
-    /// Users of a lane.
+    /// Nodes that use a lane.
     #[derive(Clone, Copy, PartialEq)]
     enum LaneUser {
         Nobody,
@@ -261,7 +259,7 @@ fn mixed_slots(graph: &Graph, lanes: &[u32]) -> Vec<bool> {
     mixed
 }
 
-/// Builds the error about a load or store of the unnamed memory, which `machine` lacks.
+/// Builds the error about a load or store of the unnamed memory if `machine` has none.
 fn without_memory(machine: &Machine) -> (String, String) {
     let name = machine.name();
     let hint = match machine.named_memories() {

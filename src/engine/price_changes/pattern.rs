@@ -1,4 +1,4 @@
-//! Patterns of kernels: a property, and a glob with `*` and `?`.
+//! Patterns of kernels: a property of kernels, and a glob with `*` and `?`.
 
 use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::ids::NodeIndex;
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternField {
     Name,
-    /// An operator that called or launched the node.
+    /// Name of an operator that called or launched the node.
     Operator,
-    /// The path of modules that called the node.
+    /// Path of the modules that called the node.
     Module,
     Class,
     Shape,
@@ -27,7 +27,7 @@ const FIELDS: [(PatternField, &str); 5] = [
     (PatternField::Shape, "shape"),
 ];
 
-/// Pattern of kernels: `FIELD:GLOB`, or a glob of names.
+/// Pattern of kernels: `FIELD:GLOB`, or only a glob, which then matches names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelPattern {
     pub field: PatternField,
@@ -68,7 +68,7 @@ pub fn check_class(word: &str) -> Result<(), String> {
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // Position of the last `*`, and the end of the text that it matches so far.
+    // Position of the last `*`, and the end of the text that this `*` matches so far.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match glob.get(at) {
@@ -92,13 +92,13 @@ pub fn matches_glob(glob: &str, text: &str) -> bool {
     glob[at..].iter().all(|one| *one == '*')
 }
 
-/// Matches of a pattern in a graph; tests each name, shape and path only once.
+/// Matches of a pattern in a graph. Each name, shape and path is tested only once.
 pub struct KernelMatches<'g> {
     pattern: &'g KernelPattern,
     graph: &'g Graph,
-    /// By name, if the pattern matches names.
+    /// For each name, true if it matches (used if the pattern matches names).
     names: Vec<bool>,
-    /// By Python call, if the pattern matches modules.
+    /// For each Python call, true if it matches (used if the pattern matches modules).
     calls: Vec<bool>,
     shapes: BTreeMap<KernelShape, bool>,
 }
@@ -127,7 +127,7 @@ impl<'g> KernelMatches<'g> {
                     path += if path.is_empty() { "" } else { "/" };
                     path += module;
                 }
-                // A match on a module includes everything inside it.
+                // If a module matches, everything inside it matches too.
                 let inside = around.is_some_and(|caller| calls[caller]);
                 calls.push(
                     inside || module.is_some_and(|module| is_meant(&path) || is_meant(module)),

@@ -1,4 +1,4 @@
-//! Deadlock diagnosis in insertion order, where matches follow the order of issue.
+//! Deadlock diagnosis in insertion order, where messages and collectives are matched in the order of issue.
 
 use super::StuckDiagnosis;
 use crate::collectives::IssueMismatch;
@@ -26,7 +26,7 @@ impl StuckDiagnosis<'_, '_> {
             let halves = messages.iter().zip(&running.planned.pairs);
             let halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
-            // Matching follows the order of issue, so the missing half is the first incomplete one.
+            // Halves are matched in the order of issue, so the missing half is the first incomplete one.
             halves
                 .map(|(half, _)| InstanceNode {
                     instance: other,
@@ -47,7 +47,7 @@ impl StuckDiagnosis<'_, '_> {
         (text, half)
     }
 
-    /// Describes an issued collective: the missing members, or its waiting chunks.
+    /// Describes an issued collective: its missing members, or the chunks that wait.
     pub(super) fn wait_in_run(
         &self,
         InstanceNode { instance, node }: InstanceNode,
@@ -64,7 +64,7 @@ impl StuckDiagnosis<'_, '_> {
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
-            // The member is blocked by the first collective of the group that it has not completed.
+            // The first incomplete collective of the group blocks the member.
             let other = self.flow.instance_beside(instance, **rank);
             let vertex = other.and_then(|other| {
                 let calls = self.flow.instance(other).graph.calls().iter();
@@ -93,8 +93,7 @@ impl StuckDiagnosis<'_, '_> {
         (run.waiting_chunks(group, slot.member, scripted), None)
     }
 
-    /// Builds the error about members that issued different collectives as the n-th collective of
-    /// their group.
+    /// Builds the error about members that issued different collectives as their group's n-th collective.
     pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let InstanceNode { instance, node } = disagreement.own;

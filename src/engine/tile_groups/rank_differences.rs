@@ -1,4 +1,4 @@
-//! Differences that prevent one rank from simulating another, and the error if no tile group is possible.
+//! Differences that prevent one rank from simulating another, and the error if no tile group can be formed.
 
 use crate::error::ReplayRefusal;
 use crate::plan::{InstancePlan, ReplayPlan};
@@ -14,11 +14,10 @@ pub(super) enum RankDifference {
     Exchange,
 }
 
-/// A rank of a launch, and its plan.
+/// A rank of a launch, and the rank's plan.
 type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
 
-/// Returns why the first rank cannot simulate the second rank and the ranks between them, or `None`
-/// if it can.
+/// Returns the reason why rank `a` cannot simulate rank `b` and the ranks between them, or `None` if it can.
 pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
     let between = a.0.rank..b.0.rank;
     if a.0.graph != b.0.graph {
@@ -32,8 +31,8 @@ pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<
     }
 }
 
-/// Fails if no rank could simulate another. Applies the rule of
-/// [`TileGroups::form`](super::TileGroups::form) before the run.
+/// Fails if no rank could simulate another. Applies the rule of [`TileGroups::form`](super::TileGroups::form) before
+/// the run.
 pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();
     let (mut pairs, mut runs, mut start) = ([0; 3], 1, 0);

@@ -1,14 +1,13 @@
-//! Joining of split tile groups: neighbours that end a collective together in equal states become a group again.
+//! Joining of split tile groups: if neighbours end a collective together in equal states, they become a group again.
 //!
-//! Members of a stage diverge because of traffic over different links, such as activations from the
-//! previous stage. A collective that all members wait for removes the differences if it ends for
-//! all members at the same instant, as a ring algorithm does. From then on all members do the same
-//! work at the same time again.
+//! Members of a stage diverge because of traffic over different links, such as activations from the previous stage. A
+//! collective for which all members wait removes the differences if it ends for all members at the same instant, as a
+//! ring algorithm does. From then on all members do the same work at the same time again.
 //!
-//! The state of an instance consists of its open dependencies, the holders and queues of its lanes,
-//! and its pending events. Nodes that are carried out per member may be pending at different times,
-//! because a group gathers them. Kernels may not be pending: parts with a running kernel stay
-//! separate until they end a collective while no kernel runs.
+//! The state of an instance consists of its open dependencies, the holders and queues of its lanes, and its pending
+//! events. Nodes that are carried out per member may be pending with different end times, because a group gathers them.
+//! Kernels may not be pending: parts with a running kernel stay separate until they end a collective while no kernel
+//! runs.
 
 use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
@@ -36,11 +35,11 @@ impl TileGroups {
         !self.ended.is_empty()
     }
 
-    /// Joins neighbouring parts of groups that ended a collective in this round and have equal states.
+    /// Joins neighbouring parts of a group if both ended the same collective in this round and have equal states.
     #[inline(never)]
     pub fn rejoin(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
         let mut ended = std::mem::take(&mut self.ended);
-        // By original group, node and leader, so that candidates for joining are adjacent.
+        // Sort by original group, node and leader, so that candidates for joining are adjacent.
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let leaders: Vec<InstanceIndex> = parts.iter().map(|&(_, _, leader)| leader).collect();
@@ -65,7 +64,7 @@ impl TileGroups {
         }
     }
 
-    /// Returns true if two parts of a group are neighbours in equal states without a running kernel.
+    /// Returns true if two parts of a group are neighbours in equal states, and neither has a running kernel.
     fn are_alike(
         &self,
         flow: &Dataflow<'_>,
@@ -79,8 +78,8 @@ impl TileGroups {
             let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
-        // The comparison does not see pending events, so parts with running delays or with nodes
-        // that one common event ends do not join.
+        // The comparison ignores pending events. Parts therefore do not join if they have running delays, or nodes that
+        // one common event will end.
         !self.follows(flow, a)
             && !self.follows(flow, b)
             && self.last_of(a).after(1) == b
@@ -99,7 +98,7 @@ impl TileGroups {
             && flow.are_alike(a, b)
     }
 
-    /// Joins several parts of a group under the leader of the first.
+    /// Joins several parts of a group. The leader of the first part becomes their common leader.
     fn join(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -147,7 +146,7 @@ impl TileGroups {
     }
 }
 
-/// Returns the nodes of an instance that became ready, and its lanes that were freed, in this round.
+/// Returns two lists for this round: the nodes of an instance that became ready, and its lanes that were freed.
 fn effects_of(
     flow: &Dataflow<'_>,
     effects: &Effects,

@@ -1,10 +1,11 @@
-//! Lanes that gathering collectives share with other nodes.
+//! Lanes that gathering collectives share with other nodes. (A collective *gathers* if it is launched only when every
+//! member is ready.)
 //!
-//! A collective on shared lanes queues for its lane on all members when the last member is ready,
-//! in the middle of the round's posts: lower ranks have already posted their nodes, higher ranks
-//! have not. A leader posts a node for all members together, so the order is the same only if no
-//! other node is posted to this lane in the round. If several nodes are posted to the lane, or one
-//! node while another collective waits for its members, the group is split into single ranks first.
+//! When the last member is ready, a collective on a shared lane queues for this lane on all members at once. At that
+//! time, lower ranks have already posted this round's nodes, and higher ranks have not. A leader posts a node for all
+//! members together, so the order is the same only if no other node is posted to this lane in the round. If several
+//! nodes are posted to the lane, or one node while another collective waits for its members, the group is first split
+//! into single ranks.
 
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, key, node_of};
@@ -16,8 +17,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
-    /// Returns for each lane of the NPU whether a gathering collective of the instance shares the
-    /// lane with other nodes (empty if no lane is shared).
+    /// Returns, for each lane of the NPU, whether a gathering collective of the instance shares the lane with other
+    /// nodes (empty if no lane is shared).
     pub(super) fn shared_lanes(&self) -> Vec<bool> {
         let Self { graph, shared, .. } = self;
         let mut lanes = Vec::new();
@@ -38,7 +39,7 @@ impl RunningInstance<'_> {
 }
 
 /// Returns the number of gathering collectives of an instance that are ready but not queued for their lanes yet.
-/// Excludes collectives that became ready in this round, because they are not posted.
+/// Collectives that became ready in this round are excluded, because they are not posted yet.
 pub(super) fn parked_of(
     flow: &Dataflow<'_>,
     lanes: &Lanes,
@@ -58,7 +59,7 @@ pub(super) fn parked_of(
 }
 
 impl TileGroups {
-    /// Returns true if a leader cannot post the first node of `left` for all members.
+    /// Returns true if a leader cannot post the first node of `left` for all members at once.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let InstanceNode { instance, node } = node_of(left[0]);

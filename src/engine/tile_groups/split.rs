@@ -1,5 +1,5 @@
-//! Splitting of tile groups: members that differ are simulated separately after the split, each
-//! with a copy of the leader's state.
+//! Splitting of tile groups: members that differ are simulated separately from then on, each with a copy of the
+//! leader's state.
 
 use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, key, node_of};
@@ -12,22 +12,22 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_trace::format::escape;
 
-/// Ready nodes that have yet to be posted: the list, and the index of its first unposted entry.
+/// Ready nodes that are not posted yet: the list, and the index of its first unposted entry.
 pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 
-/// A step that all members of a part have taken; its leader carries it out for them.
+/// A step that all members of a part have taken. The part's leader carries it out for them.
 #[derive(Clone, Debug)]
 pub enum PartStep {
     /// A node queues for its lane.
     Queue(InstanceIndex, NodeIndex),
-    /// The instant at which each member ends a node is known.
+    /// The time at which each member ends a node is known.
     Announce(InstanceIndex, NodeIndex, Vec<(InstanceIndex, Time)>),
     /// A node has ended.
     End(InstanceIndex, NodeIndex),
 }
 
 impl TileGroups {
-    /// Settles one step that not all members of a group have taken: announced ends happen separately, and a group is
+    /// Settles one step that only some members of a group have taken. Announced ends happen separately, and a group is
     /// split if its members differ. Returns the resulting steps (empty when everything is settled).
     #[inline(never)]
     pub fn settle_uneven(
@@ -41,8 +41,8 @@ impl TileGroups {
         let number = self.uneven.pop()?;
         let group = &mut self.groups[number as usize];
         let announced = |open: &OpenNode| open.step == MemberStep::Announced;
-        // Different end times alone do not split a group: each member gets its own end event. The group is split only
-        // when these events end the node in different rounds.
+        // Different end times alone do not split a group, because each member gets its own end event. The group is
+        // split only when these events end the node in different rounds.
         if let Some(place) = group.open.iter().position(announced) {
             let open = group.open.swap_remove(place);
             for (member, at) in open.present {
@@ -63,7 +63,7 @@ impl TileGroups {
         Some(self.part(flow, lanes, effects, &group, &runs, ready))
     }
 
-    /// Splits a group into single instances, before `node` of the leader is posted.
+    /// Splits a group into single instances, before the leader's `node` is posted.
     pub fn disband(
         &mut self,
         flow: &mut Dataflow<'_>,
@@ -98,8 +98,8 @@ impl TileGroups {
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
         }
-        // The dispatch loop is in the middle of this list, so new leaders must post copies of the remaining nodes, in
-        // order.
+        // The dispatch loop is in the middle of this list, so new leaders must post their own copies of the remaining
+        // nodes, in the same order.
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
             let own: Vec<u64> = left
@@ -111,7 +111,7 @@ impl TileGroups {
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
-        // Ends of per-member nodes are already scheduled for each member, unless one event ends all of them (`whole`).
+        // Each member already has a scheduled end for per-member nodes, unless one event ends all members (`whole`).
         effects.agenda.copy(leader, &others, |event| {
             let node = event.node().node;
             match event.class() {
@@ -142,8 +142,7 @@ impl TileGroups {
                 let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
-                // All members of this part of the tile group have taken the step, so the part takes
-                // the step as a group.
+                // All members of this part have taken the step, so the part takes it as a group.
                 if present.len() == run.len() {
                     if step == MemberStep::Queued && flow.instance(run[0]).gathers(node) {
                         own.parked -= 1;
@@ -173,7 +172,7 @@ impl TileGroups {
         steps
     }
 
-    /// Records the first split of the replay, and that this group was split.
+    /// Records that this group was split, and the first split of the replay.
     fn note_split(
         &mut self,
         flow: &Dataflow<'_>,
@@ -200,8 +199,7 @@ impl TileGroups {
         counts.split.get_or_insert(split);
     }
 
-    /// Splits all groups into single instances, so that every member has its own state in a
-    /// diagnosis.
+    /// Splits all groups into single instances, so that a diagnosis finds the state of every member.
     pub fn dissolve(&mut self, flow: &mut Dataflow<'_>, lanes: &mut Lanes, effects: &mut Effects) {
         for group in std::mem::take(&mut self.groups) {
             for &member in group.members.iter().skip(1) {
@@ -214,7 +212,7 @@ impl TileGroups {
     }
 }
 
-/// Copies the state of `leader` to `other`, which it simulated.
+/// Copies the state of `leader` to `other`, which the leader has simulated so far.
 fn copy_leader(
     flow: &mut Dataflow<'_>,
     lanes: &mut Lanes,

@@ -1,4 +1,4 @@
-//! Every rule, on workloads of each type and on machines with and without the required property.
+//! Tests of every rule, on workloads of each type, and on machines with and without the required property.
 
 use super::*;
 use chakram_base::ids::Rank;
@@ -33,7 +33,7 @@ fn workload(op: Op<'_>, us: u64) -> Workload {
     builder.finish(None, MissingRankPolicy::Refuse).unwrap()
 }
 
-/// Returns the library's error for the options modified by `change`.
+/// Returns the error that results from the options after `change` has modified them.
 fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
     let machine = Machine::load(machine).unwrap();
     let checked = ReplayOptions::with(change).check(&machine, workload);
