@@ -7,9 +7,9 @@
 //! ([`PipelineStages`]) counts as a *bubble* instead.
 //!
 //! Each instant with communication, hidden or exposed, is also charged to one communication, by group and kind. If
-//! several are in progress, the instant is charged to the transfer that started first or, if no communication
-//! transfers, to the wait that started first. All messages of an NPU together count as one communication. Communication
-//! with unknown partners also counts as one communication, which transfers from its start.
+//! several communications are in progress, the instant is charged to the transfer that started first or, if no
+//! communication transfers, to the wait that started first. All messages of an NPU together count as one communication.
+//! Communication with unknown partners also counts as one communication, which transfers from its start.
 
 use super::keyed::by_part;
 use super::open_comms::{CommProgress, OpenComms};
@@ -93,7 +93,7 @@ pub struct NpuTime {
     pub finish: Span,
 }
 
-/// Attributes the time of every NPU to categories, and its communication to groups and kinds.
+/// Attributes the time of every NPU to categories, and the time of every communication to a group and kind.
 #[derive(Debug)]
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
@@ -207,7 +207,8 @@ impl Observer for BreakdownObserver<'_> {
             let npu = &mut self.npus[instance.index()];
             npu.open.start(place, label as u32, for_stage);
             if kind == NodeKind::Communication {
-                // The partners of this communication are unknown, so it counts as transferring from its start.
+                // The partners of this communication are unknown, so the communication counts as transferring from its
+                // start.
                 npu.open.begin(place);
             }
         }

@@ -59,8 +59,8 @@ pub struct BusyObserver<F> {
 }
 
 impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
-    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind that a [`NodeKind::Compute`]
-    /// node of an instance counts as.
+    /// Creates an observer of all instances of `workload`. `counts_as` returns the kind under which a
+    /// [`NodeKind::Compute`] node of an instance is counted.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
         let ranks = workload.instances().iter().map(|instance| RankTracker {
             left: workload.graph(instance).len(),

@@ -15,7 +15,7 @@ pub struct CapturedOn {
     pub devices: Vec<String>,
     /// Names of the hosts.
     pub hosts: Vec<String>,
-    /// Preset of the device, if all devices are the same and a preset describes it.
+    /// Preset that describes the device, if all devices are the same and such a preset exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
     /// Whether kernels keep their captured durations, although the machine has other NPUs.
@@ -60,8 +60,8 @@ impl CapturedOn {
         presets.all(|other| other == Some(first)).then_some(first)
     }
 
-    /// Notes that kernels keep durations from another device, unless all of the machine's NPU classes, whose names are
-    /// `classes`, are the class of the captured devices.
+    /// Notes that kernels keep durations from another device, if any of the machine's NPU classes (whose names are
+    /// `classes`) differs from the class of the captured devices.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
         let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
@@ -133,7 +133,7 @@ mod tests {
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
         // The kernels are from another device, so there is advice. A machine whose class has the device's name would
-        // get none.
+        // get no advice.
         on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
         on.preset = Some("dgx-h100".to_owned());
         on.note_recorded(["h100"]);
@@ -143,8 +143,7 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = capture` scales them to this machine"
         ), "{line}");
-        // The two names are names of one kind of device. If devices differ or have no name, the user must specify the
-        // device.
+        // Both names mean the same kind of device. If devices differ or have no name, the user must specify the device.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
         assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
         on.preset = None;

@@ -1,8 +1,8 @@
 //! Cost of each group's collectives, with transfer time and waiting time kept separate.
 //!
-//! A collective's transfer lasts from the arrival of its last member to its end. The time of the members before that
-//! arrival is waiting, not network time. If communication keeps recorded times, the transfer is the longest recorded
-//! duration of any member.
+//! A collective's transfer lasts from the arrival of the last member to the end of the collective. The time of the
+//! members before that arrival is waiting, not network time. If communication keeps recorded times, the transfer is the
+//! longest recorded duration of any member.
 
 pub(super) mod table;
 
@@ -172,8 +172,8 @@ pub struct CollectiveRow {
     /// True if the times were measured on a machine of this kind and no other communication slows these collectives.
     #[serde(default)]
     pub measured: bool,
-    /// Links on which the times were measured, if these links differ from the machine's links, so that the times are
-    /// derived.
+    /// Links on which the times were measured. Set only if these links differ from the machine's links; the times are
+    /// then derived from the measured times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub derived_from: Option<MeasuredLinks>,
     /// Calls, bytes and times of the collectives.
@@ -215,7 +215,7 @@ pub struct MeasuredLinks {
 
 impl MeasuredLinks {
     /// Returns the similarity of the measured links and the machine's links, from 0 to 1: the ratio of the smaller to
-    /// the larger bandwidth, times the same ratio of latencies.
+    /// the larger bandwidth, times the ratio of the smaller to the larger latency.
     pub(super) fn nearness(&self) -> f64 {
         let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
         near(self.bandwidth, self.machine_bandwidth)

@@ -173,8 +173,8 @@ impl<'a> MachineComparison<'a> {
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
     }
 
-    /// Explains why no part of the time differs between `column`, whose report is `report`, and machine
-    /// `other`.
+    /// Explains why no part of the time differs between machine `other` and the machine of `column`, whose report is
+    /// `report`.
     fn explain_nothing_moved(
         &self,
         column: &MachineColumn<'_>,
@@ -328,7 +328,7 @@ fn keyed(report: &Report) -> BTreeMap<CollectiveKey, &CollectiveRow> {
     rows
 }
 
-/// Key of similar groups: equal size, equal number of calls of one kind, and the same algorithm.
+/// Key of similar groups, which have the same size, the same number of calls of one kind, and the same algorithm.
 type SimilarGroupsKey<'r> = (
     CollectiveKind,
     Option<&'r str>,

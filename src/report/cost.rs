@@ -7,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! All these values are proportional to the makespan, so its 90 % interval applies to them too. A value is omitted if
-//! it needs an unknown price or the unknown energy of a kernel.
+//! All these values are proportional to the makespan, so the makespan's 90 % interval applies to these values too. A
+//! value is omitted if it needs an unknown price or the unknown energy of a kernel.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
@@ -40,7 +40,7 @@ pub struct ReplayCost {
     pub dollars_per_million_tokens_90: Option<[f64; 2]>,
 }
 
-/// Requirements of a run of a stated number of tokens, with every step as replayed.
+/// Requirements of a run of a stated number of tokens, in which every step takes the replayed time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TokenRun {
@@ -142,8 +142,8 @@ impl Report {
         let rates = self.throughput?;
         let tokens_per_s = rates.tokens_per_s?;
         let whole = self.extrapolation.map(|step| {
-            // The whole step has as many tokens per sample as the simulated part, so the ratio of the sample rates also
-            // applies to tokens.
+            // The number of tokens per sample is the same in the whole step and in the simulated part, so the ratio of
+            // the sample rates also applies to tokens.
             step.samples_per_s * tokens_per_s / rates.samples_per_s
         });
         Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)

@@ -10,8 +10,8 @@
 //! time that the turn before the last added. The result has this error if each remaining turn takes e. For comparison,
 //! PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states no error.
 //!
-//! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d is the rate of inference
-//! with continuous input, which excludes filling and draining.
+//! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d excludes filling and draining.
+//! It is the rate of inference with continuous input.
 
 use super::summary::counted;
 use chakram_base::units::Span;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// Makespans of the same step with fewer micro-batches than were simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct ShorterReplays {
-    /// Makespans with two turns fewer, and with one turn fewer.
+    /// Makespans of the step with two turns fewer, and with one turn fewer, than were simulated.
     pub makespans: [Span; 2],
     /// Number of micro-batches in a turn of the schedule.
     pub turn: u32,

@@ -25,13 +25,13 @@
 //! If an NPU has no curves and nothing was recorded, all kernels are timed by roofline. If no measured efficiency
 //! reduces the peak rates, the upper end is extended by `p 0.37` in the exponent. The reason is that predictions at the
 //! peaks, for steps in public tables of TPU v5p, v6e and v7x, are on average 31 % too short, `ln(1 / 0.69) = 0.37`. At
-//! two thirds of the peaks, they are 8 % off.
+//! two thirds of the peaks, these predictions are 8 % off.
 //!
-//! If the times of kernels recorded on another NPU are scaled to this NPU, they have the roofline error. If the kernels
-//! keep their times (as for an NPU of another maker), they have an error of 29 %. For three models captured on both
-//! H100 and MI300X, the ratios of total kernel time have the logarithms 0.34, -0.28 and 0.24, whose root mean square is
-//! 0.29. The hosts of these captures differ too: the ratios of host time have the logarithms -0.14, 0.19 and -0.12,
-//! whose root mean square is 0.15.
+//! If kernels recorded on another NPU are scaled to this NPU, the scaled times have the roofline error. If the kernels
+//! keep their recorded times (as for an NPU of another maker), the times have an error of 29 %. For three models
+//! captured on both H100 and MI300X, the ratios of total kernel time have the logarithms 0.34, -0.28 and 0.24, whose
+//! root mean square is 0.29. The hosts of these captures differ too: the ratios of host time have the logarithms -0.14,
+//! 0.19 and -0.12, whose root mean square is 0.15.
 //!
 //! Jobs on more than one node also have stragglers, which can only make steps longer. In a study of 3,079 training jobs
 //! on 128 GPUs or more, a tenth of the jobs take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
@@ -261,7 +261,7 @@ impl PredictionInterval {
         })
     }
 
-    /// Returns the parts of the critical path by the method that estimated their times.
+    /// Returns the time on the critical path for each estimation method.
     pub(super) fn parts(&self) -> [IntervalPart; 9] {
         [
             (self.curves, "kernels_by_curves_ps", "kernels by curves"),
@@ -315,8 +315,8 @@ fn spans_nodes(report: &Report, prepared: &CompiledReplay<'_>) -> bool {
     topology.tiles().is_none() && report.ranks > node
 }
 
-/// Returns how much later, in seconds, the last host of a group is than the mean host, summed over the collectives of
-/// the mean NPU. Returns zero if no host launches collectives.
+/// Returns the time by which the last host of a group is later than the mean host, in seconds, summed over the
+/// collectives of the mean NPU. Returns zero if no host launches collectives.
 fn lateness(report: &Report, prepared: &CompiledReplay<'_>) -> f64 {
     let host = prepared.machine().host().filter(|_| prepared.is_launched());
     let Some(host) = host.filter(|host| host.jitter > Span::ZERO) else {
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn stragglers_are_those_of_one_job_in_twenty() {
-        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs whose slowdown has a logarithm above x. It passes through
+        // P(x) = 0.1 e^(-(x - a) / b) is the fraction of jobs whose slowdown has a logarithm above x. P passes through
         // the two points of the study; the result solves 0.393 P(x) = 0.05.
         let [tenth, hundredth] = [0.213_f64, 0.45].map(|wasted| -(1.0 - wasted).ln());
         let scale = (hundredth - tenth) / 10.0_f64.ln();

@@ -40,7 +40,7 @@ impl ReportDocument {
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not such a document or has another version.
+    /// Fails if `text` is another kind of document, or a document of another version.
     pub fn read(text: &str) -> Result<Self, DocumentError> {
         #[derive(Deserialize)]
         struct DocumentHead {

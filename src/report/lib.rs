@@ -137,7 +137,7 @@ pub struct Report {
     /// The makespan, and counts of what was replayed.
     #[serde(flatten)]
     pub outcome: ReplayOutcome,
-    /// End of the capture, if every trace states its own.
+    /// End of the capture, if every trace states the end of its rank.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
     /// Devices, hosts and software of the captures, if the traces state them.
@@ -164,7 +164,7 @@ pub struct Report {
     /// Basis of the time and its prediction interval, if kernels are timed by curves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval: Option<PredictionInterval>,
-    /// Network model that timed communication, if one did.
+    /// Network model that timed communication; `None` if recorded times were kept.
     pub network: Option<String>,
     /// Basis of the communication's durations.
     pub communication: CommunicationBasis,
@@ -217,7 +217,7 @@ pub struct Report {
     /// Memory at ports for data that does not fit into SRAM, if any trace states memory use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<PortMemory>,
-    /// Remote memories for data that does not fit into NPUs, for ranks that load from or store to them.
+    /// Remote memories for data that does not fit into NPUs, if ranks load from or store to these memories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_pools: Vec<PoolMemory>,
     /// Results of rank aggregation, which simulates one rank for each group of equal ranks; `None` if not requested.

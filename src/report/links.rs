@@ -44,7 +44,7 @@ pub struct LinkReport {
 pub struct DimensionRow {
     /// Name of the dimension; `remote` or `remote NAME` for a memory.
     pub name: String,
-    /// Number of links of the dimension; each direction counts as one.
+    /// Number of links of the dimension; the two directions of a connection are two links.
     pub links: u64,
     /// Bytes summed over the links; a message over three hops counts three times.
     pub bytes: u64,
@@ -156,7 +156,7 @@ impl LinkReport {
         *until == Span::ZERO
     }
 
-    /// Returns the time by which a link's busy time is divided to get the link's load in a job's report.
+    /// Returns the divisor for link loads in a job's report: a link's load is its busy time divided by this span.
     pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }

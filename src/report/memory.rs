@@ -3,8 +3,8 @@
 //!
 //! At one instant, frees by completing nodes are counted before allocations by nodes issued at that instant, regardless
 //! of the order in which the event loop handles the nodes. A node that is issued and completes at the same instant
-//! frees memory after it allocates, and before the next such node allocates. In a chain of nodes that take no time,
-//! therefore, only one node at a time has memory allocated.
+//! frees memory after it allocates, and before the next such node allocates. Therefore, in a chain of nodes that take
+//! no time, only one node at a time has memory allocated.
 //!
 //! If no node of the job changes memory, nothing is stored and no node is examined. Otherwise the cost is one
 //! bit per node.
@@ -101,7 +101,7 @@ pub struct MemoryRow {
     /// Node whose issue reached the peak; `None` if nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
-    /// Whether the NPU has the memory that its rank needs; null if its capacity is unknown.
+    /// Whether the NPU has the memory that its rank needs; null if the capacity is unknown.
     pub fits: Option<bool>,
     /// Bytes still allocated at the end of the replay.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]

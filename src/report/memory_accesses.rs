@@ -1,4 +1,4 @@
-//! Loads and stores by memory: the NPU's own, memory outside it, and named memories.
+//! Loads and stores by memory: the NPU's own memory, memory outside the NPU, and named memories.
 
 use super::Report;
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};

@@ -1,4 +1,4 @@
-//! Time by module of a captured program, for nodes that ran under calls of `nn.Module`, by module path.
+//! Time by module path, for nodes of a captured program that ran under calls of `nn.Module`.
 //!
 //! A kernel belongs to the module that launched it. The times of a row cover the module and all its submodules; the
 //! *own* times cover only nodes that are in no submodule. Own times of modules, plus nodes outside all modules, sum
@@ -152,8 +152,8 @@ struct OwnTimes {
     delays: u64,
 }
 
-/// Maximum depth of a path; deeper modules count for the last level. A limited depth limits the total length of
-/// all paths.
+/// Maximum depth of a path; the time of deeper modules is added to the last level. A limited depth limits the total
+/// length of all paths.
 const LEVELS: u32 = 100;
 
 /// Row for nodes outside all modules.

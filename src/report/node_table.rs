@@ -23,7 +23,7 @@ pub enum StartCause {
     Lane,
     /// The last member of the node's collective became ready.
     Member,
-    /// The turn of the node's collective came in the launch order of its group.
+    /// The node's collective waited for its turn in the launch order of its group.
     Order,
 }
 
@@ -118,7 +118,7 @@ pub struct NodeTable {
     partner_node: PartialColumn<u64>,
 }
 
-/// A node, as its rank and its id in the trace.
+/// A node, given by its rank and its id in the trace.
 pub type RowNode = (u32, u64);
 
 /// A row to add; texts are indices from [`TextNumbers`].

@@ -55,7 +55,8 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
 
-/// Column for tables in which some report has a lower bound: whether the makespan of the row's report is one.
+/// Column that states whether the makespan of the row's report is a lower bound; used if any report of the table has a
+/// lower bound.
 pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
     u64::from(report.lower_bound).into()
 });
@@ -181,7 +182,7 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Returns the table of finish times, next to the captured finish times, if any trace states its end.
+/// Returns the table of finish times in the replay and in the capture, if any trace states its end.
 pub(super) fn finishes(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();

@@ -7,7 +7,7 @@ use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Label of a communication that has ended, or number of a communication that has not started.
+/// Sentinel: the label of a communication that has ended, and the number of a communication that has not started.
 const OVER: u32 = u32::MAX;
 
 /// Progress of the communication to which an instant is charged.

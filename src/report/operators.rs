@@ -216,8 +216,7 @@ impl<'a> OperatorObserver<'a> {
         }
     }
 
-    /// Returns the operators, longest first, then by name and kind, and also the loads and stores
-    /// by memory.
+    /// Returns the operators (longest first, then by name and kind), and the loads and stores by memory.
     pub fn finish(self) -> (Vec<OperatorTime>, Vec<MemoryAccessRow>) {
         let graphs = self.prepared.workload().graphs();
         let firsts = (0..).zip(&self.sums).flat_map(|(graph, sums)| {
@@ -268,8 +267,8 @@ impl NamedNodes {
         }
     }
 
-    /// Returns, per name of `graph`, the nodes with the kind of the name's first node, and separately the nodes with
-    /// other kinds.
+    /// Returns two lists: per name of `graph`, the nodes with the kind of the name's first node; and separately the
+    /// nodes with other kinds.
     fn of(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
         let mut firsts = vec![Self::none(NodeKind::Nothing); graph.names().len()];
         let mut others = BTreeMap::new();

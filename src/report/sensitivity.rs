@@ -37,14 +37,14 @@ const ROWS: usize = 12;
 /// Factor in the column shown to users: 10 % less time.
 pub const TENTH_LESS: f64 = 0.9;
 
-/// Effect on a run of shortening one class of its durations.
+/// Effect on a run if one class of its durations becomes shorter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SensitivityRow {
     /// The class of durations, or the key in the machine file.
     pub what: String,
-    /// Setting that changes these times: an option key to which a time factor is appended, or a machine key alone;
-    /// empty if no setting changes these times.
+    /// Setting that changes these times: either an option key to which a time factor is appended, or a machine key
+    /// alone. Empty if no setting changes these times.
     pub setting: String,
     /// Change of the makespan in picoseconds per unit of the factor on these times.
     pub slope_ps: i64,

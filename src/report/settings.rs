@@ -41,7 +41,7 @@ pub struct GivenSettings {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
     /// Keys of settings whose effect is unknown, because the run was not repeated without them. Runs that are too
-    /// large, or one of several launches, are not repeated.
+    /// large, and runs with several launches, are not repeated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }

@@ -1,10 +1,11 @@
 //! Pipeline stages, as far as the groups of a job define stages.
 //!
 //! A message is between two stages if a pipeline group contains both ranks. If the job has no pipeline group, a message
-//! is between stages if no group with a known role (tensor, data, context, expert) and fewer ranks than the job
-//! contains both ranks. The members of such a group are in one stage or are replicas of one stage, while messages go
-//! along the pipeline. Without any roles, every rank that sends messages is a separate stage. A collective is between
-//! stages if its group is a pipeline, or if it sums the embedding that the first and the last stage share.
+//! is within a stage if both ranks are in a group with a known role (tensor, data, context, expert) and fewer ranks
+//! than the job; all other messages are between stages. The members of such a group are in one stage, or are replicas
+//! of one stage, while messages go along the pipeline. Without any roles, every rank that sends messages is a separate
+//! stage. A collective is between stages if its group is a pipeline, or if it sums the embedding that the first and the
+//! last stage share.
 
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_engine::{CompiledReplay, InstanceId};

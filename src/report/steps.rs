@@ -43,7 +43,7 @@ pub struct StepRow {
     /// Time in which loads or stores of the step are in progress, but neither compute nor communication of the step.
     #[serde(rename = "memory_ps")]
     pub memory: Span,
-    /// Time in which host work or delays of the step are in progress, and nothing of the other categories.
+    /// Time in which host work or delays of the step are in progress, but none of the other categories.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// Rest of the step's time.

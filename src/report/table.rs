@@ -295,7 +295,7 @@ impl<'h> TextTable<'h> {
             cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
             least[i] = least[i].min(cells[i] + padding(i));
         }
-        // A narrow screen has no room for the minimum widths of columns.
+        // A narrow screen may have no room for the minimum widths of the columns.
         if total(&cells, &least) > limit {
             least.fill(0);
         }

@@ -1,4 +1,4 @@
-//! Text for users: prose of at most 100 columns, and tables of at most the width of the reader's terminal.
+//! Text for users: prose of at most 100 columns, and tables that fit the reader's terminal.
 
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
@@ -111,8 +111,8 @@ pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{first}…{last}"))
 }
 
-/// Maximum length of a name in a text, in characters. Limited because names in inputs may have any length, and the
-/// table layout counts columns in 16 bits.
+/// Maximum length of a name in a text, in characters. The length is limited because names in inputs may have any
+/// length, and the table layout counts columns in 16 bits.
 pub(super) const MAX_NAME: usize = 240;
 
 /// Maximum length of a name in a text with all details. No name from a compiler is longer, but other formats have

@@ -212,8 +212,8 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
     }
 }
 
-/// Explains a change of the bubble. Transfers between stages account for at most their own change. Other stages cause
-/// the rest.
+/// Explains a change of the bubble. Transfers between stages account for at most the amount by which they changed
+/// themselves. Other stages cause the rest.
 fn bubble(why: &MakespanExplanation) -> String {
     let transfer = why
         .communication

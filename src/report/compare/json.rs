@@ -1,6 +1,6 @@
 //! The comparison in a form for programs: one JSON document with times in integer picoseconds.
 //!
-//! `machines` contains the report of each machine (without facts that are the same for all machines) or the failure;
+//! `machines` contains, for each machine, the report (without facts that are the same for all machines) or the failure;
 //! `comparison` compares each machine with the first machine that has a report.
 
 use super::csv::status;

@@ -32,8 +32,8 @@ pub struct RunRecorder<'a> {
     pub(super) times: Vec<NodeTimes>,
     /// Causes of each node's start, by node number.
     pub(super) freed_by: Vec<FreedBy>,
-    /// Instant at which all members of a node's collective had arrived; before this is known, the node's start. The
-    /// index is the number of the collective among all instances.
+    /// Instant at which all members of a node's collective had arrived. Until this instant is known, the node's start.
+    /// The index is the number of the collective among all instances.
     pub(super) began: Vec<Time>,
     /// Nodes in order of completion.
     pub(super) completed: Vec<RunNode>,

@@ -63,7 +63,7 @@ pub struct RunRelations<'a> {
     pub instances: Vec<RunInstance<'a>>,
     /// Number of nodes.
     pub nodes: usize,
-    /// Number of collective nodes, that is, one per member.
+    /// Number of collective nodes; each member of a collective has one.
     pub member_calls: usize,
     /// Number of lanes.
     pub lanes: usize,

@@ -122,7 +122,7 @@ impl AxisScale {
     }
 }
 
-/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `step`.
+/// Rounds `step` up to 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|times| times * power);

@@ -19,7 +19,7 @@ pub struct LineSeries {
 /// Colour series of lines; grey is reserved for idle time.
 const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
 
-/// Returns the colour series of a line, as legends need it.
+/// Returns the colour series of a line, for legends.
 pub fn colour(line: usize) -> usize {
     COLOURS[line % COLOURS.len()]
 }

@@ -7,8 +7,8 @@ const SIDE: f64 = 480.0;
 const LEFT: f64 = 80.0;
 const HEAD: f64 = 24.0;
 
-/// Draws rows of values. `label` returns the label of a row or column, `describe` the tooltip of a cell by
-/// row and column.
+/// Draws rows of values. `label` returns the label of a row or column. `describe` returns the tooltip of the cell in a
+/// row and a column.
 pub fn chart(
     name: &str,
     values: &[Vec<u64>],

@@ -51,7 +51,7 @@ pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFor
         if i > 0 {
             svg.line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
         }
-        // Letters are about 7 units wide. If the whole name does not fit, its last word may.
+        // Letters are about 7 units wide. If the whole name does not fit, its last word may fit.
         let whole = &stretch.place[..];
         let last = whole.rsplit(' ').next().unwrap_or_default();
         let width = |name: &str| 7.0 * name.chars().count() as f64;

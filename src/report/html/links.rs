@@ -41,8 +41,8 @@ fn load_text(load: f64) -> String {
     percent(load)
 }
 
-/// Returns the pictures of all dimensions; on a machine of tiles, only the pictures of memories, because the grid
-/// shows the links.
+/// Returns the pictures of all dimensions. On a machine of tiles, returns only the pictures of memories, because the
+/// grid already shows the links.
 fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.seconds() / over.seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck().map_or(0.0, load);

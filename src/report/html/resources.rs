@@ -183,7 +183,7 @@ pub fn traffic(report: &Report) -> String {
     )
 }
 
-/// Returns the section with kernels, grouped as in the table, relative to the peaks of their NPUs, and with the
+/// Returns the section with kernels relative to the peaks of their NPUs, grouped as in the table. A note states the
 /// number of kernels without FLOPs or bytes.
 pub fn roofline(report: &Report) -> String {
     let rooflines = report.pictures.as_ref();

@@ -98,7 +98,8 @@ pub fn breakdown(report: &Report) -> String {
     figure(&picture, &categories(), &caption)
 }
 
-/// Returns the series of an interval: the series of its category, or for backward passes a series of their own.
+/// Returns the series of an interval. Backward passes have a series of their own; all other intervals have the series
+/// of their category.
 fn series(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
     let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);

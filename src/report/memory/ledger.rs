@@ -78,7 +78,8 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Fields that change rarely. They are separate so that the fields that every node changes share cache lines.
+/// Fields that change rarely. They are in a struct of their own, so that the fields that every node changes share cache
+/// lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,

@@ -30,7 +30,7 @@ pub struct PoolMemory {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum of the largest number of bytes that each of these ranks has in the memory.
+    /// Sum over these ranks of each rank's largest number of bytes in the memory.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }

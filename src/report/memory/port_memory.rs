@@ -26,7 +26,7 @@ pub struct PortMemory {
     /// Capacity of the memory.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
-    /// Sum of the largest number of bytes that each of these cores has in the memory.
+    /// Sum over these cores of each core's largest number of bytes in the memory.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
 }

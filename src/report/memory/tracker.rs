@@ -1,4 +1,5 @@
-//! Tracks nodes that change the memory of their NPU, and whether each was issued at the current instant.
+//! Tracks nodes that change the memory of their NPU, and distinguishes nodes issued at the current instant from earlier
+//! nodes.
 
 use super::ledger::{ByteSum, MemoryLedger};
 use super::{BytesByClass, LedgerTotals};
@@ -62,8 +63,8 @@ impl<'a> MemoryTracker<'a> {
         all
     }
 
-    /// Records that `node` is issued. If this ends an earlier instant at which the NPU's memory changed, returns that
-    /// instant and the bytes allocated after it.
+    /// Records that `node` is issued. If the call ends an earlier instant at which the NPU's memory changed, returns
+    /// that instant and the bytes allocated after it.
     #[inline]
     pub fn issued(
         &mut self,

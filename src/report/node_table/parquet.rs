@@ -2,8 +2,8 @@
 //!
 //! The format is described at <https://parquet.apache.org/docs/file-format/>; the format's structures use Thrift's
 //! compact protocol. Numbers are written plain, texts as indices into a dictionary, and pages are compressed with gzip,
-//! which every reader supports. This writer compiles in a tenth of the time that a Parquet package takes, and one kind
-//! of table needs no more.
+//! which every reader supports. This writer compiles in a tenth of the time that a Parquet package takes, and suffices
+//! for one kind of table.
 
 use super::{NodeColumn, NodeTable, PartialColumn, TextColumn};
 use flate2::Compression;

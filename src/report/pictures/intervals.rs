@@ -57,7 +57,7 @@ impl<K: Copy + Ord> Intervals<K> {
     }
 }
 
-/// Merges adjacent intervals shorter than `resolution` into one interval, with the sort that has the most time among
+/// Merges adjacent intervals within `resolution` into one interval, whose sort is the sort with the most time among
 /// them.
 fn coarse<K: Copy + Ord>(all: &[Interval<K>], resolution: Span) -> Vec<Interval<K>> {
     let mut out: Vec<Interval<K>> = Vec::new();

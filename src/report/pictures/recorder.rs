@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 
 /// Maximum number of ranks that are drawn.
 const RANKS: usize = 64;
-/// Maximum number of ranks of a job whose ranks are all observed.
+/// Maximum number of ranks of a job for which every rank is observed.
 const ALL_WATCHED: usize = 128;
 /// In larger jobs, the maximum number of observed ranks per graph and NPU class. Ranks with the same graph and class
 /// differ only if their routes differ, so a few suffice.
@@ -283,7 +283,7 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// Returns the memory curve of the first observed rank of each class, in order of filled memory, fullest first.
+    /// Returns the memory curve of the first observed rank of each class, fullest memory first.
     fn curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();

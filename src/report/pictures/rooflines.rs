@@ -6,8 +6,8 @@ use chakram_trace::format::Dtype;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeSet;
 
-/// Returns the peak rates of the NPU classes used by ranks of `prepared`, in class order, for the number formats of
-/// the job's kernels.
+/// Returns the peak rates of the NPU classes that ranks of `prepared` use, in class order. Includes only the number
+/// formats of the job's kernels.
 pub(super) fn of(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let mut used = [false; Dtype::COUNT];

@@ -347,7 +347,7 @@ fn along(
     }
 }
 
-/// Groups the differences by the reason why the run does not depend on them. Both machines must predict equal times for
+/// Groups the differences by the reason why each does not affect the run. Both machines must predict equal times for
 /// the run.
 fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();

@@ -28,7 +28,8 @@ pub(super) struct DimensionUse {
 }
 
 impl RunFacts<'_> {
-    /// Returns the reason why the machine's network carries no traffic, if it carries none.
+    /// Returns the reason why the machine's network carries no traffic; `None` if it carries
+    /// traffic.
     pub(super) fn without_network(&self) -> Option<String> {
         let comm = self.prepared.comm();
         if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
@@ -38,7 +39,8 @@ impl RunFacts<'_> {
             .then(|| format!("collectives and messages last as {comm}"))
     }
 
-    /// Returns the reason why collectives do not depend on the machine, if they do not.
+    /// Returns the reason why collectives do not depend on the machine; `None` if they depend on
+    /// it.
     pub(super) fn without_collectives(&self) -> Option<String> {
         if self.report.collectives.is_empty() {
             return Some("the job has no collective".to_owned());

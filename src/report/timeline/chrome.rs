@@ -200,7 +200,8 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
-    /// Draws one end of an arrow from a call to a node that it launched, at the beginning of the slice.
+    /// Draws one end of the arrow from a call to a node that the call launched. The end is at the beginning of the
+    /// slice.
     fn launch(&mut self, track: TrackId, phase: &'static str, id: u64, at: Ticks) {
         self.event(&TraceEvent {
             ph: phase,

@@ -63,7 +63,7 @@ impl TimelineCounters {
         waiting.nodes.insert(node);
     }
 
-    /// Stops counting a node as waiting because it was issued.
+    /// Removes a node from the waiting nodes when it is issued.
     pub fn took(
         &mut self,
         (instance, rank): (usize, u32),

@@ -96,8 +96,8 @@ impl<'a> TimelineOrigins<'a> {
         path.reverse();
     }
 
-    /// Returns the id of the arrow to a node, if one was begun at its launch, and the ids of the arrows from the
-    /// node.
+    /// Returns the id of the arrow to a node, if the arrow was begun at the node's launch, and the ids of the arrows
+    /// from the node.
     pub fn arrows(&mut self, instance: InstanceId, node: NodeIndex) -> (Option<u64>, Vec<u64>) {
         let (graph, number, first) = self.instances[instance.index()];
         let called = &self.called[number];

@@ -128,7 +128,7 @@ impl<W: Write> PerfettoEncoder<W> {
         self.failed = written.err();
     }
 
-    /// Writes a packet after the definitions of texts that it uses for the first time.
+    /// Writes a packet. The definitions of texts that the packet is the first to use come before it.
     fn packet(&mut self, packet: TracePacket) {
         let interned = InternedData {
             categories: std::mem::take(&mut self.categories.fresh),
@@ -323,7 +323,7 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
             Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
         };
-        // Launch arrows use ids above those of messages.
+        // Launch arrows use ids above the ids of message arrows.
         let number = |id: u64| LAUNCHES + id;
         let leaving = leaving.into_iter();
         let begin = TrackEvent {

@@ -141,7 +141,7 @@ pub struct TrackDescriptor {
 }
 
 impl TrackDescriptor {
-    /// `child_ordering`: children are sorted by the order that they state.
+    /// `child_ordering`: children are sorted by their `sibling_order_rank`.
     pub const EXPLICIT_ORDER: i32 = 3;
     /// `sibling_merge_behavior`: siblings with the same name are not merged.
     pub const NEVER_MERGED: i32 = 2;
