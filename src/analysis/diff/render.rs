@@ -8,7 +8,7 @@ pub(super) mod words;
 use super::tally::DiffTally;
 use chakram_report::text::TextStyle;
 
-/// Names of two jobs, and options of rendering their differences.
+/// Names of two jobs, and options for rendering their differences.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffRenderOptions<'t> {
     /// Names of the two jobs.

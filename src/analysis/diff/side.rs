@@ -110,7 +110,7 @@ impl<'o> ComparedTrace<'o> {
         })
     }
 
-    /// Returns the neighbours of `node`, each with true for a control dependency.
+    /// Returns the neighbours of `node`, each with a flag that is true for a control dependency.
     #[inline]
     pub fn neighbours(
         &self,

@@ -290,7 +290,7 @@ impl DiffTally {
             any = true;
             let amounts = (field.before.amount(), field.after.amount());
             match (field.field.aspect(), amounts) {
-                // Times and sizes differ from node to node, so they are listed singly instead of merged into lines.
+                // Times and sizes differ from node to node, so they are listed one by one instead of merged into lines.
                 (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
                     *self
                         .counts

@@ -14,8 +14,8 @@
 //! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and the mark that kernels ran on a CPU |
 //! | `doc_string`, start times, unknown fields | removed |
 //!
-//! The hash is keyed BLAKE3: equal names have equal hashes on all ranks and in all runs with one key, and names cannot
-//! be guessed by trial without the key.
+//! The hash is keyed BLAKE3. Equal names have equal hashes on all ranks and in all runs with one key, and nobody
+//! without the key can guess names by trial.
 
 use super::audit;
 use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
@@ -140,7 +140,7 @@ impl TraceAnonymiser {
         format!("{prefix}{}", &hex[..16])
     }
 
-    /// Returns the replacement of a node's name, or `None` if it is kept.
+    /// Returns the replacement of a node's name, or `None` if the name is kept.
     pub fn name(&self, name: &str) -> Option<String> {
         let kept = name.is_empty()
             || self.public && is_public(name)
@@ -167,7 +167,8 @@ impl TraceAnonymiser {
             .collect()
     }
 
-    /// Returns the replacement of the roles of groups: the words of plans are structure, and any other word is a name.
+    /// Returns the replacement of the roles of groups. Roles that plans use are kept; any other role is hashed like a
+    /// name.
     pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
         roles.renamed(|role| match PUBLIC_ROLES.contains(&role) {
             true => role.to_owned(),
@@ -192,7 +193,7 @@ impl TraceAnonymiser {
             made.map_err(|e| e.in_record(record.number, record.offset))?;
             put.frame(&mut out);
         }
-        // An empty file has no metadata record and is no trace.
+        // An empty file has no metadata record, so it is not a trace.
         if contents.is_empty() {
             return Err(TraceError::malformed(0, "the file is empty"));
         }
@@ -250,8 +251,7 @@ impl TraceAnonymiser {
         while !cursor.is_empty() {
             match cursor.field()? {
                 (1, WireValue::Bytes(..)) => {}
-                // `kept` counts the attributes that were written above; the written attributes come first, and the
-                // other attributes are removed.
+                // `kept` attributes were written above, so the first `kept` attributes do not count as removed.
                 (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
                 (2, WireValue::Bytes(..)) => done.attributes += 1,
                 _ => done.fields += 1,
@@ -269,7 +269,7 @@ impl TraceAnonymiser {
         let mut deps = DependencyLists::default();
         let view = scan::node(record, &mut deps)?;
         done.nodes += 1;
-        // Replays recognise declarations by their name, so that name must not be hashed.
+        // Replays recognise a declaration by its name, so that name must not be hashed.
         let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
         // Protobuf does not encode default values.
         if view.id > 0 {

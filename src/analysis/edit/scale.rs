@@ -1,9 +1,9 @@
 //! Scaling of a job to more or fewer ranks, by copying along one dimension of a grid of ranks.
 //!
-//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has the
-//! coordinates `(r / 4, r % 4)`. Along one dimension, the job changes from size `D` to size `D'`. The new rank with
-//! coordinate `x'` in that dimension copies the old rank with coordinate `x' mod D` and the same other coordinates;
-//! the new rank belongs to *block* `x' / D`.
+//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has the coordinates
+//! `(r / 4, r % 4)`. Along one dimension, the job changes from size `D` to size `D'`. The new rank with coordinate `x'`
+//! in that dimension copies the old rank with coordinate `x' mod D` and the same other coordinates. The new rank
+//! belongs to *block* `x' / D`.
 //!
 //! | item | becomes |
 //! |---|---|
@@ -267,7 +267,7 @@ impl JobScaling {
     pub fn check(&self) -> Result<(), TraceError> {
         for (&rank, crossings) in &self.crossings {
             let place = self.along.place(rank);
-            // All ranks along the dimension are compared with its first rank.
+            // All ranks along the dimension are compared with the first of these ranks.
             let first = self.along.old(0, place);
             let expected = self.crossings.get(&first);
             if expected.is_some_and(|expected| expected != crossings) {
@@ -330,7 +330,7 @@ impl JobScaling {
         match shape {
             None => {
                 let all = 0..self.along.new_ranks();
-                // An empty list already means all ranks, so it stays empty.
+                // An empty list already means all ranks, so the list stays empty.
                 let ranks = if ranks.is_empty() {
                     Vec::new()
                 } else {

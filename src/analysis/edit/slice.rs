@@ -2,9 +2,9 @@
 //!
 //! # Nodes that an annotation covers
 //!
-//! A node *belongs* to the nodes named by its attributes `parent` and `launch`. An annotation covers the nodes with its
-//! name and, transitively, all nodes that belong to them. Nodes on other threads do not belong to the annotation. A
-//! node on another lane that belongs to no other node is covered if it began after the first covered node on the
+//! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
+//! its name, and all nodes that belong to covered nodes. Nodes on other threads do not belong to the annotation. A node
+//! on another lane that belongs to no other node is covered if it began after the first covered node on the
 //! annotation's own lane, and before the next uncovered node on that lane. All nodes that belong to such a node are
 //! covered too.
 //!
@@ -24,10 +24,10 @@
 //!
 //! # Times
 //!
-//! Times are computed for every rank on its own. A node starts when all its dependencies have ended, plus its delay,
-//! and lasts as recorded, including recorded waiting. For traces that chakram converted, these starts equal the
-//! captured starts to the nanosecond. Let `S` be the earliest start of any selected node of the job. Then `start'(n) =
-//! max(0, start(n) - S)`, and a kept node gets the delay
+//! Times are computed for every rank on its own. A node starts when its delay has passed after the end of its last
+//! dependency. It lasts as recorded, including recorded waiting. For traces that chakram converted, these starts equal
+//! the captured starts to the nanosecond. Let `S` be the earliest start of any selected node of the job. Then
+//! `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
 //!
 //! ```text
 //! delay'(n) = start'(n) - max(0, end'(d) over its new dependencies d)
@@ -132,7 +132,7 @@ impl RankSelection {
 
     /// Writes the slice of `contents`, the trace from which the nodes were selected. The job's slice starts at `start`.
     ///
-    /// Fails if the trace is not the selected one.
+    /// Fails if `contents` are not this trace.
     pub fn write(
         &self,
         contents: &[u8],

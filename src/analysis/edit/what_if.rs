@@ -515,7 +515,7 @@ fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
     program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
 }
 
-/// Scales kernels by the product of the factors of earlier edits and of this one.
+/// Scales kernels by the product of the factors of earlier edits and of this edit.
 fn scale(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refused(

@@ -13,7 +13,7 @@ const FIELDS: [(u32, &str, &str); 4] = [
     (9, "outputs", "field"),
 ];
 
-/// Counts, for each attribute by name and type, how many of the `selected` nodes have it.
+/// Counts, for each attribute by name and type, the `selected` nodes that have the attribute.
 pub fn count(
     raw: &RawTrace<'_>,
     selected: impl Fn(u32) -> bool,
@@ -22,7 +22,7 @@ pub fn count(
     // For each known attribute, the number of nodes that have it, and the last such node.
     let mut counts: Vec<(u64, u32)> = Vec::new();
     let mut fields = [0_u64; FIELDS.len()];
-    // Similar nodes have the same attributes in the same order; so predicting the order saves look-ups.
+    // Similar nodes have the same attributes in the same order, so predicting the order saves look-ups.
     let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
     for node in raw.all().filter(|&node| selected(node)) {
         let record = &raw.nodes[node as usize].record;
@@ -73,8 +73,8 @@ pub fn count(
     all
 }
 
-/// Reads the next field of a node; returns the field if it is an attribute, and marks a field that is in [`FIELDS`]
-/// in `seen`. Stops at a broken field.
+/// Reads the next field of a node. Returns the field if it is an attribute, and marks the field in `seen` if it is in
+/// [`FIELDS`]. Stops at a broken field.
 fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
     let Ok((number, wire)) = node.field() else {
         *node = WireCursor::new(&[], 0);

@@ -2,10 +2,10 @@
 //! node.
 //!
 //! The critical path is the longest path through dependencies and the order of nodes on their lanes, so the times of
-//! its parts sum to the time of the run. If the times of all ranks share one origin, the path crosses ranks: it follows
-//! a node that waited for another rank to that rank. A collective began when the last member arrived, and a message
-//! when sender and receiver had arrived. The path therefore continues on the rank that arrived last, from the time of
-//! its arrival.
+//! its parts sum to the time of the run. If the times of all ranks share one origin, the path crosses ranks: from a
+//! node that waited for another rank, it continues on that rank. A collective began when the last member arrived, and a
+//! message when sender and receiver had arrived. The path therefore continues on the rank that arrived last, from the
+//! time of its arrival.
 
 use super::class::NodeClass;
 use super::path_input::PathInput;
@@ -49,8 +49,8 @@ impl CriticalPath {
     }
 }
 
-/// Returns the track and node of the last rank to arrive at the communication `step` of a track, if that rank arrived
-/// after `start` and before `end`.
+/// Returns the track and node of the rank that arrived last at the communication `step` of a track. Returns `None`
+/// unless that rank arrived after `start` and before `end`.
 fn last(
     matches: &CommMatches<'_>,
     tracks: &[PathInput],

@@ -137,7 +137,7 @@ impl FaultSummary {
     }
 }
 
-/// Counts faults and keeps the ids of the first ones.
+/// Counts faults and keeps the ids of the first faults.
 #[derive(Clone, Copy, Default)]
 struct FaultCounter {
     count: u64,

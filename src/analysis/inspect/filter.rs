@@ -200,7 +200,7 @@ impl NodeFilter {
         *self == Self::default()
     }
 
-    /// Returns for each node of `trace` whether the node is selected, or `None` if all nodes are.
+    /// Returns for each node of `trace` whether the node is selected, or `None` if all nodes are selected.
     pub fn select(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
         if self.is_empty() {
             return None;

@@ -258,7 +258,7 @@ impl RankTables {
             }
             family_name.clear();
             family(view.name, &mut family_name);
-            // The arena is smaller than the file, and a raw trace has at most 4 GiB of nodes.
+            // The arena cannot be full: it is smaller than the file, and a raw trace has at most 4 GiB of nodes.
             let name = families.intern(&family_name).unwrap_or(u32::MAX);
             operators.add((name, class), &tally);
         }

@@ -6,7 +6,7 @@ use super::node::ValidatedNodes;
 use chakram_trace::format::TensorClass;
 
 /// Reports tensor classes for which the trace frees more than it allocates in total. The defect names the first node,
-/// in the order of ids, at which the total is exceeded.
+/// in the order of ids, at which the frees so far exceed all allocations.
 pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
     for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
         // The sums stay below 2^96, because there are fewer than 2^32 nodes.

@@ -108,8 +108,8 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Passes the edges between a member's calls and its party's vertices to `each`; the first of these vertices is
-    /// `rendezvous`.
+    /// Passes to `each` the edges between a member's calls and the vertices of the member's party. The first of the
+    /// party's vertices is `rendezvous`.
     fn link_calls(
         &self,
         party: &BoundGroup,

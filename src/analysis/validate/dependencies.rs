@@ -1,5 +1,5 @@
 //! Dependencies of one trace: dependencies on missing nodes or on the node itself, repeated dependencies, cycles, and
-//! nodes blocked by them.
+//! nodes blocked by cycles.
 
 use super::NONE;
 use super::defects::{DefectLocation, DefectLog};

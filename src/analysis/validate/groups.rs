@@ -165,7 +165,7 @@ pub(super) fn bind(
             if group == WORLD && rank >= ranks {
                 continue;
             }
-            // An incomplete trace may lack calls, so it is not compared with others.
+            // An incomplete trace may lack calls, so it is not compared with other traces.
             if facts.whole {
                 let place = (index, rank, slot);
                 let of = (group, groups.names[group], &groups.members[group][..]);

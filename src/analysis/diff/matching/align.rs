@@ -92,7 +92,8 @@ fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut list
     let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
         while *from < end {
             let (x, y) = (lists[0][*from], lists[1][*to]);
-            // The alignment may place unrelated nodes at the same position; their neighbours then contradict it.
+            // The alignment may place unrelated nodes at the same position; the neighbours of such nodes then
+            // contradict the pair.
             let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
             if free && agree(sides, pairs, x, y).is_plausible() {
                 pairs.set(x, y);

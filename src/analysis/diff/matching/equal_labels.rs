@@ -12,8 +12,8 @@ pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {
     });
 }
 
-/// Sketch of a set of labels: a Bloom filter with one hash. It excludes most labels that only one trace has, so that
-/// these need no sorting.
+/// Sketch of a set of labels: a Bloom filter with one hash. The sketch excludes most labels that only one trace has, so
+/// that such labels need no sorting.
 struct LabelSketch {
     words: Vec<u64>,
     /// Number of bits, as a power of two.
@@ -51,8 +51,8 @@ impl LabelSketch {
     }
 }
 
-/// Calls `each` once for each label that unmatched nodes of both traces have. The arguments are these nodes, nodes of
-/// the first trace first, and the number of nodes of the first trace.
+/// Calls `each` once for each label that unmatched nodes of both traces have. Passes these nodes (nodes of the first
+/// trace first), and the number of nodes of the first trace.
 pub(super) fn for_alike(
     pairs: &mut NodeMatching,
     labels: &NodeHashes,

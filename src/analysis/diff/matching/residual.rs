@@ -13,10 +13,10 @@ const TRIES: u8 = 8;
 /// Total number of neighbours of candidates that are compared for one node.
 const WORK: usize = 1 << 16;
 
-/// Agreement of two nodes on the known pairs around them.
+/// Agreement between the neighbours of two nodes, as far as the partners of the neighbours are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NeighbourAgreement {
-    /// Number of neighbours with a known partner, for the node with more such neighbours.
+    /// Number of neighbours with a known partner, counted for the node that has more such neighbours.
     known: usize,
     /// Number of known pairs among the neighbours of both nodes.
     common: usize,
@@ -34,7 +34,7 @@ impl NeighbourAgreement {
     }
 }
 
-/// Counts the known pairs around `first` and `second`.
+/// Counts the known pairs among the neighbours of `first` and `second`.
 pub(super) fn agree(
     sides: &[ComparedTrace<'_>; 2],
     pairs: &NodeMatching,
@@ -121,8 +121,8 @@ pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
     }
 }
 
-/// Returns the unmatched node of the second trace that shares most neighbours with `node`, if that node shares at
-/// least half.
+/// Returns the unmatched node of the second trace that shares the most neighbours with `node`. Returns `None` if that
+/// node shares less than half.
 fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Option<u32> {
     let mut candidates: Vec<u32> = Vec::new();
     for way in EdgeDirection::BOTH {

@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn parts_are_so_rounded_that_they_sum_to_the_whole() {
         // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10, so the means are 55, 35 and 10 of 100 ps.
-        // After: 41 + 40, 29 + 30, 10 + 10, so the means are 40.5, 29.5 and 10 of 80 ps. Rounded one by one, they
+        // After: 41 + 40, 29 + 30, 10 + 10, so the means are 40.5, 29.5 and 10 of 80 ps. Rounded one by one, the means
         // would be 41, 30 and 10, which sum to 81. The cumulative sums 40.5, 70 and 80 round to the parts 41, 29 and
         // 10.
         let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);

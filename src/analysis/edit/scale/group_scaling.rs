@@ -46,7 +46,7 @@ impl GroupScaling {
         }
         let (_, dimension) = along.coordinates(0);
         let across = found[dimension].len();
-        // If the dimension has size 1, only a group of one member can be along it.
+        // If the dimension has size 1, only a group of one member can be along the dimension.
         let single = along.size() == 1 && ranks.len() == 1;
         if across == 1 && !single {
             return Ok(Self::Copied);
@@ -81,7 +81,7 @@ fn listed(ranks: &[u32]) -> String {
 #[derive(Clone, Debug, Default)]
 pub(super) struct GroupNames {
     taken: BTreeSet<String>,
-    /// A number one above the largest numeric name.
+    /// The largest numeric name plus one.
     beyond: u64,
 }
 

@@ -79,7 +79,7 @@ fn size(node: &Node) -> i64 {
 #[test]
 fn shards_shrink_or_wholes_grow() {
     use CollectiveKind as K;
-    // A group of 2 becomes one of 6. If the total is kept, a shard of 300 becomes 100, and a shard of 100 becomes
+    // A group of 2 becomes a group of 6. If the total is kept, a shard of 300 becomes 100, and a shard of 100 becomes
     // 33⅓. If the shard is kept, a whole buffer of 600 becomes 1800.
     let kinds = [
         (K::AllReduce, 600, 600, 600),
@@ -148,7 +148,7 @@ fn groups_across_the_dimension_are_copied_with_names_and_roots() {
     );
     assert_eq!(after[1].attr[2], group("tp.1"));
     assert_eq!(after[1].attr[3], attribute("comm_root", 7));
-    // In the first block only rank numbers could change, and in this job no number does.
+    // In the first block only rank numbers could change, and this job has no rank number that changes.
     assert_eq!(
         read(&scaling.write(3, &second).unwrap())[1],
         read(&second)[1]

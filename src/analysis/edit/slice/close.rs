@@ -23,7 +23,7 @@ impl DependencyClosure {
     /// Computes the new dependencies in time linear in the number of dependencies.
     pub fn new(trace: &CheckedTrace<'_>, kept: &[bool]) -> Self {
         // Finds the cut nodes that a kept node waits for, also through other cut nodes, in one pass over the existing
-        // order. A depth-first search of petgraph takes twice as long.
+        // order. petgraph's depth-first search would take twice as long.
         let mut needed = vec![false; kept.len()];
         for &i in trace.order.iter().rev() {
             if kept[i as usize] || needed[i as usize] {

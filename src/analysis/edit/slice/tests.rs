@@ -169,8 +169,8 @@ fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
     let mut step = with(node(2, 1, &[1], &[]), &on(1, &[]));
     step.name = "ProfilerStep#3".to_owned();
     let nodes = [
-        // From 0 to 10 µs is before the step. From 10 to 16 is the step with nodes 3 and 4; node 4 launches node 5 on
-        // a stream.
+        // From 0 to 10 µs is before the step. The step lasts from 10 to 16 and has nodes 3 and 4; node 4 launches node
+        // 5 on a stream.
         with(node(1, 10, &[], &[]), &on(1, &[])),
         step,
         with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),
@@ -235,7 +235,7 @@ fn partners_that_are_cut_are_told_and_cut_on_demand() {
             collective(2, &[1]),
             node(3, 1, &[2], &[]),
         ]),
-        // The ids on the second rank are one higher.
+        // The ids on the second rank are larger by one.
         file(&[collective(2, &[]), collective(3, &[2])]),
     ];
     let mut matches = CommunicationMatches::default();

@@ -89,7 +89,7 @@ impl GradientReductions {
         this
     }
 
-    /// Keeps only reductions of buckets; drops others, such as reductions to shards.
+    /// Keeps only reductions of buckets, and drops other reductions, such as reductions to shards.
     pub fn of_buckets(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
@@ -104,7 +104,7 @@ impl GradientReductions {
         self
     }
 
-    /// Returns whether a node reduces gradients, launches such a reduction, or prepares one.
+    /// Returns whether a node reduces gradients, or launches or prepares a reduction of gradients.
     pub fn has(&self, item: u32) -> bool {
         self.collectives.contains(&item)
             || self.fills.contains(&item)
@@ -154,8 +154,8 @@ impl GradientReductions {
     }
 }
 
-/// Returns whether a reduction leaves each rank only its shard of the gradients, because the reduction frees memory of
-/// all its bytes; generated jobs state this.
+/// Returns whether a reduction leaves each rank only its shard of the gradients. Generated jobs show this: the
+/// reduction frees temporary memory of its whole size.
 pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
     let mut memory = program.view_of(reduction).memory.named();
     let bytes = bytes_of(program, reduction);
@@ -382,8 +382,8 @@ pub(super) fn regroup_found(
     Ok(counts)
 }
 
-/// Removes the gathers of parameters for the backward pass, with the nodes that copy data into and out of them. The
-/// backward pass then uses the parameters that were gathered for the forward pass.
+/// Removes the gathers of parameters for the backward pass, with the nodes that copy data into and out of the gathers.
+/// The backward pass then uses the parameters that were gathered for the forward pass.
 pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
@@ -619,7 +619,7 @@ fn place_buckets(
             changes.insert("wait_ns", AttributeChange::Removed);
             changes.insert("eager", AttributeChange::Removed);
         }
-        // The new collective waits only for its launch, even if the old one had other dependencies.
+        // The new collective waits only for its launch, even if the old collective had other dependencies.
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;

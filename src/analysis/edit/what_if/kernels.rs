@@ -101,7 +101,7 @@ pub(super) struct KernelScaler {
     tokens: Option<u64>,
     widths: ModelWidths,
     calls: BTreeMap<String, CallTime>,
-    /// For each layer of a generated job, the bytes of the parameters that its passes gather.
+    /// For each layer of a generated job, the bytes of the parameters that the layer's passes gather.
     gathered: BTreeMap<u32, u64>,
     /// For each kernel by node, the bytes that it allocates for whole gradients until they are reduced.
     whole_gradients: BTreeMap<u32, u64>,

@@ -163,8 +163,8 @@ fn change_step(
     let Some((layers, forward)) = forward_runs(&passes) else {
         return Ok(None);
     };
-    // The last or the first layer of a backward pass may differ from the others, because no parameters are gathered
-    // ahead for it.
+    // The last or the first layer of a backward pass may differ from the other layers, because no parameters are
+    // gathered ahead for that layer.
     let fewer = Some(layers.times - 1).filter(|&times| times > 1);
     let mut backward = Vec::new();
     let mut unlike = Vec::new();

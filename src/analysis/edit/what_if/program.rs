@@ -1,8 +1,8 @@
 //! A rank's trace as a program (an ordered list of items) whose parts an edit can repeat, drop and change.
 //!
 //! An item is a node or a copy of a node. The order of the items is the program order. A dependency on the previous
-//! item of the same thread or stream only expresses the order of these two items. After an edit, it names the item that
-//! is the previous one then. Every other dependency continues to name the same item.
+//! item of the same thread or stream only expresses the order of these two items. After an edit, the dependency names
+//! the item that then precedes in the thread or stream. Every other dependency continues to name the same item.
 
 use super::kept_records::{KEPT, KeptRecords};
 use chakram_base::units::Span;
@@ -100,7 +100,7 @@ pub(super) struct ItemDependency {
     pub on: u32,
     pub control: bool,
     /// Whether the dependency only expresses the order in one thread. After an edit, such a dependency is on the item
-    /// that is the previous one in that thread then.
+    /// that then precedes in the thread.
     pub in_turn: bool,
 }
 
@@ -588,7 +588,7 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns whether earlier edits and this one together change nothing.
+    /// Returns whether earlier edits and this edit together change nothing.
     fn ends_edits(&self) -> bool {
         self.scaled.is_none() && self.earlier.is_some()
     }

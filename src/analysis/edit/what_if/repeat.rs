@@ -282,7 +282,7 @@ pub(super) fn cut_micro_batches(
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
-        // The last part keeps the original nodes, because the reductions of gradients wait for these.
+        // The last part keeps the original nodes, because the reductions of gradients wait for the original nodes.
         parts.push(items.iter().map(|&item| (item, item)).collect());
         let of_pass: BTreeMap<Pass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
@@ -487,7 +487,7 @@ fn pass_ends(program: &RankProgram<'_>, passes: &[(Pass, Vec<u32>)]) -> PassEnds
 /// Returns the nodes of passes in a new order, and updates their dependencies. A dependency on the forward pass of the
 /// same micro-batch is kept. Other dependencies between passes only express order. A dependency on the end of the
 /// previous pass becomes a dependency on the end of the pass that now precedes, possibly on another lane. Any other
-/// dependency becomes a dependency on the last node, in the passes before, of the thread of the former dependency.
+/// dependency on a node becomes a dependency on the node that now runs last before the pass in the thread of that node.
 fn arrange(
     program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<Pass, &Vec<u32>>,
@@ -563,7 +563,7 @@ fn arrange(
     ordered
 }
 
-/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first of them. A
+/// Removes the nodes `old` from the program order, and inserts `ordered` at the position of the first removed node. A
 /// node between old nodes, such as a reduction of gradients, stays after the old node that it followed.
 fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());

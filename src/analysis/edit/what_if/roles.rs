@@ -3,9 +3,9 @@
 //! Ranks form a grid. One dimension is the *stages* of a pipeline. Neighbouring stages are at the distance of forward
 //! messages, the receiving rank minus the sending rank. Another dimension of the grid of ranks is the *replicas*.
 //! Neighbouring replicas are at the distance of ranks that reduce gradients together. The remaining dimension has other
-//! positions, such as shards of tensors. An absent rank m copies a captured rank t, its model: a rank of the same
-//! stage, if possible at the same other position. The model of a middle stage may be of another middle stage; then its
-//! 1F1B passes are reordered for the stage of m. The trace of t changes as follows:
+//! positions, such as shards of tensors. An absent rank m copies a captured rank t, its model. The model is a rank of
+//! the same stage, if possible at the same other position. The model of a rank in a middle stage may be in another
+//! middle stage. Its 1F1B passes are then reordered for the stage of m. The trace of t changes as follows:
 //!
 //! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
 //!   changes from stage to stage as the tags of t do;
@@ -40,7 +40,7 @@ use rank_writer::{RoleWriter, tag_steps};
 
 pub(super) use restage::change_stages;
 
-/// Rule that selects the captured rank of the same role that an absent rank copies.
+/// Rule that selects the model of an absent rank among the captured ranks with the same role.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoleModel {
     /// The rank with the nearest place in the grid.
@@ -160,7 +160,7 @@ fn missing(place: StagePlace) -> TraceError {
     )
 }
 
-/// Adds traces for the ranks without one, up to `world` ranks; `None` means the number that traces and groups show.
+/// Adds traces for the ranks without a trace, up to `world` ranks; `None` means the number that traces and groups show.
 pub(super) fn complete(
     traces: Traces,
     groups: &DeclaredGroups,

@@ -2,8 +2,8 @@
 //!
 //! The sizes of weights in matrix multiplications are widths, except the vocabulary size, which occurs only in the
 //! embedding and the loss. A tensor of activations has a width after its samples and tokens: one size, or two sizes
-//! (heads times the width of a head). Multiplications with weights grow with the square of the hidden size, and
-//! other work with the hidden size itself. Attention gets more heads of the same width if their number is whole;
+//! (heads times the width of a head). Multiplications with weights grow with the square of the hidden size, and other
+//! work with the hidden size itself. Attention gets more heads of the same width if the new number of heads is whole;
 //! otherwise the heads become wider.
 
 use super::gradients;
@@ -124,7 +124,7 @@ impl ModelWidths {
         this
     }
 
-    /// Counts the elements of the weights that one forward pass multiplies by.
+    /// Counts the elements of the weights that are multiplied in one forward pass.
     fn learn_weights(&mut self, program: &RankProgram<'_>) {
         let mut first: Option<(Option<u32>, Option<u32>)> = None;
         for i in program.raw.all() {
@@ -226,8 +226,8 @@ impl ModelWidths {
         }
     }
 
-    /// Returns the shape of a kernel after the hidden size grew by the factor `by`. `samples` marks sizes of a
-    /// multiplication that count samples.
+    /// Returns the shape of a kernel after the hidden size grew by the factor `by`. `samples` is true for each size of
+    /// a multiplication that counts samples.
     pub fn widened(&self, kernel: KernelShape, by: ScaleFactor, samples: [bool; 3]) -> KernelShape {
         let mut wider = kernel;
         match &mut wider {

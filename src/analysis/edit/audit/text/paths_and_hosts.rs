@@ -75,7 +75,7 @@ pub(super) fn paths<'a>(token: &'a str, found: &mut Vec<TextLeak<'a>>) {
             "." | ".." => lettered(&one),
             _ => first.starts_with('~') && is_part(first) && !parts.is_empty(),
         };
-        // The slashes of `://` begin no path, because they are part of an address.
+        // The slashes of `://` do not begin a path, because they are part of an address.
         if known && !(first.is_empty() && one.is_empty()) {
             let length = parts.iter().map(|part| part.len() + 1).sum::<usize>();
             add(LeakKind::Path, &rest[..first.len() + length]);

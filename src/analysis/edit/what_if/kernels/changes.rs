@@ -5,8 +5,8 @@ use super::super::unedited::UneditedValues;
 use super::SizeScaling;
 use std::collections::BTreeMap;
 
-/// Multiplies the bytes of a message or a collective by `growth`. `parts` lists parts of its temporary memory
-/// (attribute, bytes, factor) that grow by a factor of their own. Recorded transfer times grow in proportion.
+/// Multiplies the bytes of a message or a collective by `growth`. `parts` lists parts of the transfer's temporary
+/// memory (attribute, bytes, factor) that grow by a factor of their own. Recorded transfer times grow in proportion.
 pub(super) fn scale_transfer(
     program: &mut RankProgram<'_>,
     item: u32,

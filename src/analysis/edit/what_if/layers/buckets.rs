@@ -12,7 +12,8 @@ use std::fmt;
 
 /// Buckets in which a step reduced its gradients.
 pub(super) enum GradientBuckets {
-    /// The step reduces no gradients. `elements` is the number of elements of the parameters, 0 if no hooks show it.
+    /// The step reduces no gradients. `elements` is the number of elements of the parameters, 0 if no hooks show this
+    /// number.
     None { elements: u64 },
     /// Buckets of a captured job with hooks of parameters: bucket limit in bytes, bytes per element, and total number
     /// of elements.
@@ -209,7 +210,7 @@ impl LayerBuckets {
                 };
                 this.producers.insert(program.items[dep.on as usize].node);
                 pass = Some(index);
-                // If a node first copies gradients together, the nodes that it waits for compute the gradients.
+                // If a node first copies gradients into one buffer, the nodes that it waits for compute the gradients.
                 let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
                 let own = [dep.on];
                 let made: Vec<u32> = match copies {

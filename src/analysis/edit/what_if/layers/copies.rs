@@ -13,8 +13,9 @@ use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// Key that is equal for the same part of different layers: hash of the name without numbers, number of layers by
-/// which the node is ahead of the running layer, and index among the nodes with these two values.
+/// Key of a part of a layer; the same part has the same key in different layers. The key consists of a hash of the name
+/// without numbers, the number of layers by which the node is ahead of the running layer, and an index among the nodes
+/// for which these two are equal.
 type ItemKey = (u64, i64, u32);
 
 /// A pass with its layers.
@@ -174,8 +175,8 @@ impl LayerEditor {
         self.item_at(of.run, position, of.key)
     }
 
-    /// If the template is the first layer, excludes all gathers of parameters but the last from the copies, because
-    /// the gathers of several layers run before the first layer.
+    /// If the template is the first layer, only the last of its gathers of parameters is copied, because the gathers of
+    /// several layers run before the first layer.
     fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
         if self.template(run) > 0 || self.by <= 0 {
             return;
@@ -277,8 +278,8 @@ impl LayerEditor {
     fn link_copies(&mut self, program: &mut RankProgram<'_>) {
         for run in 0..self.runs.len() {
             let template = self.template(run);
-            // The first layer waits for nodes outside layers. The second layer of a pass shows the dependencies of
-            // a layer on the previous one.
+            // The first layer waits for nodes outside layers. The second layer of a pass shows the dependencies of a
+            // layer on the previous layer.
             let model = match self.count(run) {
                 0 | 1 => template,
                 _ => template.max(1),
@@ -401,7 +402,7 @@ pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> 
     program.facts_of(*layer.iter().find(computes)?).layer
 }
 
-/// Returns a hash of the name of a part of a layer; in a generated job, only of the end of the name, after the
+/// Returns a hash of the name of a part of a layer. In a generated job, hashes only the end of the name, after the
 /// layer's own name.
 fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
     let name = program.view_of(item).name;

@@ -1,4 +1,4 @@
-//! Scales work on parameters, and a rank's memory for them, after the number of parameters changed.
+//! Scales work on parameters, and a rank's memory for parameters, after the number of parameters changed.
 
 use super::super::EditCounts;
 use super::super::program::{AttributeChange, RankProgram, StepPhase};

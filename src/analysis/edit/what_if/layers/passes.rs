@@ -115,8 +115,8 @@ fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
         .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
 }
 
-/// Layers of a backward pass that differ in single nodes, for example because parameters are gathered ahead for some:
-/// the nodes of each layer, in execution order.
+/// Layers of a backward pass that differ in single nodes, for example because parameters are gathered ahead for some
+/// layers. The value has the nodes of each layer, in execution order.
 type LayerBlocks = Vec<Vec<u32>>;
 
 /// Returns the layers of a forward pass: the longest repetition. If this repetition repeats whole passes over the

@@ -56,7 +56,7 @@ fn periods(signatures: &[u64]) -> Vec<usize> {
         }
     }
     let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
-    // The rank of a distance is its frequency times its length, so that long rare distances count as much as short
+    // A distance is rated by its frequency times its length, so that long rare distances count as much as short
     // frequent ones.
     all.sort_by_key(|&(distance, count)| {
         (std::cmp::Reverse(distance.saturating_mul(count)), distance)

@@ -58,8 +58,8 @@ impl RoleGrid {
             .unwrap_or_default()
             .into_iter()
             .max_by_key(|&(_, size)| size);
-        // A group of only the first and the last stage, which share weights, is no group of replicas; in such a job
-        // other stages reduce nothing.
+        // A group of only the first and the last stage shares weights, and is not a group of replicas. In such a job,
+        // the other stages reduce nothing.
         if largest.is_none() && captured.iter().all(|one| !one.reductions.is_empty()) {
             return Err(unknown(
                 "ranks reduce gradients in groups of different shapes",
@@ -189,7 +189,7 @@ impl RoleGrid {
         self.dimensions.iter().map(|one| one.size).product()
     }
 
-    /// Returns the rank in stage `stage` whose other coordinates are the coordinates of `rank` in the grid `other`.
+    /// Returns the rank in stage `stage` that has the same other coordinates as `rank` in the grid `other`.
     pub(super) fn rank_at(&self, stage: u32, other: &Self, rank: u32) -> u32 {
         let dimensions = self.dimensions.iter().zip(&other.dimensions).enumerate();
         let offsets = dimensions.map(|(at, (own, of_other))| {

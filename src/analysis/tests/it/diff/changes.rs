@@ -1,6 +1,7 @@
 //! Tests each kind of single change a thousand times: the comparison must find exactly this change.
 //!
-//! The dependencies of an added or removed node, and dependencies of other nodes on it, are not reported separately.
+//! The dependencies of an added or removed node, and dependencies of other nodes on that node, are not reported
+//! separately.
 
 use super::traces::{
     Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
@@ -79,7 +80,7 @@ fn one<'n>(
     }
 }
 
-/// Returns the attribute called `name` of a random node that has it, and the node's id.
+/// Returns the attribute called `name` of a random node that has this attribute, and the node's id.
 fn of<'n>(
     random: &mut Random,
     nodes: &'n mut [Node],

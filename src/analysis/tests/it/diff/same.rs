@@ -44,7 +44,7 @@ fn butterflies_are_the_same() {
 #[test]
 fn rings_of_neighbours_are_the_same() {
     // Each level has n nodes in a ring: node i waits for i - 1, i and i + 1 of the previous level, as in a halo
-    // exchange. A second graph has only i and i + 1.
+    // exchange. In a second graph, node i waits only for i and i + 1.
     for n in [3, 4, 5, 6, 8, 11_u64] {
         let three = |l: u64| {
             (0..n).flat_map(move |i| [n - 1, 0, 1].map(|d| (n * l + (i + d) % n, n * (l + 1) + i)))
@@ -67,7 +67,7 @@ fn grids_and_complete_layers_are_the_same() {
     assert_same(&grid.collect::<Vec<_>>(), 36);
     let layers = (0..3_u64).flat_map(|l| (0..36).map(move |i| (6 * l + i / 6, 6 * l + 6 + i % 6)));
     assert_same(&layers.collect::<Vec<_>>(), 24);
-    // Pairs of roots with a common successor: a wrong partner for one root is also wrong for the other.
+    // Each pair of roots shares a successor, so if one root is matched wrongly, the other root is too.
     let joined = (0..20_u64).flat_map(|i| [(i, 40 + i), (20 + i, 40 + i)]);
     assert_same(&joined.collect::<Vec<_>>(), 60);
 }
