@@ -1,4 +1,4 @@
-//! Collective algorithms by their names in system files.
+//! Collective algorithms, by their names in system files.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ pub enum AstraAlgorithm {
     Ring,
     /// `direct` and `direct<W>`: every member sends to every other member.
     Direct {
-        /// Maximum number of a member's messages in flight, at least 1, or `None` for all.
+        /// Maximum number of a member's messages in flight, at least 1; `None` for no limit.
         window: Option<u32>,
     },
-    /// `halvingDoubling`: members exchange with partners at distances of 1, 2, 4, …
+    /// `halvingDoubling`: members exchange data with partners at distances of 1, 2, 4, …
     HalvingDoubling,
-    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. ASTRA-sim uses the
-    /// double binary tree for all-reduce only.
+    /// `doubleBinaryTree`: messages go up and down one of two mirrored trees. ASTRA-sim uses it for
+    /// all-reduce only.
     DoubleBinaryTree,
 }
 
@@ -24,12 +24,12 @@ pub enum AstraAlgorithm {
 pub struct CollectiveImplementation {
     /// Algorithm.
     pub algorithm: AstraAlgorithm,
-    /// True if the algorithm runs over all NPUs as one dimension (`oneRing`, `oneDirect<W>`,
-    /// `oneHalvingDoubling`) instead of the NPUs of one dimension.
+    /// True if the algorithm treats all NPUs as one dimension (`oneRing`, `oneDirect<W>`,
+    /// `oneHalvingDoubling`) instead of running along one dimension.
     pub one: bool,
 }
 
-/// Names for error messages. `<W>` is a whole number.
+/// Names for error messages. `<W>` stands for a whole number.
 pub(super) const NAMES: [&str; 9] = [
     "ring",
     "direct",
@@ -43,7 +43,7 @@ pub(super) const NAMES: [&str; 9] = [
 ];
 
 impl CollectiveImplementation {
-    /// Parses a name as spelled in system files; case matters.
+    /// Parses a name in the spelling of system files, which is case-sensitive.
     pub fn parse(name: &str) -> Option<Self> {
         let (inner, one) = match name.strip_prefix("one") {
             Some(inner) => (inner, true),

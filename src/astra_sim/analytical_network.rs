@@ -1,14 +1,14 @@
-//! The analytical networks of ASTRA-sim.
+//! ASTRA-sim's analytical networks.
 
 use chakram_base::setting::SettingChoice;
 use std::fmt;
 
-/// The analytical networks of ASTRA-sim.
+/// Analytical network of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnalyticalNetwork {
-    /// No link is ever busy.
+    /// Congestion-unaware: links are never busy.
     Unaware,
-    /// A link carries one message at a time. The network has one dimension.
+    /// Congestion-aware: a link carries one message at a time, and the network has one dimension.
     Aware,
 }
 

@@ -1,22 +1,22 @@
-//! Collectives that ASTRA-sim cannot run: rejected, with the reason, before a run.
+//! Rejects collectives that ASTRA-sim cannot run before a run, with the reason.
 
 use super::collectives::AstraCollectives;
 use super::program::halving_doubling;
 use super::{AstraAlgorithm, CollectiveOptimization};
 use chakram_trace::format::CollectiveKind;
 
-/// Maximum number of chunks in flight, over all NPUs.
+/// Maximum number of chunks in flight, summed over all NPUs.
 const MOST_CHUNKS: u64 = 1 << 26;
 
-/// Maximum size of a ring for which the n(n-1)/2 messages of an all-to-all stay below 2^32.
+/// Maximum size of a ring. An all-to-all on it has n(n-1)/2 messages, which must stay below 2^32.
 const MOST_ROUND: u32 = 92_681;
 
-/// The found value, and a hint.
+/// Value that was found, and advice to the user.
 pub(super) type CollectiveRefusal = (String, &'static str);
 
 impl AstraCollectives {
-    /// Checks that a collective of `bytes` among `members` (all NPUs if no group is named) can run along the dimensions
-    /// of a mask.
+    /// Checks that a collective of `bytes` among `members` can run along the dimensions of a mask. Without a named
+    /// group, `members` is `None` and all NPUs take part.
     pub(super) fn check_collective(
         &self,
         kind: CollectiveKind,
@@ -74,7 +74,7 @@ impl AstraCollectives {
         }
         let whole = members.is_none_or(|members| members == self.npu_count());
         if !whole && self.groups_span() {
-            // A ring replaces algorithms that cannot run the collective.
+            // A ring replaces every algorithm that cannot run the collective.
             return self.check_one(AstraAlgorithm::Ring, kind, members.unwrap_or(0), false);
         }
         if !whole {
@@ -143,10 +143,10 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the dimensions of a mask by which a collective partitions all NPUs, or `None` if the
-    /// mask has no effect: a custom algorithm has no dimensions, and a `one…` algorithm uses all
-    /// NPUs if the mask includes its entry in the list. Also returns true if the original runs the
-    /// collective at all, which is not the case if the mask includes no entry of the list.
+    /// Returns the dimensions of a mask by which a collective partitions all NPUs. Returns `None` if the
+    /// mask has no effect: a custom algorithm has no dimensions, and a `one…` algorithm uses all NPUs if
+    /// the mask includes its entry in the list. The flag is false if ASTRA-sim does not run the
+    /// collective at all, because the mask includes no entry of the list.
     pub(super) fn partition_by_mask(
         &self,
         kind: CollectiveKind,
@@ -162,7 +162,7 @@ impl AstraCollectives {
             .position(|entry| entry.one);
         match one {
             Some(0) => (None, mask & 1 == 1),
-            // All earlier entries of the list of groups are masked out, so all NPUs take part.
+            // The mask covers all earlier entries of the list, so all NPUs take part.
             Some(place) if place < 31 && mask.trailing_ones() as usize > place => (None, true),
             _ => (Some(mask), true),
         }
@@ -219,7 +219,8 @@ impl AstraCollectives {
         ))
     }
 
-    /// Returns true if an algorithm can run a collective among `members`, which may be one dimension of `several`.
+    /// Returns true if an algorithm can run a collective among `members`. `several` is true if the collective has
+    /// more dimensions.
     pub(super) fn is_supported(
         &self,
         algorithm: AstraAlgorithm,

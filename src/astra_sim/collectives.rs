@@ -2,41 +2,44 @@
 //!
 //! # Chunks
 //!
-//! With S bytes and k splits a chunk has C = ⌊S/k⌋ bytes. Except in an all-gather, a chunk with
-//! fewer bytes than there are NPUs is padded to that number, and S is padded to k chunks. There are
-//! ⌈S/C⌉ chunks, and *all* have C bytes, even the last one: 1,000,003 bytes in 4 splits are 5
-//! chunks of 250,000.
+//! With S bytes and k splits, a chunk has C = ⌊S/k⌋ bytes. If this is less than the number of NPUs, the
+//! chunk is padded to that number, and S is padded to k chunks; an all-gather is not padded. There are
+//! ⌈S/C⌉ chunks, and *all* have C bytes, even the last one: 1,000,003 bytes in 4 splits are 5 chunks of
+//! 250,000.
 //!
 //! # Phases
 //!
-//! All-gather visits the dimensions from the outermost inward, reduce-scatter and all-to-all from
-//! the innermost outward. All-reduce with `baseline` is an all-reduce of the whole chunk in every
-//! dimension. All-reduce with `localBWAware` is a reduce-scatter in all dimensions except the last,
-//! an all-reduce in the last, and an all-gather in the others in reverse order. If the list of
-//! implementations is shorter than the dimensions, the remaining dimensions are omitted. A `one…`
-//! algorithm treats all NPUs as one line and ends the list. A named group that is not all ranks is
-//! one line in the order of its file, with the list's only entry, or ring if there are several.
+//! All-gather visits the dimensions from the outermost inward; reduce-scatter and all-to-all visit them
+//! from the innermost outward. With `baseline`, an all-reduce is an all-reduce of the whole chunk in
+//! every dimension. With `localBWAware`, it is a reduce-scatter in all dimensions except the last, an
+//! all-reduce in the last, and an all-gather in the others in reverse order. If the list of
+//! implementations is shorter than the list of dimensions, the remaining dimensions are omitted. A
+//! `one…` algorithm treats all NPUs as one line, and ends the list. A named group without all ranks is
+//! one line in the order of its file. It uses the list's only entry, or ring if there are several.
 //!
 //! # Costs
 //!
-//! Before the first message and after each reception an endpoint incurs its delay (10 ns in named
-//! groups). A reception of m bytes that is reduced takes 3⌊m / bandwidth⌋ ns more, for two reads
-//! and a write.
+//! An endpoint incurs its delay (10 ns in named groups) before the first message and after each
+//! reception. If a reception of m bytes is reduced, it takes 3⌊m / bandwidth⌋ ns more, for two reads and
+//! a write.
 //!
 //! # Corrected quirks
 //!
-//! Without [`Quirk::Padding`] there are min(k, S) chunks, at least one, each exactly S divided by
-//! that number of chunks; all shares of chunks are exact too. Without [`Quirk::ShortList`] the last
-//! algorithm of a list applies to the remaining dimensions, or a ring if that algorithm is
-//! impossible. Without [`Quirk::GroupRing`] a named group that fills a sub-grid has a phase for
-//! each dimension in which its members differ; any other named group is a line along the outermost
-//! of these dimensions. Both groups use the list's algorithm for the dimension, or a ring if that
-//! algorithm is impossible, and queue at that dimension. Without [`Quirk::SharedQueue`] each phase
-//! has its own queues, which NPUs pass in the order in which chunks arrive from the previous phase.
-//! Without [`Quirk::GroupEndpoint`] endpoints of named groups are like all other endpoints. Without
-//! [`Quirk::OneAtATime`] collectives of an NPU overlap. Each collective then has its own queues,
-//! used in turn from the first, so that NPUs that join collectives in different orders do not wait
-//! for each other; collectives are matched in program order.
+//! Without [`Quirk::Padding`], there are min(k, S) chunks, at least one, and each is exactly S divided
+//! by their number; all shares of chunks are exact too. Without [`Quirk::ShortList`], the last algorithm
+//! of a list applies to the remaining dimensions, or a ring where it is impossible.
+//!
+//! Without [`Quirk::GroupRing`], a named group that fills a sub-grid has a phase for each dimension in
+//! which its members differ. Any other named group is a line along the outermost of these dimensions.
+//! Both use the list's algorithm for the dimension, or a ring if it is impossible, and queue at that
+//! dimension.
+//!
+//! Without [`Quirk::SharedQueue`], each phase has its own queues, through which chunks pass in the order
+//! in which they arrive from the previous phase. Without [`Quirk::GroupEndpoint`], endpoints of named
+//! groups have the same delay as others. Without [`Quirk::OneAtATime`], collectives of an NPU overlap.
+//! Each collective then has its own queues, which it uses in turn from the first. NPUs that join
+//! collectives in different orders therefore do not wait for each other. Collectives are matched in
+//! program order.
 
 use super::endless_waits::{EndlessWait, IssueCounts};
 use super::quirks::{self, Quirk, QuirkSet};
@@ -55,7 +58,7 @@ mod backend;
 mod custom_scripts;
 mod queue_counters;
 
-/// ASTRA-sim's collective backend, as the module docs describe it.
+/// ASTRA-sim's collective backend; the module's documentation describes it.
 #[derive(Clone, Debug)]
 pub struct AstraCollectives {
     splits: u64,
@@ -63,27 +66,28 @@ pub struct AstraCollectives {
     implementations: super::CollectiveImplementations,
     quirks: QuirkSet,
     npus: u32,
-    /// NPUs along each dimension.
+    /// Number of NPUs along each dimension.
     sizes: Vec<u32>,
     queues: u32,
-    /// Maximum number of chunks in a stage at once, per queue.
+    /// Maximum number of chunks that a queue admits to a stage at once.
     capacity: u32,
     endpoint: Span,
     /// Bytes per second of a reduction, or `None` if it takes no time.
     reduction: Option<f64>,
     rendezvous: bool,
     counters: QueueCounters,
-    /// Bus of each NPU, if buses are modelled.
+    /// Bus of each NPU; empty if buses are not modelled.
     buses: Vec<SharedBus>,
     scripts: CustomScripts,
-    /// Counts of issued chunks; kept only if every quirk is on.
+    /// Counts of issued chunks. They are kept only if every quirk is on.
     issued: Option<IssueCounts>,
-    /// If a scale makes an endpoint delay 0 and every quirk is on: the first (NPU, node) that incurred it at time 0.
+    /// If a scale reduces an endpoint delay to 0 and every quirk is on: the first (NPU, node) that incurred it at
+    /// time 0.
     undelayed: Option<Option<(Npu, u64)>>,
 }
 
 impl AstraCollectives {
-    /// Creates the backend described by `inputs`.
+    /// Creates the backend that `inputs` describe.
     pub fn new(inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let queues = inputs.queues.get();
@@ -102,10 +106,10 @@ impl AstraCollectives {
             npus,
             sizes: inputs.network.dimensions.iter().map(|d| d.npus).collect(),
             queues,
-            // ASTRA-sim divides the active chunks of a dimension among its queues, rounding up.
+            // Like ASTRA-sim, divide the active chunks of a dimension among its queues, rounding up.
             capacity: system.active_chunks.div_ceil(queues),
             endpoint: Span::from_ns(inputs.endpoint_delay),
-            // Without a bandwidth of the local memory, reductions take no time.
+            // If the bandwidth of the local memory is unknown, reductions take no time.
             reduction: system.local_memory_bandwidth.filter(|bw| *bw > 0.0),
             rendezvous: inputs.rendezvous,
             counters: QueueCounters::new(
@@ -124,25 +128,25 @@ impl AstraCollectives {
                 .then_some(None),
         };
         if !own.quirks.has(Quirk::ShortList) {
-            // Lists do not change after this, so all later accesses see the extended lists.
+            // Lists do not change after this, so all later code sees the extended lists.
             own.extend_lists();
         }
         own
     }
 
-    /// Returns the first state of the replay in which the original would have waited forever.
+    /// Returns the first state of the replay in which ASTRA-sim would have waited forever.
     pub fn beyond(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
     }
 
-    /// Returns the first NPU, and its node, that reached a collective at time 0 without an endpoint delay because a
-    /// scale reduced it to 0; the original aborts there.
+    /// Returns the first NPU, and its node, whose collective started at time 0 with its endpoint delay scaled to 0.
+    /// ASTRA-sim aborts there.
     pub fn undelayed(&self) -> Option<(Npu, u64)> {
         self.undelayed.flatten()
     }
 
-    /// Extends each list to all dimensions with its last algorithm, or with a ring if that
-    /// algorithm is impossible.
+    /// Extends each list to all dimensions with its last algorithm, or with a ring where that algorithm
+    /// is impossible.
     fn extend_lists(&mut self) {
         let mut lists = std::mem::take(&mut self.implementations);
         for (kind, list) in [
@@ -169,7 +173,8 @@ impl AstraCollectives {
         self.implementations = lists;
     }
 
-    /// Adds `algorithm`, from the files that begin with `prefix`, for the collectives that `inputs` name.
+    /// Adds `algorithm`, read from the files that begin with `prefix`, for the collectives that `inputs`
+    /// name.
     pub fn add_custom(
         &mut self,
         inputs: &AstraInputs,
@@ -179,7 +184,7 @@ impl AstraCollectives {
         self.scripts.add(inputs, prefix, algorithm);
     }
 
-    /// Returns the index of the custom algorithm for a collective, or `None`.
+    /// Returns the index of the custom algorithm for a collective; `None` if it uses a built-in one.
     pub(super) fn script_index(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         self.scripts.number(kind, node)
     }
@@ -189,7 +194,7 @@ impl AstraCollectives {
         self.scripts.get(number)
     }
 
-    /// Returns the list of implementations of a collective (empty if the collective has none).
+    /// Returns the list of implementations for a kind of collective; empty if it has none.
     pub(super) fn implementations_of(&self, kind: CollectiveKind) -> &[CollectiveImplementation] {
         let lists = &self.implementations;
         match kind {
@@ -201,7 +206,7 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the duration of a reduction of `amount`: two reads and a write, each truncated to whole ns under
+    /// Returns the time to reduce `amount`: two reads and a write, each truncated to whole ns under
     /// [`Quirk::WholeNs`].
     #[inline]
     fn reduction_of(&self, amount: BufferShare) -> Span {
@@ -211,12 +216,12 @@ impl AstraCollectives {
             .times(3)
     }
 
-    /// Returns true if messages pass buses.
+    /// Returns true if messages pass over buses.
     pub(super) fn has_buses(&self) -> bool {
         !self.buses.is_empty()
     }
 
-    /// Returns the number of all NPUs.
+    /// Returns the number of NPUs of the machine.
     pub(super) fn npu_count(&self) -> u32 {
         self.npus
     }
@@ -235,7 +240,7 @@ impl AstraCollectives {
         self.optimization
     }
 
-    /// Returns true if named groups use the dimensions that they span.
+    /// Returns true if named groups have phases in the dimensions that they span.
     pub(super) fn groups_span(&self) -> bool {
         !self.quirks.has(Quirk::GroupRing)
     }
@@ -254,12 +259,12 @@ impl AstraCollectives {
         let (mut size, mut chunk) = (bytes, bytes / self.splits);
         if kind != CollectiveKind::AllGather && chunk < u64::from(self.npus) {
             chunk = u64::from(self.npus);
-            // The padded size is as in the original, although members contribute fewer bytes.
+            // Like ASTRA-sim, pad the size, although members contribute fewer bytes.
             size = self.splits * chunk;
         }
         let count = match chunk {
-            // The collective is an all-gather with fewer bytes than splits, which `check` rejects
-            // for more than one member.
+            // This is an all-gather with fewer bytes than splits. If it has several members, `check`
+            // rejects it.
             0 => 0,
             _ => size.div_ceil(chunk),
         };
@@ -269,16 +274,16 @@ impl AstraCollectives {
         )
     }
 
-    /// Returns true if an extent is the extent of a named group that is not all ranks. As one line
-    /// such a group is no sub-grid; if the group spans dimensions, its line of all members has an
-    /// index beyond the dimensions.
+    /// Returns true if the extent belongs to a named group without all ranks. If such a group is one
+    /// line, it is not a sub-grid. If it spans dimensions, the line of all its members has an index
+    /// beyond the dimensions.
     fn is_named(&self, extent: &GroupExtent) -> bool {
         let beyond = |phase: &group::GroupPhase| phase.dimension > self.dimension_count();
         !extent.regular || extent.phases.last().is_some_and(beyond)
     }
 
-    /// Returns the phases of the extent that a collective visits, innermost first, each phase with
-    /// the level whose queues it uses and its algorithm.
+    /// Returns the phases that a collective visits, innermost first: index of the phase in the extent,
+    /// level whose queues it uses, and algorithm.
     fn route_phases(
         &self,
         kind: CollectiveKind,
@@ -313,8 +318,8 @@ impl AstraCollectives {
         route
     }
 
-    /// Returns the route of a named group that spans dimensions: in each dimension its own
-    /// algorithm, or a ring if the dimension has too few members for that algorithm.
+    /// Returns the phases of a named group that spans dimensions. Each dimension uses its own algorithm,
+    /// or a ring if it has too few members for that algorithm.
     fn route_of_group(
         &self,
         kind: CollectiveKind,
@@ -332,7 +337,7 @@ impl AstraCollectives {
             let Some(&CollectiveImplementation { algorithm, one }) = said else {
                 break;
             };
-            // An all-reduce of all members as one line is the last phase.
+            // The last phase of the extent contains all members as one line.
             let number = if one { extent.phases.len() - 1 } else { number };
             let size = extent.phases[number].size;
             let several = along.len() > 1 && !one;

@@ -1,21 +1,21 @@
 //! The congestion-aware network: one dimension of links that carry one message at a time.
 //!
-//! A message is stored whole at every device and then forwarded. On a link that is free at t it
-//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at
-//! t + ⌊m / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served.
-//! On a ring a message takes the shorter direction, and the upward direction if both are equally
-//! short; a switch is a separate device between any two NPUs.
+//! Every device stores a message whole before it forwards it. On a link that is free at t, the message
+//! arrives at the next device at t + ⌊latency + m / bandwidth⌋ ns, and the link is free again at t + ⌊m
+//! / bandwidth⌋. Messages that find a link busy wait in its queue, first come, first served. On a ring,
+//! a message takes the shorter direction, or the upward direction if both are equally short. A switch is
+//! a separate device between any two NPUs.
 //!
-//! If all NPUs run a collective together and each link has one user at a time, no message waits: a
-//! message takes the sum of its hops, and the collective has the same closed form as without
-//! congestion. The closed form applies to all algorithms except trees under full connection, and to
-//! ring and halving-doubling, whose members send one message at a time, on rings and switches. With
-//! direct on a switch, only a member's own messages wait for one another. With direct on a ring,
-//! messages of several senders queue for a link, and the order of events determines their order if
-//! they reach the link at one instant.
+//! If all NPUs run a collective together and each link has one user at a time, no message waits. A
+//! message then takes the sum of its hops, and the collective has the same closed form as without
+//! congestion. This is the case for all algorithms except trees on a full connection, and for ring and
+//! halving-doubling (whose members send one message at a time) on rings and switches. With direct on a
+//! switch, a message waits only for earlier messages of its own sender. With direct on a ring, messages
+//! of several senders queue for a link, and messages that reach it at the same instant are ordered by
+//! the order of their events.
 //!
-//! Waiting for whole messages at every hop is
-//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward); without it, messages use
+//! To wait for the whole message at every hop is
+//! [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward). Without it, messages use
 //! [`CutThroughLinks`](super::CutThroughLinks).
 
 use super::congestion_unaware::path_rate;
@@ -31,7 +31,7 @@ use chakram_hardware::topology::{DimensionShape, LinePattern};
 /// Sentinel for no op.
 const NONE: OpIndex = OpIndex(u32::MAX);
 
-/// A directed link: its state, busy or free, and its queue of messages, by op.
+/// A directed link: whether it is busy, and its queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,
@@ -55,7 +55,7 @@ struct ForwardedMessage {
     next: OpIndex,
 }
 
-/// The congestion-aware network, as the module docs describe it.
+/// The congestion-aware network; the module's documentation describes it.
 #[derive(Debug)]
 pub struct CongestionAware {
     shape: DimensionShape,
@@ -63,15 +63,14 @@ pub struct CongestionAware {
     latency: f64,
     bytes_per_ns: f64,
     quirks: QuirkSet,
-    /// Links by device; the links of a device are allocated when it first sends.
+    /// Links by device. The links of a device are allocated when it first sends.
     links: Vec<Box<[QueuedLink]>>,
     /// Messages by op.
     carried: Vec<ForwardedMessage>,
 }
 
 impl CongestionAware {
-    /// Creates the network of `file`. Files with more than one dimension have been rejected
-    /// earlier.
+    /// Creates the network of `file`, which must have one dimension.
     pub fn new(file: &network_file::AstraNetworkFile, quirks: QuirkSet) -> Self {
         let AstraDimension {
             shape,
@@ -85,14 +84,14 @@ impl CongestionAware {
             latency,
             bytes_per_ns: path_rate(&file.dimensions[0], quirks),
             quirks,
-            // A switch is one additional device.
+            // A switch is an additional device.
             links: vec![Box::default(); npus as usize + 1],
             carried: Vec::new(),
         }
     }
 
-    /// Returns the next link of a message at `at` for `to`, as an index into the links of `at`, and the device at its
-    /// end.
+    /// Returns the next link of a message that is at device `at` and goes to `to`: its index among the links of `at`,
+    /// and the device at its end.
     #[inline]
     fn next_link(&self, at: u32, to: u32) -> (u32, u32) {
         let n = self.npus;
@@ -121,14 +120,13 @@ impl CongestionAware {
         }
     }
 
-    /// Forwards a message at a device over its next link, or adds it to the queue of this link.
+    /// Sends a device's message over its next link, or adds it to the link's queue.
     #[inline]
     fn forward_message(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let ForwardedMessage { at, to, .. } = self.carried[op.index()];
         let (link, device) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
-            // A full connection has n² links, so links of a device that never sends are not
-            // allocated.
+            // A full connection has n² links, so links are allocated only for devices that send.
             self.links[at as usize] = vec![FREE; self.fan_out(at)].into();
         }
         let state = &mut self.links[at as usize][link as usize];
@@ -145,8 +143,8 @@ impl CongestionAware {
         self.carried[op.index()].next = NONE;
     }
 
-    /// Sends a message over a link of its device, which the message occupies from now on, to the
-    /// device at the end.
+    /// Sends a message over a link of its device to the device at the link's end. The link is busy from
+    /// now on.
     #[inline]
     fn transmit_over(
         &mut self,
@@ -164,19 +162,19 @@ impl CongestionAware {
             NetworkEvent::Hop { order: 0, op },
         );
         let free = now + self.quirks.span_from_ns(bytes / self.bytes_per_ns);
-        // The number fits 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
+        // The number fits into 32 bits, because there are at most (`MAX_NPUS` + 1) · `MAX_NPUS` links.
         let number = at * self.link_stride() + link;
         agenda.schedule(free, NetworkEvent::LinkFree(number));
     }
 
-    /// Returns the time over a free link until a message is whole at the next device.
+    /// Returns the time over a free link until the whole message is at the next device.
     #[inline]
     fn hop_time(&self, bytes: f64) -> Span {
         self.quirks
             .span_from_ns(self.latency + bytes / self.bytes_per_ns)
     }
 
-    /// Returns the difference between the link numbers of neighbouring devices.
+    /// Returns the number of link numbers per device.
     fn link_stride(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh => 2,
@@ -192,11 +190,11 @@ impl NetworkBackend for CongestionAware {
     const NAME: &'static str = "congestion_aware";
     const SHARED: bool = true;
 
-    /// A full connection has a link for each pair. With other shapes each link has one user at a
-    /// time if all NPUs send over one distance at once: messages cross their h-th links, which are
-    /// all different, at the same time in ⌊latency + m / bandwidth⌋ ns, and a link is free again
-    /// after ⌊m / bandwidth⌋. On a switch NPUs may send again before that: messages that leave NPUs
-    /// one after another reach the receivers' links in the same order, from one sender at a time.
+    /// A full connection has a link for each pair. With other shapes, each link has one user at a time
+    /// if all NPUs send over the same distance at the same time: messages cross their h-th links, which
+    /// are all different, simultaneously in ⌊latency + m / bandwidth⌋ ns, and each link is free again
+    /// after ⌊m / bandwidth⌋. On a switch, NPUs may send again earlier, because messages reach the
+    /// receivers' links in the order in which they leave the NPUs, from one sender at a time.
     fn is_conflict_free(&self, _: usize, members: u32, pattern: LinePattern) -> bool {
         let all = members == self.npus;
         match pattern {

@@ -1,12 +1,12 @@
 //! The congestion-unaware network: links are never busy.
 //!
-//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, in double precision, with the
-//! values of the *lowest* dimension in which its ends differ. Other dimensions do not count. The
-//! number of hops is that of the shorter direction around a ring, one between fully connected NPUs,
-//! and two through a switch.
+//! A message of m bytes takes ⌊hops · latency + m / bandwidth⌋ ns, computed in double precision, with the values of the
+//! *lowest* dimension in which its ends differ. Other dimensions do not count. A message makes one hop between fully
+//! connected NPUs, two hops through a switch, and around a ring the hops of the shorter direction.
 //!
-//! Without [`Quirk::FirstDimension`] the latencies of all dimensions crossed add up, and the slowest dimension sets the
-//! rate. Without [`Quirk::FullyConnectedLinks`] each of the n - 1 links of an NPU has its share of the NPU's bandwidth.
+//! Without [`Quirk::FirstDimension`], the latencies of all crossed dimensions add up, and the slowest dimension sets
+//! the rate. Without [`Quirk::FullyConnectedLinks`], each of an NPU's n - 1 links has an equal share of the NPU's
+//! bandwidth.
 
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
@@ -26,7 +26,7 @@ struct UnawareDimension {
     bytes_per_ns: f64,
 }
 
-/// Returns the bytes per ns of the path of one message along a dimension without contention.
+/// Returns the bytes per ns of one message along a dimension, without contention.
 pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkSet) -> f64 {
     let rate = quirks.bytes_per_ns(dimension.bandwidth);
     match dimension.shape {
@@ -37,7 +37,7 @@ pub(super) fn path_rate(dimension: &network_file::AstraDimension, quirks: QuirkS
     }
 }
 
-/// The congestion-unaware network, as the module docs describe it.
+/// The congestion-unaware network; the module's documentation describes it.
 #[derive(Debug)]
 pub struct CongestionUnaware {
     levels: Vec<UnawareDimension>,
@@ -75,7 +75,7 @@ impl CongestionUnaware {
             }
             (a, b) = (a / level.size, b / level.size);
         }
-        // A message of an NPU to itself crosses no link and takes no time.
+        // A message from an NPU to itself crosses no link and takes no time.
         self.quirks
             .span_from_ns(latency + quirks::fractional_bytes(amount) / slowest)
     }
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn the_original_s_own_anchors() {
-        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns, and the message three
-        // hops, one hop or two hops of 500 ns.
+        // The bytes take 2^20 B / (50 · 2^30 / 10^9 B/ns) = 19,531.25 ns. The message makes three hops,
+        // one hop, and two hops of 500 ns.
         for (shape, expected) in [
             (DimensionShape::Ring, 21_031),
             (DimensionShape::FullyConnected, 20_031),
@@ -154,8 +154,8 @@ mod tests {
             let network = network(&[(shape, 16, 50.0, 500.0)], QuirkSet::ALL);
             assert_eq!(ns(&network, 1, 4), expected);
         }
-        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50, 9,765.6 + 500 and 19,531.25 + 2 ·
-        // 2,000 ns. Only the lowest dimension that differs counts: from 0 to 63 this is the ring.
+        // At 200, 100 and 50 GB/s, messages take 4,882.8 + 50, 9,765.6 + 500 and 19,531.25 + 2 · 2,000
+        // ns. Only the lowest dimension in which the ends differ counts; from 0 to 63 this is the ring.
         let stack = network(&STACK, QuirkSet::ALL);
         assert_eq!(ns(&stack, 0, 1), 4_932);
         assert_eq!(ns(&stack, 0, 2), 10_265);
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn all_dimensions_count_where_that_is_corrected() {
         let stack = network(&STACK, QuirkSet::ALL.without(Quirk::FirstDimension));
-        // A message from 0 to 63 takes 50 + 500 + 2 * 2,000 ns, and its 2^20 B take 19,531.25 ns at
-        // the slowest rate, 50 GB/s of 2^30.
+        // From 0 to 63, the latencies are 50 + 500 + 2 * 2,000 ns, and 2^20 B take 19,531.25 ns at the
+        // slowest rate, 50 GB/s of 2^30.
         assert_eq!(ns(&stack, 0, 63), 24_081);
         // Messages along one dimension are unchanged.
         assert_eq!((ns(&stack, 0, 1), ns(&stack, 0, 16)), (4_932, 23_531));

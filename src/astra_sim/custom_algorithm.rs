@@ -1,11 +1,11 @@
-//! Custom algorithms as ASTRA-sim defines them: one trace for each position of the group.
+//! Custom algorithms as ASTRA-sim defines them, with one trace for each position in the group.
 //!
-//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks
-//! *in ascending order*; a peer a in this trace is the a-th rank of the group *in the order of the
-//! group file*. In a custom algorithm, all nodes whose dependencies are complete are issued at
-//! once, in order of their ids; there are no lanes. A compute node takes its recorded duration, at
-//! least 1 ns. The algorithm states sizes, and the size of the collective is ignored. The
-//! collective is complete at a rank when all nodes of the rank's trace are complete.
+//! Rank r of the group executes `PREFIX.p.et`, where p is the rank's index among the group's ranks *in
+//! ascending order*. A peer a in this trace is the a-th rank of the group *in the order of the group
+//! file*. All nodes whose dependencies are complete are issued at once, in order of their ids; there are
+//! no lanes. A compute node takes its recorded duration, but at least 1 ns. The algorithm states the
+//! sizes of messages, and the size of the collective is ignored. The collective is complete at a rank
+//! when all nodes of the rank's trace are complete.
 
 use chakram_base::units::Span;
 use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
@@ -17,15 +17,15 @@ use std::collections::BTreeMap;
 /// Durations of the compute nodes of an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScriptTiming {
-    /// Durations as in ASTRA-sim: whole microseconds, or 1 ns without a recorded duration; delays
-    /// are ignored.
+    /// ASTRA-sim's durations: whole microseconds, or 1 ns if no duration is recorded. Delays are
+    /// ignored.
     AstraSim,
-    /// Durations as recorded.
+    /// Recorded durations and delays.
     Recorded,
 }
 
 impl ScriptTiming {
-    /// Converts a node's times for a script.
+    /// Converts a node's duration and delay.
     fn convert_times(self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         match self {
             Self::AstraSim => {
@@ -52,7 +52,7 @@ impl ScriptTiming {
     }
 }
 
-/// Builds an algorithm from the contents of its traces, starting with position 0.
+/// Builds an algorithm from the contents of its traces, in order of positions.
 ///
 /// # Errors
 ///
@@ -76,8 +76,8 @@ pub fn read<C: AsRef<[u8]>>(
                     let message = &graph.messages()[graph.message_index(node)];
                     let peer = binding.peers[message.peer as usize];
                     let bytes = graph.bytes(node);
-                    // A label represents a tag and a size, the only properties that match receives
-                    // to sends.
+                    // A label stands for a tag and a size, which together determine whether a receive
+                    // matches a send.
                     let next = labels.len() as u32;
                     let label = *labels.entry((message.tag, bytes)).or_insert(next);
                     if message.receive {

@@ -1,11 +1,11 @@
-//! Cut-through switching of messages over a chain of servers, first come, first served.
+//! Cut-through switching of messages through a chain of servers, first come, first served.
 //!
-//! A message of m bytes whose first byte arrives at a server at t begins at b = max(t, free). The
-//! server is then occupied for m / occupied_rate. The first byte reaches the next server after the
-//! latency in between, and queues there only on arrival. The last byte leaves at max(b + m / rate,
-//! departure from the previous server plus the latency in between), because a server cannot pass on
-//! bytes that have not arrived. `occupied_rate` and `rate` differ if a server is several links that
-//! a single message cannot use at once.
+//! If the first byte of a message of m bytes arrives at a server at t, the message begins at b = max(t,
+//! free). It occupies the server for m / occupied_rate. The first byte reaches the next server after the
+//! latency between the two, and queues there only on arrival. The last byte leaves at max(b + m / rate,
+//! departure from the previous server plus the latency in between), because a server cannot forward
+//! bytes that have not arrived. `occupied_rate` and `rate` differ if a server consists of several links
+//! of which a message can use only one.
 
 use super::quirks::{self, QuirkSet};
 use chakram_base::ids::{Npu, OpIndex};
@@ -20,7 +20,7 @@ use chakram_hardware::topology::LinePattern;
 pub struct RoutePosition {
     /// The NPU.
     pub npu: u32,
-    /// Progress on the route at this NPU, in the routing's encoding, or 0 at the sender.
+    /// Progress on the route at this NPU, encoded by the routing; 0 at the sender.
     pub state: u32,
 }
 
@@ -29,9 +29,9 @@ pub struct RoutePosition {
 pub struct ServerHop {
     /// NPU of the server, and its index among that NPU's servers.
     pub server: (u32, u32),
-    /// Bytes per ns that determine for how long the server is occupied.
+    /// Bytes per ns that determine how long the server is occupied.
     pub occupied_rate: f64,
-    /// Bytes per ns at which a single message passes.
+    /// Bytes per ns of a single message.
     pub rate: f64,
     /// Latency to the next server, in ns.
     pub latency: f64,
@@ -39,12 +39,13 @@ pub struct ServerHop {
     pub to: RoutePosition,
 }
 
-/// Routing: the servers that messages pass.
+/// Routing: determines the servers that messages pass.
 pub trait ServerRouting {
     /// Name of the network in reports.
     const NAME: &'static str;
 
-    /// Returns the next server of a message at `at` for NPU `to`, or `None` on arrival.
+    /// Returns the next server of a message that is at `at` and goes to NPU `to`; `None` if it has
+    /// arrived.
     fn next_hop(&self, at: RoutePosition, to: u32) -> Option<ServerHop>;
 
     /// Returns the number of servers of an NPU.
@@ -57,18 +58,18 @@ struct MessageInTransit {
     bytes: f64,
     at: RoutePosition,
     to: u32,
-    /// Time at which the message's last byte, after leaving the previous server, arrives at this
+    /// Time at which the message's last byte arrives at this server, after it leaves the previous
     /// server.
     last: Time,
 }
 
-/// A cut-through network, as the module docs describe it.
+/// A cut-through network; the module's documentation describes it.
 #[derive(Debug)]
 pub struct AstraCutThrough<W> {
     routing: W,
     quirks: QuirkSet,
-    /// Times at which servers are free, by NPU; servers of an NPU are allocated when the first
-    /// message passes one of them.
+    /// Times at which servers become free, by NPU. An NPU's servers are allocated when the first message
+    /// passes one of them.
     free: Vec<Box<[Time]>>,
     /// Messages by op.
     carried: Vec<MessageInTransit>,
@@ -89,8 +90,8 @@ impl<W: ServerRouting> AstraCutThrough<W> {
     fn enter_server(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
         let state = &mut self.carried[op.index()];
         let Some(leg) = self.routing.next_hop(state.at, state.to) else {
-            // A message of an NPU to itself passes no server; all other messages are delivered by
-            // their last byte.
+            // A message from an NPU to itself passes no server. All other messages are delivered when
+            // their last byte arrives.
             agenda.schedule(now, NetworkEvent::Delivered(op));
             return;
         };
@@ -100,8 +101,7 @@ impl<W: ServerRouting> AstraCutThrough<W> {
         }
         let free = &mut free[leg.server.1 as usize];
         let begin = now.max(*free);
-        // The server is occupied at the total rate of all its links, although one message uses the
-        // rate of a single link.
+        // The server is occupied at the total rate of its links, although a message uses only one link.
         *free = begin + self.quirks.span_from_ns(state.bytes / leg.occupied_rate);
         let latency = self.quirks.span_from_ns(leg.latency);
         let passes = self.quirks.span_from_ns(state.bytes / leg.rate);
@@ -118,7 +118,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
     const NAME: &'static str = W::NAME;
     const SHARED: bool = true;
 
-    // `false` is always correct, because this network uses no closed form.
+    // `false` is always safe, because this network uses no closed form.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

@@ -1,11 +1,10 @@
-//! The congestion-aware network with cut-through: links that carry one message at a time, over all dimensions. The
-//! cut-through network corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
+//! The congestion-aware network with cut-through: links that carry one message at a time, in all dimensions. It
+//! corrects [`Quirk::StoreAndForward`](super::Quirk::StoreAndForward).
 //!
-//! Dimensions are crossed in order, innermost first. Along a ring a message takes the shorter
-//! direction, or the upward direction if both are equally short, through each NPU in between. In
-//! this network, two fully connected NPUs have a link in each direction. In a dimension with a
-//! switch, each NPU has one link to the switch and one link from the switch. Latencies add up, and
-//! the slowest link sets the rate.
+//! Dimensions are crossed in order, innermost first. Around a ring, a message passes each NPU in the shorter
+//! direction, or in the upward direction if both are equally short. Two fully connected NPUs have a link in each
+//! direction. In a dimension with a switch, each NPU has one link to the switch and one link from it. Latencies
+//! add up, and the slowest link sets the rate.
 
 use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -25,7 +24,7 @@ struct LinkDimension {
     stride: u32,
     latency: f64,
     bytes_per_ns: f64,
-    /// Index of the first of an NPU's links along the dimension.
+    /// Index of the NPU's first link along this dimension.
     first: u32,
 }
 
@@ -34,8 +33,8 @@ impl LinkDimension {
         npu / self.stride % self.size
     }
 
-    /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to a
-    /// switch and from the switch.
+    /// Returns the number of an NPU's own links: up and down a ring, to each other NPU, or to and from a
+    /// switch.
     fn links_per_npu(&self) -> u32 {
         match self.shape {
             DimensionShape::Ring | DimensionShape::Mesh | DimensionShape::Switch => 2,
@@ -43,8 +42,7 @@ impl LinkDimension {
         }
     }
 
-    /// Returns the next NPU around the ring from coordinate `x` to `y`, and true if the direction
-    /// is upward.
+    /// Returns the next NPU on the ring from coordinate `x` to `y`, and true if the direction is upward.
     fn next_around_ring(&self, x: u32, y: u32) -> (u32, bool) {
         let n = self.size;
         let up = if y >= x { y - x } else { n - x + y };
@@ -56,8 +54,8 @@ impl LinkDimension {
     }
 }
 
-/// Routing over links. In state 0 a message is at an NPU, in state d + 1 at the switch of dimension d, with the
-/// receiver's coordinate in that dimension.
+/// Routing over links. In state 0, a message is at an NPU. In state d + 1, it is at the switch of dimension d,
+/// and its coordinate in that dimension is already the receiver's.
 #[derive(Debug)]
 pub struct LinkRouting {
     levels: Vec<LinkDimension>,

@@ -1,12 +1,11 @@
-//! The congestion-unaware network with ports: an NPU sends into a dimension through one port and receives from it
-//! through another, message by message. The network of ports corrects [`Quirk::FreePorts`].
+//! The congestion-unaware network with ports: in each dimension, an NPU sends through one port and receives
+//! through another, one message at a time. It corrects [`Quirk::FreePorts`].
 //!
 //! Latencies and bandwidths are as in [`CongestionUnaware`](super::CongestionUnaware). With
-//! [`Quirk::FirstDimension`] a message goes from its sender's port in the lowest dimension in which
-//! its ends differ to its receiver's port in that dimension; without this quirk, a message crosses
-//! each dimension in which its ends differ, through the ports of the NPUs in between. With
-//! [`Quirk::FullyConnectedLinks`] the port of an NPU that is fully connected to n - 1 other NPUs
-//! passes the bytes of n - 1 messages in the time of one message, but a single message is not
+//! [`Quirk::FirstDimension`], a message goes from its sender's port to its receiver's port in the lowest
+//! dimension in which its ends differ. Without this quirk, it crosses each dimension in which its ends differ,
+//! through the ports of the NPUs in between. With [`Quirk::FullyConnectedLinks`], the port of an NPU that is
+//! fully connected to n - 1 others passes n - 1 messages in the time of one message, but a single message is not
 //! faster.
 
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
@@ -25,7 +24,7 @@ struct PortDimension {
     /// Product of the sizes of the inner dimensions.
     stride: u32,
     latency: f64,
-    /// Bytes per ns of a port, and of a message.
+    /// Bytes per ns of a port, and of a single message.
     port: f64,
     rate: f64,
 }
@@ -36,8 +35,8 @@ impl PortDimension {
     }
 }
 
-/// Routing over ports. In state 2d a message has not yet left into dimension d or a later one; in
-/// state 2d + 1 it has not yet entered an NPU from dimension d.
+/// Routing over ports. In state 2d, a message has not left into dimension d or a later one yet. In state
+/// 2d + 1, it has not entered an NPU from dimension d yet.
 #[derive(Debug)]
 pub struct PortRouting {
     levels: Vec<PortDimension>,

@@ -1,4 +1,5 @@
-//! A file of keys and values, in JSON or YAML. Every value is parsed as the expected type; an error names key and line.
+//! A file of keys and values, in JSON or YAML. Every value is parsed as the expected type; errors name the key and the
+//! line.
 
 use super::error::{InputError, InputNote, did_you_mean, escape_key};
 use super::input_entry::{InputEntry, InputValue};
@@ -27,7 +28,7 @@ pub(super) struct InputDocument<'f> {
 const MOST_BYTES: usize = 1 << 20;
 
 impl<'f> InputDocument<'f> {
-    /// Parses JSON; the last of duplicate keys counts, as in the original.
+    /// Parses JSON. If a key is repeated, the last value counts, as in ASTRA-sim.
     pub(super) fn parse_json(
         text: &str,
         file: &'f str,
@@ -38,7 +39,7 @@ impl<'f> InputDocument<'f> {
         Self::new(json::parse_entries(text, file)?, file, keys, lenient)
     }
 
-    /// Parses YAML; a duplicate key is an error.
+    /// Parses YAML. A repeated key is an error.
     pub(super) fn parse_yaml(
         text: &str,
         file: &'f str,
@@ -100,7 +101,7 @@ impl<'f> InputDocument<'f> {
         Ok(document)
     }
 
-    /// Returns the notes.
+    /// Returns the notes that were added while reading.
     pub(super) fn into_notes(self) -> Vec<InputNote> {
         self.notes
     }
@@ -109,12 +110,12 @@ impl<'f> InputDocument<'f> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 
-    /// Returns the value of `key`, if present.
+    /// Returns the value of `key`; `None` if the key is absent.
     pub(super) fn get(&self, key: &str) -> Option<&InputValue> {
         self.find_entry(key).map(|entry| &entry.value)
     }
 
-    /// Adds the note `why` about `key`, with its line if the key is present.
+    /// Adds the note `why` about `key`, with the key's line if it is present.
     pub(super) fn add_note(&mut self, key: &str, why: impl Into<String>) {
         let line = self.find_entry(key).map(|entry| entry.line);
         self.notes.push(InputNote {
@@ -143,7 +144,8 @@ impl<'f> InputDocument<'f> {
         }
     }
 
-    /// Returns an error: `key` has `found` instead of `expected`; `hint` says what to try, or is empty.
+    /// Builds the error that `key` has the value `found` instead of `expected`. `hint` is advice, or
+    /// empty.
     pub(super) fn invalid_value(
         &self,
         key: &str,
@@ -163,7 +165,7 @@ impl<'f> InputDocument<'f> {
         )
     }
 
-    /// Returns a number of at least `least`, if present.
+    /// Returns a number of at least `least`; `None` if the key is absent.
     pub(super) fn read_number(&self, key: &str, least: f64) -> Result<Option<f64>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -175,8 +177,8 @@ impl<'f> InputDocument<'f> {
         number.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns a whole number from `least` to `most`, if present. Fractions are truncated with a note, because the
-    /// original truncates them.
+    /// Returns a whole number from `least` to `most`; `None` if the key is absent. Truncates fractions with a
+    /// note, because ASTRA-sim truncates them.
     pub(super) fn read_whole(
         &mut self,
         key: &str,
@@ -199,7 +201,7 @@ impl<'f> InputDocument<'f> {
         Ok(Some(whole))
     }
 
-    /// Returns a flag from 0 or 1, or false if absent.
+    /// Returns a flag that is written as 0 or 1; false if the key is absent.
     pub(super) fn read_switch(&self, key: &str) -> Result<bool, InputError> {
         match self.get(key) {
             None => Ok(false),
@@ -209,7 +211,7 @@ impl<'f> InputDocument<'f> {
         }
     }
 
-    /// Returns one of the names in `all`, if present.
+    /// Returns one of the names in `all`; `None` if the key is absent.
     pub(super) fn read_choice<T: Copy>(
         &self,
         key: &str,
@@ -234,7 +236,7 @@ impl<'f> InputDocument<'f> {
         chosen.map(|(choice, _)| Some(*choice)).ok_or_else(wrong)
     }
 
-    /// Returns a non-empty text of one line, if present.
+    /// Returns a non-empty text of one line; `None` if the key is absent.
     pub(super) fn read_text(&self, key: &str) -> Result<Option<&str>, InputError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -245,7 +247,7 @@ impl<'f> InputDocument<'f> {
         text.map(Some).ok_or_else(wrong)
     }
 
-    /// Returns a list, if present.
+    /// Returns a list; `None` if the key is absent.
     pub(super) fn read_list(&self, key: &str) -> Result<Option<&[InputValue]>, InputError> {
         match self.get(key) {
             None => Ok(None),
@@ -256,7 +258,7 @@ impl<'f> InputDocument<'f> {
 }
 
 impl InputValue {
-    /// Returns the number, or `None`.
+    /// Returns the number; `None` for other values.
     pub(super) fn as_number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -264,7 +266,7 @@ impl InputValue {
         }
     }
 
-    /// Returns the text, or `None`.
+    /// Returns the text; `None` for other values.
     pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),

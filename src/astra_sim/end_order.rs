@@ -1,24 +1,24 @@
-//! The order in which members end a phase at one instant if all members begin the phase together.
+//! The order in which members end a phase at the same instant, if all members begin the phase together.
 //!
-//! At each instant of such a phase all members do the same, in an order σ. The delays of an NPU
-//! that are due at one instant are one event, in the place of the first delay, so σ changes only
-//! when messages arrive: arrivals follow the order of their sends, and the first message that
-//! reaches a member determines its place. If each member p sends one message to f(p), the next
-//! order is f(σ). In a ring f is the next member, so K messages rotate the order by K places; in
-//! halvingDoubling, f swaps partners. In `direct`, where all messages take equal time, the first
-//! member σ₀ of each line reaches all other members of the line, beginning with its successor, and
-//! the second member reaches σ₀. Chunks that are in the phase together send one after another to
-//! the same members, which does not change the order; the next chunk begins in the event that ends
-//! the previous one.
+//! At each instant of such a phase, all members do the same, one after another in an order σ. All delays
+//! of an NPU that end at one instant are one event, which has the first delay's place in the order. So σ
+//! changes only when messages arrive. Arrivals follow the order of their sends, and a member's place is
+//! determined by the first message that reaches it. If each member p sends one message to f(p), the next
+//! order is f(σ). In a ring, f is the next member, so K messages rotate the order by K places. In
+//! halvingDoubling, f swaps partners. In `direct`, if all messages take equal time, the first member σ₀
+//! of each line reaches all other members of the line, beginning with its successor, and the second
+//! member reaches σ₀. Chunks that are in the phase together send to the same members one after another,
+//! which does not change the order. The next chunk begins in the event that ends the previous one.
 //!
-//! Chunks in different stages at the same time each have their own order. A chunk begins a stage in
-//! the order in which members end the stage that admits it: its own previous stage, or the stage of
-//! a chunk whose place it takes. If delays of two chunks end at one instant, the delays registered
-//! later take the places of the earlier delays, so one order becomes the other. All members of a
-//! collective handle an event of a chunk before the next event of the list, so [`order_of_ends`]
-//! processes the list with one event for all of them. Only messages of two chunks that one event
-//! sends and that arrive at one instant interleave; the order of such messages is not proved,
-//! unless both are the same step of the same stage.
+//! If chunks are in different stages at the same time, each has its own order. A chunk begins a stage in
+//! the order in which members end the stage that admits it: its own previous stage, or the stage of a
+//! chunk whose place it takes. If delays of two chunks end at one instant, the delays that were
+//! registered later take the places of the earlier ones, so one order becomes the other. All members of
+//! a collective handle an event of a chunk before the next event of the list, so [`order_of_ends`]
+//! processes the list with one event for all of them.
+//!
+//! Messages of two chunks interleave only if one event sends them and they arrive at one instant. Their
+//! order is not proved unless both are the same step of the same stage.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, QueueSlot};
@@ -35,8 +35,8 @@ use std::ops::Range;
 /// Maximum number of members for which all pairs are compared.
 const COMPARED: u32 = 64;
 
-/// Returns true if [`follow`] is proved for `stage`, which has a closed form; `sizes` are the sizes of the machine's
-/// dimensions.
+/// Returns true if [`follow`] is proved for `stage`, which must have a closed form. `sizes` are the sizes of the
+/// machine's dimensions.
 pub(super) fn is_proved(
     stage: &AstraPhase,
     extent: &GroupExtent,
@@ -56,25 +56,26 @@ pub(super) fn is_proved(
 /// Maximum number of delays of a member that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// An order of members, represented by its difference from the order in which they begin a
-/// collective; equal representations are equal orders.
+/// An order of members, represented by its difference from the order in which they begin a collective.
+/// Orders with equal representations are equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct MemberOrder {
-    /// Number of the last change that depends on the order as a whole, or 0 if there was none.
+    /// Id of the last all-to-all exchange, whose effect depends on the whole order; 0 if there was none.
     whole: u32,
-    /// By phase, the distance by which each member's place has moved since then along its line, or
-    /// the bits of its index in the line that have been flipped, without zeros.
+    /// Changes since then, by phase, without zeros: the distance by which each member has moved along
+    /// its line, or the flipped bits of its index in the line.
     moves: BTreeMap<u32, u32>,
 }
 
-/// Orders found so far, with numbers for changes that depend on an order as a whole.
+/// Orders before all-to-all exchanges. Each gets an id, because the effect of an exchange depends on the
+/// whole order.
 #[derive(Debug, Default)]
 struct MemberOrders {
     whole: BTreeMap<(MemberOrder, u32), u32>,
 }
 
 impl MemberOrders {
-    /// Returns the order after `messages` that each member receives in `stage`.
+    /// Returns the order after each member has received `messages` in `stage`.
     fn order_after(
         &mut self,
         mut order: MemberOrder,
@@ -110,7 +111,7 @@ impl MemberOrders {
     }
 }
 
-/// Returns the number of places of a ring by which `messages` rotate the order upward.
+/// Returns the number of places by which `messages` rotate the order upward on a ring.
 fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     let turn = messages % stage.size;
     match stage.only_slot().backward {
@@ -119,39 +120,39 @@ fn ring_rotation(stage: &AstraPhase, messages: u32) -> u32 {
     }
 }
 
-/// Returns the number of complete all-to-all exchanges in `messages` of a member.
+/// Returns the number of complete all-to-all exchanges in a member's `messages`.
 fn exchange_count(stage: &AstraPhase, messages: u32) -> u32 {
     messages / (stage.size - 1)
 }
 
-/// An event of a chunk, handled for all members one after another.
+/// An event of a chunk, which is handled for all members one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum WaveEvent {
-    /// The messages of a passage arrive that end the delay with this index.
+    /// Messages of a passage arrive; their arrival ends the delay with this index.
     Arrival { passage: usize, delay: usize },
     /// The delays with this index end.
     Delays(usize),
 }
 
-/// Delays that end at one instant, which are one event.
+/// Delays that end at the same instant, and therefore are one event.
 #[derive(Debug)]
 struct WaveDelays {
     /// Passages and their delays, in the order in which they were registered.
     of: Vec<(usize, usize)>,
     order: MemberOrder,
-    /// The last change of the order, or `None` if there was none.
+    /// Last change of the order; `None` if there was none.
     change: Option<usize>,
 }
 
-/// Events of all members in the order of the original's list: by time, then in insertion order.
+/// Events of all members, in the order of ASTRA-sim's list: by time, then by insertion.
 #[derive(Debug, Default)]
 struct WaveList {
     events: BinaryHeap<Reverse<(Span, u64, WaveEvent)>>,
     inserted: u64,
     delays: Vec<WaveDelays>,
-    /// Pending delays, by their instant.
+    /// Pending delays, by the instant at which they end.
     due: BTreeMap<Span, usize>,
-    /// Orders of sent messages that have not arrived, by passage and delay, each with the change that led to it.
+    /// For sent messages that have not arrived, by passage and delay: the order, and the change that led to it.
     sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
 }
 
@@ -161,7 +162,7 @@ impl WaveList {
         self.events.push(Reverse((at, self.inserted, event)));
     }
 
-    /// Registers a delay of all members in this order.
+    /// Registers a delay of all members, in this order.
     fn register_delay(
         &mut self,
         at: Span,
@@ -183,9 +184,10 @@ impl WaveList {
     }
 }
 
-/// Returns the changes that lead from the order in which members begin a collective to the order in which they end it,
-/// if proved for `passages`, which are in the order in which they begin. `delays_of` returns the ends of a member's
-/// delays in a stage, with the messages that have arrived until then; `endpoint_of` returns the delay after a message.
+/// Returns the changes that lead from the order in which members begin a collective to the order in which they end it;
+/// `None` if they are not proved. `passages` must be in the order in which they begin. `delays_of` returns, for a
+/// stage, the ends of a member's delays, each with the number of messages that have arrived until then. `endpoint_of`
+/// returns the delay after a message.
 pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
@@ -208,7 +210,7 @@ pub(super) fn order_of_ends(
             .push(number);
     }
     let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
-    // Changes of orders, each with the index of the previous one.
+    // Changes of orders, each with the index of the change before it.
     let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
     let mut last = None;
     for &passage in admitted.get(&None).into_iter().flatten() {
@@ -250,15 +252,15 @@ pub(super) fn order_of_ends(
                         list.register_delay(now + at, (next, 0), (order.clone(), change));
                     }
                 }
-                // No message arrives before the next delay ends, so it is registered at once.
+                // No message arrives before the next delay ends, so register this delay immediately.
                 Some(&(at, arrived)) if arrived == of[delay].1 => {
                     list.register_delay(begin + at, (passage, delay + 1), (order.clone(), change));
                 }
                 Some(&(at, _)) => {
                     let arrival = begin + at - endpoint_of(&stages[stage.index()]);
                     let step = (stage, delay);
-                    // Messages of different steps would interleave at one instant in an order that
-                    // is not proved.
+                    // Messages of different steps would interleave at one instant, and their order is
+                    // not proved.
                     if *sent.entry(arrival).or_insert(step) != step {
                         return None;
                     }
@@ -279,8 +281,8 @@ pub(super) fn order_of_ends(
     Some(found)
 }
 
-/// Returns true if all messages of `direct` take equal time. Lines of a sub-grid are identical, as are the members of a
-/// line along a dimension of the machine.
+/// Returns true if all messages of `direct` take equal time. Only one line, or one of its members, need be checked: the
+/// lines of a sub-grid are identical, and so are the members of a line along a machine's dimension.
 fn costs_are_equal(
     stage: &AstraPhase,
     extent: &GroupExtent,
@@ -312,8 +314,8 @@ fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePo
     stage.line_position_of(phase.index(position), position)
 }
 
-/// Reorders `members` from the order in which they send `messages` of `stage` to the order in which
-/// the messages arrive.
+/// Reorders `members` from the order in which they send the `messages` of `stage` to the order in which
+/// these messages arrive.
 pub(super) fn reorder_members(
     stage: &AstraPhase,
     messages: Range<u32>,
@@ -349,8 +351,8 @@ pub(super) fn reorder_members(
     }
 }
 
-/// Returns the members in the order in which a first message reaches each of them, if all members
-/// send at once in the order of `members`.
+/// Returns the members in the order in which each receives its first message, if all members send at the
+/// same time in the order of `members`.
 fn order_of_arrivals(
     stage: &AstraPhase,
     slot: QueueSlot,
@@ -358,8 +360,8 @@ fn order_of_arrivals(
     members: &[Position],
 ) -> Vec<Position> {
     let mut order = Vec::with_capacity(members.len());
-    // For each position: true if the position has been reached. For each line, at its first
-    // position: the number of its members that have not been reached.
+    // `reached`: whether each position has been reached. `left`: at the first position of each line, the
+    // number of members that have not been reached.
     let mut reached = vec![false; members.len()];
     let mut left = vec![stage.size; members.len()];
     for &from in members {

@@ -1,17 +1,15 @@
-//! Detection of states in which ASTRA-sim would wait forever while this replay continues, if this
-//! is certain.
+//! Detects states in which ASTRA-sim would certainly wait forever, although this replay continues.
 //!
-//! - *Numbers*. ASTRA-sim identifies the chunks of collectives of all NPUs, along any dimensions,
-//!   by the number of chunks that an NPU has issued before, including chunks of named groups.
-//!   Members that have issued different numbers of chunks wait for different messages. The chunk
-//!   with the lowest number never gets a partner, because numbers grow and an NPU has one
-//!   collective in flight at a time.
-//! - *Alone*. A collective in which no dimension of more than one NPU takes part has no chunks, and therefore no last
-//!   chunk whose end would end the collective.
-//! - *Asleep*. Nodes made ready by a node that ends at once are checked only when another node of
-//!   their rank ends, but no node of the rank is in flight.
+//! - *Numbers*. ASTRA-sim identifies a chunk of a collective of all NPUs by the number of chunks that the NPU has
+//!   issued before, along any dimensions and including chunks of named groups. Members that have issued different
+//!   numbers of chunks therefore wait for different messages. The chunk with the lowest number never gets a partner,
+//!   because numbers grow and an NPU has one collective in flight at a time.
+//! - *Alone*. If no dimension with more than one NPU takes part in a collective, it has no chunks. Without a last
+//!   chunk, the collective never ends.
+//! - *Asleep*. If a node ends immediately, the nodes that it makes ready are checked only when another node of their
+//!   rank ends, but no node of the rank is in flight.
 //!
-//! The behaviour of ASTRA-sim after the first such state is unknown, so only the first is reported.
+//! Only the first such state is reported, because ASTRA-sim's later behaviour is unknown.
 
 use chakram_base::ids::Npu;
 use std::collections::BTreeMap;
@@ -20,21 +18,21 @@ use std::fmt;
 /// A state in which ASTRA-sim would wait forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndlessWait {
-    /// NPUs that have issued different numbers of chunks join a collective of all NPUs.
+    /// NPUs join a collective of all NPUs after they have issued different numbers of chunks.
     Numbers {
         /// The NPU with the fewest chunks, its node, and its number of chunks.
         own: (Npu, u64, u64),
         /// The NPU with the most chunks, and its number of chunks.
         other: (Npu, u64),
     },
-    /// A collective has only one NPU.
+    /// Only one NPU takes part in a collective.
     Alone {
         /// The NPU.
         npu: Npu,
         /// Node of the collective.
         node: u64,
     },
-    /// A ready node of an NPU is never checked.
+    /// A node of an NPU is ready but never checked.
     Asleep {
         /// The NPU.
         npu: Npu,
@@ -70,24 +68,24 @@ impl fmt::Display for EndlessWait {
 /// Counts of chunks that NPUs have issued.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IssueCounts {
-    /// Chunks so far, by NPU.
+    /// Number of chunks issued so far, by NPU.
     issued: Vec<u64>,
-    /// Collectives of all NPUs that some members have not issued yet.
+    /// Collectives of all NPUs that some members have not joined yet.
     open: BTreeMap<u32, MemberNumbers>,
-    /// The collective that [`Self::first`] describes, while it is open.
+    /// The collective in [`Self::first`], as long as members may still join it.
     found: Option<u32>,
-    /// First state in which the original would wait forever.
+    /// First state in which ASTRA-sim would wait forever.
     pub first: Option<EndlessWait>,
 }
 
-/// Numbers of chunks that the members of a collective have issued before. Of NPUs with equal
-/// numbers the lowest NPU is kept, so that the order in which members join at an instant does not
+/// Number of chunks that the members of a collective have issued before. If several NPUs have equal
+/// numbers, the lowest NPU is kept, so that the order in which members join at an instant does not
 /// matter.
 #[derive(Clone, Copy, Debug)]
 struct MemberNumbers {
-    /// The fewest chunks, the NPU, and its node.
+    /// Lowest number of chunks, its NPU, and the NPU's node.
     fewest: (u64, Npu, u64),
-    /// The most chunks, and the NPU.
+    /// Highest number of chunks, and its NPU.
     most: (u64, Npu),
     /// Number of members that have joined.
     come: u32,
@@ -105,8 +103,8 @@ impl IssueCounts {
         self.first.get_or_insert(beyond);
     }
 
-    /// Records that an NPU joins a collective of `chunks` chunks among `members`; `of_all` is the
-    /// collective's number if all NPUs are its members.
+    /// Records that an NPU joins a collective of `chunks` chunks among `members`. `of_all` is the
+    /// collective's number if all NPUs are members.
     pub fn joins(&mut self, npu: Npu, node: u64, chunks: u64, members: u32, of_all: Option<u32>) {
         let Some(issued) = self.issued.get_mut(npu.index()) else {
             return;

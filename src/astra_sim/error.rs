@@ -6,12 +6,12 @@ use std::io;
 /// An invalid input file.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// The text is not in the format of the file.
+    /// The text is not in the expected format.
     #[error("{file}:{line}: not {format}: {why}")]
     Syntax {
-        /// Name of the text.
+        /// Name of the file.
         file: String,
-        /// Line, from 1.
+        /// Line, counted from 1.
         line: usize,
         /// Expected format: JSON, YAML or TOML.
         format: &'static str,
@@ -21,23 +21,23 @@ pub enum InputError {
     /// A key is missing, unknown, or has an invalid value.
     #[error("{file}:{line}: key `{key}`: {why}")]
     Key {
-        /// Name of the text.
+        /// Name of the file.
         file: String,
-        /// Line, from 1; the first line for a missing key.
+        /// Line, counted from 1; 1 if the key is missing.
         line: usize,
-        /// The key as it appears in the file.
+        /// The key as spelled in the file.
         key: String,
-        /// The found value, the expected value, and a hint.
+        /// Value that was found, value that was expected, and advice.
         why: String,
     },
-    /// A key, or a flag, that contradicts another file.
+    /// A key or a flag contradicts another file.
     #[error("{file}: key `{key}`: {why}")]
     Disagreement {
         /// The file that contains the key.
         file: String,
         /// The key.
         key: String,
-        /// The found value, the expected value, and a hint.
+        /// Value that was found, value that was expected, and advice.
         why: String,
     },
     /// The file cannot be read.
@@ -47,7 +47,7 @@ pub enum InputError {
         role: &'static str,
         /// Path of the file as given.
         file: String,
-        /// Reason.
+        /// Reason given by the operating system.
         source: io::Error,
     },
 }
@@ -55,18 +55,18 @@ pub enum InputError {
 /// A valid input whose meaning may be surprising.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputNote {
-    /// Name of the text; [`InputNote::COMMAND_LINE`] for a flag.
+    /// Name of the file; [`InputNote::COMMAND_LINE`] for a flag.
     pub file: String,
-    /// Line, from 1, or `None` for a flag, and for a key that is not in the file.
+    /// Line, counted from 1; `None` for a flag, and for a key that is not in the file.
     pub line: Option<usize>,
-    /// The key as it appears in the file, or the flag.
+    /// The key as spelled in the file, or the flag.
     pub key: String,
-    /// The treatment of the item, and its reason.
+    /// How the input is treated, and why.
     pub why: String,
 }
 
 impl InputNote {
-    /// Name that replaces the file in notes about flags.
+    /// Stands for the file's name in notes about flags.
     pub const COMMAND_LINE: &'static str = "command line";
 
     /// Creates a note about an item without a line in `file`, such as a node of a trace.
@@ -100,7 +100,7 @@ impl fmt::Display for InputNote {
     }
 }
 
-/// Returns the message of a format's parser as one short line.
+/// Converts the message of a format's parser to one short line.
 pub(super) fn one_line(why: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let mut line: String = why.trim().chars().take(300).map(plain).collect();
@@ -110,7 +110,7 @@ pub(super) fn one_line(why: &str) -> String {
     line
 }
 
-/// Formats a key for messages: without quotes if it looks like a key.
+/// Formats a key for messages; quotes it unless it looks like a key.
 pub(super) fn escape_key(key: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
@@ -120,7 +120,7 @@ pub(super) fn escape_key(key: &str) -> String {
     }
 }
 
-/// Returns `; did you mean …?`, or an empty text.
+/// Returns `; did you mean …?` with the most similar name; empty if no name is similar.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
     chakram_base::config::did_you_mean(chakram_base::config::nearest(name, all))
 }

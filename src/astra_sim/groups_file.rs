@@ -1,4 +1,4 @@
-//! The file of communicator groups: members by group number, in the order of the file.
+//! The file of communicator groups: for each group number, the members in the order of the file.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::json::{RawJsonEntry, raw_entries, syntax_error};
@@ -11,20 +11,18 @@ use std::collections::BTreeMap;
 pub struct CommGroupFile(BTreeMap<u32, Vec<u32>>);
 
 impl CommGroupFile {
-    /// Returns true if a file name means that there are no groups: if it contains `empty`.
+    /// Returns true if a file name means that there are no groups, that is, if it contains `empty`.
     pub fn none(name: &str) -> bool {
         name.contains("empty")
     }
 
-    /// Parses a file of groups; `file` is its name in errors. If a group is repeated, the last one
-    /// counts, as in the original.
-    ///
-    /// The keys are group numbers, so no key is unknown and `lenient` has no effect.
+    /// Parses a file of groups. `file` is its name in errors. If a group is repeated, the last one counts, as in
+    /// ASTRA-sim. The keys are group numbers, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///
-    /// Fails if `text` is not a JSON object from whole numbers above 0 to lists of ranks, or if a list is empty or has
-    /// a rank twice.
+    /// Fails if `text` is not a JSON object from whole numbers above 0 to lists of ranks, or if a list is empty or
+    /// contains a rank twice.
     pub fn parse(
         text: &str,
         file: &str,
@@ -54,17 +52,17 @@ impl CommGroupFile {
         self.0.is_empty()
     }
 
-    /// Returns the members of group `id` in the order of the file, at least one, each once.
+    /// Returns the distinct members of group `id`, in the order of the file; there is at least one.
     pub fn get(&self, id: u32) -> Option<&[u32]> {
         self.0.get(&id).map(Vec::as_slice)
     }
 
-    /// Returns all groups by number with their members.
+    /// Returns all groups with their members, by number.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u32])> {
         self.0.iter().map(|(id, members)| (*id, &members[..]))
     }
 
-    /// Returns the groups in the form of a workload.
+    /// Returns the groups in the form that a workload declares.
     pub fn declared(&self) -> DeclaredGroups {
         let named = |(id, members): (u32, &[u32])| (id.to_string(), members.to_vec());
         self.iter().map(named).collect()

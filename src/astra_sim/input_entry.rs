@@ -1,4 +1,4 @@
-//! A key of a file with its value, independent of the file's format.
+//! A key of a file with its value, in a form that does not depend on the file's format.
 
 /// Value of a key.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub(super) enum InputValue {
     Text(String),
     /// A list.
     List(Vec<InputValue>),
-    /// An object, or in JSON a list within a list; no input contains one.
+    /// An object or, in JSON, a list within a list. No input has such a value.
     Nested,
 }
 

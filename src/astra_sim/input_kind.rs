@@ -1,4 +1,4 @@
-//! Detection of ASTRA-sim's input files by their keys.
+//! Detects ASTRA-sim's input files by their keys.
 
 use super::document::{InputDocument, KnownKeys};
 use super::{memory_file, network_file, system};
@@ -6,17 +6,17 @@ use super::{memory_file, network_file, system};
 /// Input file of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AstraInputKind {
-    /// YAML of an analytical network.
+    /// Network file, in YAML.
     Network,
-    /// JSON of a system.
+    /// System file, in JSON.
     System,
-    /// JSON of the remote memory.
+    /// Remote memory file, in JSON.
     RemoteMemory,
 }
 
 impl AstraInputKind {
-    /// Returns the kind of input that `text` is: its keys must include the keys that every such
-    /// file has. Values are not checked.
+    /// Returns the kind of input in `text`. The text must have the keys that every file of this kind
+    /// has; values are not checked.
     pub fn of(text: &str) -> Option<Self> {
         let has = |document: InputDocument<'_>, keys: &[&str]| {
             keys.iter().all(|key| document.get(key).is_some())
@@ -30,7 +30,7 @@ impl AstraInputKind {
         if let Some(document) = json(&system::KEYS) {
             let known = system::KEYS.read.iter();
             let count = known.filter(|key| document.get(key).is_some()).count();
-            // Another tool might also use a single one of the keys of ASTRA-sim's system file.
+            // A single key of the system file may also occur in another tool's file, so require several.
             return (count >= 2).then_some(Self::System);
         }
         let document = InputDocument::parse_yaml(text, "", &network_file::KEYS, true).ok()?;

@@ -1,4 +1,4 @@
-//! All inputs of a run, checked for consistency.
+//! All inputs of a run, checked for consistency with one another.
 
 use super::program::QueueSlot;
 use super::{
@@ -11,14 +11,14 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-/// Command-line flags of ASTRA-sim. Scales are finite and at least 0.
+/// Command-line flags of ASTRA-sim. All scales are finite and not negative.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraFlags {
     /// Network that carries messages.
     pub model: AnalyticalNetwork,
     /// Prefix of the traces `PREFIX.RANK.et`.
     pub workload: PathBuf,
-    /// File of groups; there are no groups if its name contains `empty`.
+    /// File of groups. If its name contains `empty`, there are no groups.
     pub groups: PathBuf,
     /// System file.
     pub system: PathBuf,
@@ -26,9 +26,9 @@ pub struct AstraFlags {
     pub memory: PathBuf,
     /// Network file.
     pub network: PathBuf,
-    /// Logging file; unused if it is called `empty`.
+    /// Logging file. If it is called `empty`, it is not read.
     pub logging: PathBuf,
-    /// Folder of logs, or `None`.
+    /// Folder of logs, if given.
     pub logging_folder: Option<PathBuf>,
     /// Number of queues of a dimension.
     pub queues: NonZeroU32,
@@ -36,20 +36,20 @@ pub struct AstraFlags {
     pub compute_scale: f64,
     /// Has no effect.
     pub comm_scale: f64,
-    /// Multiplies the endpoint delay if the system file states one.
+    /// Factor of the endpoint delay, applied only if the system file states a delay.
     pub injection_scale: f64,
     /// True if a handshake precedes every message.
     pub rendezvous: bool,
-    /// True if unknown keys are notes instead of errors.
+    /// True if unknown keys cause notes instead of errors.
     pub lenient: bool,
-    /// True if a log is written in the form of the original's log.
+    /// True if a log is written in the format of ASTRA-sim's log.
     pub logs: bool,
     /// Quirks of the run.
     pub quirks: QuirkSet,
 }
 
 impl AstraFlags {
-    /// Creates flags with these files and the original's defaults: no groups, the congestion-unaware network, and all
+    /// Creates flags with these files and ASTRA-sim's defaults: no groups, the congestion-unaware network, and all
     /// quirks.
     pub fn new(workload: PathBuf, system: PathBuf, network: PathBuf, memory: PathBuf) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl AstraFlags {
     }
 }
 
-/// All inputs of a run except its traces.
+/// All inputs of a run, except its traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraInputs {
     /// Network that carries messages.
@@ -84,29 +84,29 @@ pub struct AstraInputs {
     pub system: SystemFile,
     /// The network.
     pub network: AstraNetworkFile,
-    /// The remote memory, or `None`.
+    /// The remote memory; `None` if there is none.
     pub memory: Option<RemoteMemoryFile>,
-    /// The groups; their members are NPUs of the network.
+    /// The groups. Their members are NPUs of the network.
     pub groups: CommGroupFile,
     /// Custom algorithms of single nodes.
     pub per_node: PerNodeFile,
     /// Number of queues of a dimension.
     pub queues: NonZeroU32,
-    /// Endpoint delay before each message and after each reception, in ns, after scaling.
+    /// Endpoint delay before each message and after each reception, after scaling, ns.
     pub endpoint_delay: u64,
     /// True if a handshake precedes every message.
     pub rendezvous: bool,
     /// Quirks of the run.
     pub quirks: QuirkSet,
-    /// Notes about all inputs.
+    /// Notes about all inputs, in the order in which they were read.
     pub notes: Vec<InputNote>,
 }
 
-/// Function that reads the text of a file, given its role and path.
+/// Function that returns the text of a file, given the file's role and path.
 pub type TextLoader<'r> = dyn FnMut(&'static str, &Path) -> io::Result<String> + 'r;
 
 impl AstraInputs {
-    /// Reads all files that `flags` name, using `read`.
+    /// Reads all files that `flags` name, by calling `read`.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl AstraInputs {
         self.endpoint_delay == 0 && self.system.endpoint_delay.is_some_and(|delay| delay > 0)
     }
 
-    /// Returns the prefixes of the files of custom algorithms, each once.
+    /// Returns the distinct prefixes of the files of custom algorithms.
     pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
         let PerCollectiveKind {
             all_reduce,
@@ -283,7 +283,7 @@ impl AstraInputs {
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
         }
-        // The original stores these values as an `int`.
+        // ASTRA-sim stores these values as an `int`.
         if self.endpoint_delay > i32::MAX as u64 {
             let why = format!(
                 "found {}, which makes the endpoint delay longer than {} ns",

@@ -1,7 +1,7 @@
-//! JSON as keys with their lines: the only use of `serde_json` for ASTRA-sim's files.
+//! Reads JSON as keys with their lines. Only this module uses `serde_json` for ASTRA-sim's files.
 //!
-//! A value is kept as a slice of the text. The slice's offset determines the line, so equal keys in different places
-//! cannot be confused. Nothing recurses, so deeply nested texts are safe.
+//! A value is kept as a slice of the text. The slice's offset determines its line, so equal keys in different places
+//! cannot be confused. Nothing is recursive, so deeply nested texts are safe.
 
 use super::error::{InputError, one_line};
 use super::input_entry::{InputEntry, InputValue};
@@ -14,15 +14,15 @@ use std::fmt;
 pub(super) struct RawJsonEntry<'t> {
     /// The key.
     pub(super) key: String,
-    /// Line of the key, from 1.
+    /// Line of the key, counted from 1.
     pub(super) line: usize,
-    /// Slice of the text with the value.
+    /// The value, as a slice of the text.
     pub(super) value: &'t str,
-    /// Line at which the value begins, from 1.
+    /// Line at which the value begins, counted from 1.
     pub(super) value_line: usize,
 }
 
-/// Returns the keys of the object in `text`, including duplicates, in the order of the text.
+/// Returns the keys of the object in `text`, in the order of the text, including duplicates.
 pub(super) fn raw_entries<'t>(
     text: &'t str,
     file: &str,
@@ -57,7 +57,7 @@ pub(super) fn parse_entries(text: &str, file: &str) -> Result<Vec<InputEntry>, I
     raw.map(entry).collect()
 }
 
-/// Converts an error in a slice of text that begins on line `first`.
+/// Converts an error in a slice of the text that begins on line `first`.
 pub(super) fn syntax_error(file: &str, first: usize, error: &serde_json::Error) -> InputError {
     let why = error.to_string();
     let why = why.rsplit_once(" at line ").map_or(&*why, |(why, _)| why);
@@ -127,12 +127,12 @@ impl<'t> Visitor<'t> for JsonObjectVisitor {
     }
 }
 
-/// Returns the offset in `text` of its part `piece`.
+/// Returns the offset of `piece`, a part of `text`.
 fn offset_of(text: &str, piece: &str) -> usize {
     piece.as_ptr().addr() - text.as_ptr().addr()
 }
 
-/// Index of the ends of lines of a text.
+/// Index of the line ends of a text.
 struct LineIndex<'t> {
     text: &'t str,
     ends: Vec<usize>,
@@ -144,7 +144,7 @@ impl<'t> LineIndex<'t> {
         Self { text, ends }
     }
 
-    /// Returns the line, from 1, on which `piece` of the text begins.
+    /// Returns the line, counted from 1, on which `piece` of the text begins.
     fn line_of(&self, piece: &str) -> usize {
         let at = offset_of(self.text, piece);
         1 + self.ends.partition_point(|&end| end < at)

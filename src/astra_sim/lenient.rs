@@ -1,5 +1,5 @@
-//! Records of a broken trace that the original silently skips: truncated records, all but the last of records with one
-//! id, and nodes that can never run.
+//! Finds the records of a broken trace that ASTRA-sim silently skips: truncated records, all records with the same id
+//! except the last, and nodes that can never run.
 
 use super::InputNote;
 use chakram_trace::format::TraceError;
@@ -7,7 +7,7 @@ use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 
-/// Dependencies of one record: data, then control.
+/// Data dependencies of a record, then its control dependencies.
 #[derive(Debug, Default)]
 struct RecordDependencies(Vec<u64>, Vec<u64>);
 
@@ -23,8 +23,7 @@ impl DependencyVisitor for RecordDependencies {
     }
 }
 
-/// Returns the records of `contents` that the original runs; `file` is the name of the trace in
-/// notes.
+/// Returns the records of `contents` that ASTRA-sim runs. `file` is the name of the trace in notes.
 ///
 /// # Errors
 ///
@@ -37,7 +36,7 @@ pub(super) fn keep_runnable(
     let mut note = |key: String, why: String| notes.push(InputNote::node(file, key, why));
     let mut frames = FrameCursor::new(contents);
     let mut first = &contents[..0];
-    // The frame and the dependencies of each node, by id.
+    // Each node's record and dependencies, by id.
     let mut nodes: BTreeMap<u64, (&[u8], RecordDependencies)> = BTreeMap::new();
     let mut start = 0;
     loop {
@@ -67,12 +66,14 @@ pub(super) fn keep_runnable(
             note(format!("node {id}"), why);
         }
     }
-    // A node can run if it does not depend on remaining records.
+    // A node can run when all its dependencies can run. `waiting` counts the remaining dependencies of each
+    // node.
     let mut waiting: BTreeMap<u64, usize> = BTreeMap::new();
     let mut followers: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut ready = Vec::new();
     for (&id, (_, RecordDependencies(data, control))) in &nodes {
-        // The reader of the nodes drops control dependencies on missing nodes, with a note.
+        // The reader of nodes drops control dependencies on missing nodes, with a note, so ignore them
+        // here.
         let control = control.iter().filter(|dep| nodes.contains_key(dep));
         let mut left = 0;
         for &dep in data.iter().chain(control) {

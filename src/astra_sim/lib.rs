@@ -1,20 +1,18 @@
-//! The input files and flags of ASTRA-sim 2's analytical networks, unchanged: values in their units, under their names,
-//! with an [`InputNote`] for everything with a surprising meaning.
+//! The input files and flags of ASTRA-sim 2's analytical networks. Values are kept under their names and in their
+//! units, with an [`InputNote`] for everything whose meaning may be surprising.
 //!
-//! The crate has one type per input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`]
-//! (YAML), [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the
-//! logging configuration (TOML), which is checked and ignored. The arguments of each parser are the
-//! text, its name for errors, and a flag that is true if unknown keys are notes. A parser returns
-//! the value with its notes, or an [`InputError`] that names file, line and key. Every text leads
-//! to one of the two results, in time and memory proportional to its length.
+//! The crate has one type per input of ASTRA-sim: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML),
+//! [`RemoteMemoryFile`] (JSON), [`CommGroupFile`] (JSON), [`PerNodeFile`] (YAML), and the logging configuration (TOML),
+//! which is checked and ignored. Each parser takes the text, its name for errors, and a flag that is true if unknown
+//! keys cause notes instead of errors. It returns the value with its notes, or an [`InputError`] that names file, line
+//! and key. For every text, it returns one of these in time and memory proportional to the text's length.
 //!
-//! [`AstraInputs`] contains all inputs of one run of the original, checked for consistency.
+//! [`AstraInputs`] contains all inputs of a run of ASTRA-sim, checked for consistency.
 //!
-//! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 bytes in all
-//! other files.
+//! There are two units of bandwidth: a GB is 2^30 bytes in the network file, and 10^9 bytes in all other files.
 //!
-//! Behaviour of ASTRA-sim that a sound model would not have is a named [`Quirk`]. A run has all
-//! quirks that are not corrected.
+//! Behaviour of ASTRA-sim that a correct model would not have is called a [`Quirk`] and has a name. A run has all
+//! quirks except those that are corrected.
 
 mod algorithm;
 mod analytical_network;

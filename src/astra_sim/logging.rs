@@ -1,10 +1,11 @@
-//! The logging configuration: its format is checked, but the configuration has no effect.
+//! The logging configuration. Its format is checked, but it has no effect.
 //!
-//! If a log is written, it is the log that the original writes without such a file.
+//! If a log is written, it is the log that ASTRA-sim writes without a logging configuration.
 
 use super::error::{InputError, InputNote, one_line};
 
-/// Checks a logging file, which is TOML; `file` is its name in errors. The only result is a note.
+/// Checks a logging file, which is TOML. `file` is its name in errors. Returns a note that the file has
+/// no effect.
 ///
 /// # Errors
 ///

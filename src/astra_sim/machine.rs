@@ -1,4 +1,4 @@
-//! The machine that the input files describe.
+//! Builds the machine that the input files describe.
 
 use super::{AstraInputs, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing};
 use chakram_base::units::{Bandwidth, Span};
@@ -7,11 +7,10 @@ use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
 use chakram_hardware::topology::{Topology, TopologyDimension};
 
-/// Builds a machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
+/// Builds a machine with the NPUs and dimensions of `inputs`. Each NPU has `lanes` lanes.
 ///
-/// The machine defines the positions of NPUs and the memory that they reach; the networks and
-/// collectives of this module, instead of the machine's, determine the durations of transfers and
-/// collectives.
+/// The machine only determines the positions of NPUs and the memory that they reach. The networks and
+/// collectives of this crate determine how long transfers and collectives take.
 pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
     let one = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
     let dimensions = inputs.network.dimensions.iter().zip(1..);

@@ -1,7 +1,8 @@
-//! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about untranslated keys.
+//! Translates ASTRA-sim's network, system and memory files to a machine file, with notes about keys that cannot be
+//! translated.
 //!
-//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. In
-//! this file, bandwidths are chosen such that chakram's models give the same times:
+//! The machine of [`super::machine`] is for ASTRA-sim's own models of networks and collectives. This file is for
+//! chakram's models; its bandwidths are chosen so that these give the same times:
 //!
 //! | dimension | algorithm | ASTRA-sim: a message | machine: an NPU |
 //! |---|---|---|---|
@@ -26,7 +27,7 @@ use chakram_hardware::topology::DimensionShape;
 /// Text of an input file, with its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct InputText<'a> {
-    /// Name of the file.
+    /// Name of the file for messages.
     pub file: &'a str,
     /// Contents of the file.
     pub text: &'a str,
@@ -37,20 +38,20 @@ pub struct InputText<'a> {
 pub struct ImportedMachine {
     /// Text of the machine file, which contains the notes as comments.
     pub text: String,
-    /// Behaviour of ASTRA-sim with these inputs that the machine does not have.
+    /// Notes about ASTRA-sim's behaviour with these inputs that the machine does not reproduce.
     pub notes: Vec<InputNote>,
 }
 
-/// Kinds of collectives with implementations, in the order in which they determine the algorithm of
-/// a dimension.
+/// Kinds of collectives with implementations. The first kind that has an algorithm for a dimension
+/// determines the dimension's algorithm.
 const KINDS: [&str; 4] = ["all-reduce", "all-gather", "reduce-scatter", "all-to-all"];
 
-/// Writes the machine file for a network and, if given, for the system of its NPUs and for its remote memory. Keys that
-/// a machine file cannot express become notes. The text is always a valid machine file.
+/// Writes the machine file for a network and, if given, for the system of its NPUs and its remote memory. Keys that a
+/// machine file cannot express become notes. The text is always a valid machine file.
 ///
 /// # Errors
 ///
-/// Fails if a file is rejected by its parser, or its numbers exceed the limits of machine files.
+/// Fails if a parser rejects a file, or if its numbers exceed the limits of machine files.
 pub fn machine_file(
     name: &str,
     network: InputText<'_>,
@@ -121,12 +122,12 @@ pub fn machine_file(
     }
 }
 
-/// Returns `text` without line breaks, which would end a comment.
+/// Replaces line breaks in `text`, because they would end a comment.
 fn one_line(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
-/// Keys that the machine file cannot express, with the effect of each.
+/// Keys that the machine file cannot express, each with its effect.
 #[derive(Default)]
 struct UnsaidKeys(Vec<(String, String)>);
 
@@ -135,7 +136,7 @@ impl UnsaidKeys {
         self.0.push((key.to_owned(), why.into()));
     }
 
-    /// Converts the notes about `input`, with the lines of the notes.
+    /// Converts the keys to notes about `input`, with their lines.
     fn notes_about(
         &mut self,
         input: InputText<'_>,
@@ -151,14 +152,14 @@ impl UnsaidKeys {
         for (key, why) in unsaid {
             document.add_note(&key, why);
         }
-        // The parser's own notes come first; the caller already has them.
+        // The parser's own notes come first. Drop them, because the caller already has them.
         let mut notes = document.into_notes();
         Ok(notes.split_off(notes.len() - count))
     }
 }
 
-/// Returns the algorithm of each dimension: the algorithm of the first kind of collective that has
-/// one.
+/// Returns the algorithm of each dimension, which is the algorithm of the first kind of collective that
+/// has one.
 fn dimension_algorithms(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -245,7 +246,7 @@ fn dimension_algorithms(
     all
 }
 
-/// Returns the class of NPUs, if the file states its rates.
+/// Returns the table of the NPU class; empty if the file does not state its rates.
 fn npu_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     let bandwidth = system.local_memory_bandwidth;
     let peak = Some(system.peak).filter(|peak| *peak > 0.0);
@@ -275,7 +276,7 @@ fn npu_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     )
 }
 
-/// Returns the table of collectives with the number of chunks.
+/// Returns the table of collectives, which contains the number of chunks.
 fn collectives_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     let most = ChunkPipeline::MOST_CHUNKS;
     for (key, count) in [
@@ -293,7 +294,7 @@ fn collectives_table(system: &SystemFile, unsaid: &mut UnsaidKeys) -> String {
     )
 }
 
-/// Adds notes about the other keys.
+/// Adds notes about the remaining keys of the system file.
 fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut UnsaidKeys) {
     let delay = system.endpoint_delay(1.0);
     if delay > 0 {
@@ -348,7 +349,7 @@ fn about_system(system: &SystemFile, dimensions: &[AstraDimension], unsaid: &mut
     }
 }
 
-/// Returns the note about quirks of ASTRA-sim that may matter and that the machine does not have.
+/// Returns the note about quirks of ASTRA-sim that may matter and that the machine does not reproduce.
 fn quirk_note(
     system: &SystemFile,
     dimensions: &[AstraDimension],
@@ -369,7 +370,7 @@ fn quirk_note(
         Quirk::Padding | Quirk::WholeNs | Quirk::OneAtATime | Quirk::GroupRing => true,
         Quirk::FreePorts => bursts || system.active_chunks > 1,
         Quirk::FirstDimension => several,
-        // The machine models these quirks, or other notes describe them (reductions and endpoints).
+        // The machine reproduces these quirks, or other notes describe them (reductions and endpoints).
         _ => false,
     };
     let names: Vec<_> = Quirk::all()

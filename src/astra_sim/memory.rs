@@ -1,9 +1,9 @@
-//! Memory of tensors over time, from the reads and writes of nodes.
+//! Memory of tensors over time, computed from the reads and writes of nodes.
 //!
-//! A tensor occupies its bytes from the issue of the node that writes it to the completion of the
-//! last node that reads it; a tensor that is never read is never freed. A tensor that is read but
-//! not yet written, such as a weight, exists from the start. At one instant frees come before
-//! allocations, so a tensor that replaces another tensor adds nothing to the peak.
+//! A tensor occupies its bytes from the issue of the node that writes it to the completion of the last
+//! node that reads it. A tensor that is never read is never freed. A tensor that is read without being
+//! written first, such as a weight, exists from the start. At one instant, tensors are freed before
+//! others are allocated, so a tensor that replaces another does not increase the peak.
 
 use super::tensors::{RankTensors, TensorUse};
 use chakram_base::units::Time;
@@ -37,7 +37,7 @@ struct TensorLifetime {
     tensor: u32,
     bytes: u64,
     from: Time,
-    /// Time at which the tensor is freed, or `None` if it is never freed.
+    /// Time at which the tensor is freed; `None` if it is never freed.
     to: Option<Time>,
 }
 
@@ -45,18 +45,18 @@ struct TensorLifetime {
 #[derive(Clone, Debug)]
 pub struct TensorMemory<'a> {
     names: &'a [String],
-    /// Lifetimes in the order of first use.
+    /// Lifetimes, in the order of first use.
     lives: Vec<TensorLifetime>,
     reads: Vec<TensorAccess<'a>>,
     writes: Vec<TensorAccess<'a>>,
-    /// Bytes in memory from each instant at which they change.
+    /// Bytes in memory, by the instants at which they change.
     usage: BTreeMap<Time, u64>,
     /// Tensors that a node read before another node wrote them.
     early: Vec<u32>,
 }
 
 impl<'a> TensorMemory<'a> {
-    /// Replays the lifetimes of `tensors` over a run, given the nodes of the rank in the order in which they completed.
+    /// Computes the lifetimes of `tensors` in a run, given the rank's nodes in the order in which they completed.
     pub fn follow(
         tensors: &'a RankTensors,
         ran: impl IntoIterator<Item = CompletedNode<'a>>,
@@ -79,8 +79,8 @@ impl<'a> TensorMemory<'a> {
         memory
     }
 
-    /// Records the access `one` of the node `by`; `known` is the index of the tensor's lifetime, if
-    /// the tensor has one.
+    /// Records the access `one` of the node `by`. `known` is the index of the tensor's lifetime, if it
+    /// has one.
     fn record_use(&mut self, one: &TensorUse, by: CompletedNode<'a>, known: &mut Option<usize>) {
         let access = TensorAccess {
             tensor: one.tensor,
@@ -129,8 +129,8 @@ impl<'a> TensorMemory<'a> {
         self.usage.values().copied().max().unwrap_or(0)
     }
 
-    /// Returns the tensors that a node read before another node wrote them. The original aborts
-    /// there; here these tensors exist from the start.
+    /// Returns the tensors that a node read before another node wrote them. ASTRA-sim aborts at such a
+    /// read; here the tensors exist from the start.
     pub fn early(&self) -> impl ExactSizeIterator<Item = &str> {
         self.early.iter().map(|tensor| self.tensor_name(*tensor))
     }

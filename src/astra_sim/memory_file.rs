@@ -3,26 +3,26 @@
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote};
 
-/// Sharing of the servers of remote memory.
+/// Which NPUs share the servers of remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerSharing {
     /// Each NPU has its own memory servers.
     PerNpu,
-    /// The NPUs of a node, which have consecutive numbers, share servers.
+    /// The NPUs of a node share servers; they have consecutive numbers.
     PerNode {
-        /// Nodes, at least 1.
+        /// Number of nodes, at least 1.
         nodes: u32,
-        /// NPUs of each node, at least 1.
+        /// Number of NPUs of each node, at least 1.
         npus_per_node: u32,
     },
     /// All NPUs share the memory servers.
     Pool,
 }
 
-/// Memory beyond the NPUs' own.
+/// Memory outside the NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemoryFile {
-    /// Sharing of a server.
+    /// Which NPUs share a server.
     pub sharing: ServerSharing,
     /// Latency before a transfer, in ns.
     pub latency: u64,
@@ -48,11 +48,11 @@ pub(super) const KEYS: KnownKeys = KnownKeys {
     ignored: &[],
 };
 
-/// Bound of the range in which `f64` represents all whole numbers.
+/// Whole numbers up to this bound are exact in `f64`.
 const MOST: u64 = 1 << 53;
 
 impl RemoteMemoryFile {
-    /// Parses a remote memory file, which may declare that there is no such memory; `file` is its
+    /// Parses a remote memory file, which may also declare that there is no such memory. `file` is its
     /// name in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The network file of the analytical networks: dimensions, innermost first.
+//! The network file of the analytical networks, which lists dimensions, innermost first.
 
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};
@@ -13,7 +13,7 @@ pub struct AstraDimension {
     pub shape: DimensionShape,
     /// Number of NPUs along the dimension, at least 2.
     pub npus: u32,
-    /// Bandwidth of one message's path, in GB/s of 2^30 bytes, above 0.
+    /// Bandwidth of a single message's path, in GB/s of 2^30 bytes, above 0.
     pub bandwidth: f64,
     /// Latency of one hop, in ns, at least 0.
     pub latency: f64,
@@ -22,7 +22,7 @@ pub struct AstraDimension {
 /// Contents of a network file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AstraNetworkFile {
-    /// At least one dimension, innermost first.
+    /// Dimensions, innermost first; at least one.
     pub dimensions: Vec<AstraDimension>,
 }
 
@@ -46,8 +46,8 @@ impl AstraNetworkFile {
             .product()
     }
 
-    /// Parses a network file; `file` is its name in errors. With `lenient`, unknown keys become
-    /// notes. A single value counts as a list of one value.
+    /// Parses a network file. `file` is its name in errors. With `lenient`, unknown keys become notes. A single
+    /// value counts as a list with one value.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ fn parse_shape(value: &InputValue) -> Result<DimensionShape, String> {
     found.map(|(shape, _)| *shape).ok_or_else(expected)
 }
 
-/// Parses a number, with or without quotes, as the original does.
+/// Parses a number, with or without quotes, because ASTRA-sim accepts both.
 fn parse_number(value: &InputValue) -> Option<f64> {
     let quoted = || value.as_text()?.trim().parse().ok();
     value.as_number().or_else(quoted)
@@ -222,7 +222,7 @@ mod tests {
                 error("topology: Ring"),
                 "n:1: key `npus_count`: found nothing",
             ),
-            // 2048 x 2048 x 2 = 2^23 > 2^22.
+            // 2048 x 2048 x 2 = 2^23 NPUs exceed the maximum, 2^22.
             (
                 with(
                     "[Ring, Ring, Ring]",

@@ -1,4 +1,4 @@
-//! Node types of a trace by id, for log lines that show node types.
+//! Node types of a trace by id, for log lines that contain node types.
 
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub struct NodeTypes(BTreeMap<u64, u32>);
 
 impl NodeTypes {
-    /// Reads the node types from the contents of a rank's file. The last of several records with
-    /// one id counts; reading stops at a truncated record.
+    /// Reads the node types from the contents of a rank's file. If several records have the same id, the
+    /// last counts. Reading stops at a truncated record.
     ///
     /// # Errors
     ///
@@ -34,7 +34,7 @@ impl NodeTypes {
         Ok(Self(types))
     }
 
-    /// Returns the type of a node, or 0 for an unknown id.
+    /// Returns the type of a node; 0 for an unknown id.
     pub fn of(&self, id: u64) -> u32 {
         self.0.get(&id).copied().unwrap_or(0)
     }

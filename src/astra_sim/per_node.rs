@@ -1,4 +1,4 @@
-//! The file of trace prefixes of custom algorithms for single collective nodes.
+//! The file that assigns custom algorithms to single collective nodes by the prefixes of their traces.
 
 use super::error::{InputError, InputNote, escape_key};
 use super::input_entry::InputValue;
@@ -11,10 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct PerNodeFile(BTreeMap<u64, PathBuf>);
 
 impl PerNodeFile {
-    /// Parses such a file, a YAML mapping from the id of a node to the prefix of files `PREFIX.POSITION.et`; `file` is
-    /// its name in errors.
-    ///
-    /// The keys are node ids, so no key is unknown and `lenient` has no effect.
+    /// Parses such a file, a YAML mapping from the id of a node to the prefix of files `PREFIX.POSITION.et`. `file` is
+    /// its name in errors. The keys are node ids, so no key is unknown and `lenient` has no effect.
     ///
     /// # Errors
     ///
@@ -53,7 +51,7 @@ impl PerNodeFile {
         Ok((Self(prefixes), Vec::new()))
     }
 
-    /// Returns the prefix for node `id`.
+    /// Returns the prefix for the node `id`; `None` if the file does not contain the node.
     pub fn get(&self, id: u64) -> Option<&Path> {
         self.0.get(&id).map(PathBuf::as_path)
     }
@@ -63,7 +61,7 @@ impl PerNodeFile {
         self.0.is_empty()
     }
 
-    /// Returns all nodes by id with their prefixes.
+    /// Returns all nodes with their prefixes, by id.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u64, &Path)> {
         self.0.iter().map(|(id, prefix)| (*id, prefix.as_path()))
     }

@@ -1,19 +1,19 @@
-//! Programs of ASTRA-sim's collective members for one phase, including quirks.
+//! Programs of ASTRA-sim's collective members in one phase, including quirks.
 //!
-//! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*; a
-//! packet is one message with its size and its two partners, and each received message adds a
-//! packet. The endpoint processes the packet and possibly reduces it; then the packet is a credit
-//! to send. Packet p, counted from 0, is the message of step p. With n steps, only the first n
-//! packets are ever sent. With a window of W, packet W + r is added by reception r, counted from 0.
+//! Ring, direct and halving-doubling are one state machine. A member has a window of *packets*. A packet
+//! is one message, with its size and its two partners; each received message adds a packet. The endpoint
+//! processes each packet and may reduce it; after that, the packet permits the member to send one
+//! message. Packet p, counted from 0, is the message of step p. With n steps, only the first n packets
+//! are sent. With a window of W, reception r, counted from 0, adds packet W + r.
 //!
-//! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced.
-//! All Z packets of a round are reduced in a reduce-scatter, and the Z packets of every second
-//! round in an all-reduce ([`PacketRounds`]). With Z = n - 1 and W = 1 this gives the expected
-//! reductions; for larger windows and for groups the original's results are surprising.
+//! Packets come in rounds: W packets that are never reduced, then Z packets that may be reduced. In a
+//! reduce-scatter, all Z packets of a round are reduced; in an all-reduce, only those of every second
+//! round ([`PacketRounds`]). With Z = n - 1 and W = 1, this gives the expected reductions. For larger
+//! windows and for groups, ASTRA-sim's results are surprising.
 //!
-//! If quirks are corrected, `direct` starts to gather when all packets are reduced and reduces in
-//! named groups as in all other groups, halving-doubling reduces all L messages of its first half
-//! at their own sizes (Z = L), a tree reduces only on its way up, and shares are exact fractions.
+//! If quirks are corrected, `direct` starts to gather only when all packets are reduced, and reduces in
+//! named groups as in other groups. Halving-doubling reduces all L messages of its first half at their
+//! own sizes (Z = L), a tree reduces only on its way up, and shares are exact fractions.
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
@@ -44,48 +44,48 @@ pub struct AstraPhase {
     pub(super) phase: u32,
     pub(super) algorithm: AstraAlgorithm,
     pub(super) part: PhaseOperation,
-    /// Data of one member before the phase.
+    /// One member's data before the phase.
     pub(super) amount: BufferShare,
-    /// Number of members of a line.
+    /// Number of members in a line.
     pub(super) size: u32,
-    /// Level whose queues the phase uses: the dimension, or the innermost level for groups.
+    /// Level whose queues the phase uses: the dimension; for groups, the innermost level.
     pub(super) level: u32,
-    /// Queues of the level that the phase uses in turn.
+    /// Which of the level's queues the phase uses in turn.
     pub(super) rotation: QueueRotation,
     /// True if the phase belongs to a named group.
     pub(super) named: bool,
-    /// Index among the collective's phases.
+    /// Index of the phase in the collective.
     pub(super) order: u32,
     /// Index of the collective.
     pub(super) collective: u32,
     /// Quirks that apply.
     pub(super) quirks: QuirkSet,
-    /// Custom algorithm that replaces the phase, or `None`.
+    /// Index of the custom algorithm that replaces the phase; `None` if there is none.
     pub(super) script: Option<u16>,
 }
 
-/// Queues of a level that a phase uses in turn.
+/// Which queues of a level a phase uses in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueRotation {
-    /// All queues of a dimension are used; the second half of them runs in the opposite direction.
+    /// All queues. The second half of them runs in the opposite direction.
     All,
     /// The first half of the queues.
     First,
-    /// Only the second half of the queues is used, which runs in the opposite direction.
+    /// The second half of the queues, which runs in the opposite direction.
     Second,
-    /// Always the first queue.
+    /// Only the first queue.
     None,
 }
 
-/// Identity of a member's passage through a phase, packed into 16 bits: queue, direction and tree.
+/// Queue, direction and tree of a member in a phase; packed into 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueueSlot {
     /// Index of the queue in its level.
     pub queue: u16,
     /// True if the member sends towards lower indices.
     pub backward: bool,
-    /// True if the member uses the mirrored tree, whose root is the lowest member instead of the
-    /// highest.
+    /// True if the member uses the mirrored tree, whose root is the lowest member instead of the highest
+    /// one.
     pub mirrored: bool,
 }
 
@@ -102,7 +102,7 @@ impl QueueSlot {
             | if self.mirrored { Self::MIRRORED } else { 0 }
     }
 
-    /// Returns the part of a queue slot that must be equal for members that exchange messages in step.
+    /// Returns the part of a queue slot that must be equal on members that exchange messages in step.
     #[inline]
     pub fn slot_class(word: u16) -> u16 {
         word & (Self::BACKWARD | Self::MIRRORED)
@@ -118,17 +118,17 @@ impl QueueSlot {
     }
 }
 
-/// Rounds of packets: `idle` packets that are not reduced, then `busy` packets that may be.
+/// A round of packets: `idle` packets that are not reduced, then `busy` packets that may be reduced.
 struct PacketRounds {
     idle: u32,
     busy: u32,
 }
 
 impl PacketRounds {
-    /// Returns the number of packets of the round after packet `p` that may be reduced, or `None`
-    /// if `p` itself may not be reduced.
+    /// Returns the number of packets in the round that follow packet `p` and may be reduced; `None` if
+    /// `p` itself may not be.
     fn remaining_packets(&self, p: u32) -> Option<u32> {
-        // In 64 bits, because the sum may overflow 32 bits.
+        // Compute in 64 bits, because the sum may overflow 32 bits.
         let round = u64::from(self.idle) + u64::from(self.busy);
         let place = u64::from(p) % round;
         (place >= u64::from(self.idle)).then(|| (round - place - 1) as u32)
@@ -148,17 +148,18 @@ impl PacketRounds {
     }
 }
 
-/// Returns the index that is `by` places further along a line of `size` members, or back if
-/// `backward`.
+/// Returns the index `by` places further along a line of `size` members; if `backward`, `by` places
+/// back.
 #[inline]
 fn index_along(index: u32, size: u32, by: u32, backward: bool) -> u32 {
-    // `by` is below `size`, so one conditional subtraction replaces the remainder.
+    // `by` is smaller than `size`, so one conditional subtraction replaces the remainder.
     let by = if backward { size - by } else { by };
     let to = index + by;
     if to >= size { to - size } else { to }
 }
 
-/// Returns the distance from `other` to the member at `position`, or in the opposite direction if `backward`.
+/// Returns the distance along the line from `other` to the member at `position`; if `backward`, in the
+/// opposite direction.
 fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
     let (from, to) = if backward {
         (position.index, other)
@@ -173,7 +174,7 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
-    /// Returns the slot of the phase if each level has one queue.
+    /// Returns the phase's slot on machines whose levels have one queue each.
     pub(super) fn only_slot(&self) -> QueueSlot {
         QueueSlot {
             backward: self.rotation == QueueRotation::Second,
@@ -181,7 +182,8 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the line position of the member with index `index`, which has `position` in the group.
+    /// Returns the line position of the member with index `index` in its line and position `position` in
+    /// the group.
     pub(super) fn line_position_of(&self, index: u32, position: Position) -> LinePosition {
         LinePosition {
             size: self.size,
@@ -191,7 +193,8 @@ impl AstraPhase {
         }
     }
 
-    /// Returns one of `n` equal parts: truncated to whole bytes with [`Quirk::Padding`], otherwise exact.
+    /// Returns one of `n` equal parts, truncated to whole bytes with [`Quirk::Padding`] and exact
+    /// without.
     pub(super) fn equal_part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has(Quirk::Padding) {
             BufferShare::whole(amount.bytes() / n)
@@ -208,8 +211,8 @@ impl AstraPhase {
         if amount.parts.is_multiple_of(n) {
             BufferShare {
                 bytes: amount.bytes,
-                // The multiplication cancels an earlier division exactly, so that a reduce-scatter
-                // and an all-gather restore the amount.
+                // The multiplication exactly cancels an earlier division, so that a reduce-scatter and
+                // an all-gather restore the amount.
                 parts: amount.parts / n,
             }
         } else {
@@ -220,7 +223,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the data of one member after the phase.
+    /// Returns one member's data after the phase.
     pub(super) fn result_size(&self) -> BufferShare {
         let n = u64::from(self.size);
         match (self.algorithm, self.part) {
@@ -308,7 +311,7 @@ impl AstraPhase {
         })
     }
 
-    /// Returns the `k`-th source from which a member receives after `taken` steps.
+    /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub(super) fn receive_source(
         &self,
         slot: QueueSlot,
@@ -319,7 +322,7 @@ impl AstraPhase {
         if self.algorithm == AstraAlgorithm::DoubleBinaryTree {
             return tree::TreeRole::of(slot, position).source(slot, position, taken, k);
         }
-        // Receives are posted one by one, each together with the send of the same step.
+        // A receive is posted together with the send of the same step.
         let step = taken.checked_sub(1).filter(|_| k == 0)?;
         let from = match self.algorithm {
             AstraAlgorithm::Direct { .. } => {
@@ -335,8 +338,8 @@ impl AstraPhase {
         Some(ReceiveSource { from, step })
     }
 
-    /// Returns true if members of `other` exchange the same messages along the same lines: equal numbers, partners and
-    /// sizes.
+    /// Returns true if members of `other` exchange the same messages along the same lines, that is, in equal numbers
+    /// and sizes, with the same partners.
     pub(super) fn exchanges_as(&self, other: &Self) -> bool {
         let position = LinePosition {
             size: self.size,
@@ -354,8 +357,8 @@ impl AstraPhase {
         {
             return false;
         }
-        // The messages of a ring are all equal; other algorithms have at most two messages for each
-        // member here.
+        // All messages of a ring are equal. Members with other algorithms have at most two messages each
+        // here.
         if (self.algorithm, other.algorithm) == (AstraAlgorithm::Ring, AstraAlgorithm::Ring) {
             return ring::message_size(self) == ring::message_size(other);
         }
@@ -367,8 +370,8 @@ impl AstraPhase {
     }
 
     /// Implements `CollectiveBackend::steps_before_receive`. Members in opposite directions of a ring of three or more
-    /// never receive from each other. The members of `direct` all exchange in every round, each at a distance along its
-    /// own direction. Members in different trees receive only from their own neighbours.
+    /// never receive from each other. Members of `direct` receive from every other member in every round, at its
+    /// distance in their own direction. Members in different trees receive only from their own tree's neighbours.
     pub(super) fn steps_before_receive(
         &self,
         slot: QueueSlot,
@@ -387,8 +390,8 @@ impl AstraPhase {
             }
             AstraAlgorithm::HalvingDoubling => Some(heard),
             AstraAlgorithm::DoubleBinaryTree => {
-                // The sources of a tree node's packets are (steps taken, index): two children at
-                // the start, and the parent after the message up.
+                // A tree node has two children as sources at the start, and the parent after the message
+                // up; each source is written as (steps taken, index).
                 let sources = [(0, 0), (0, 1), (1, 0)].into_iter();
                 let mut sources = sources.filter_map(|(taken, k)| {
                     let source = self.receive_source(slot, position, taken, k)?;
@@ -424,7 +427,7 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the rounds of the member's packets.
+    /// Returns the form of the rounds of the member's packets.
     #[inline]
     fn packet_rounds(&self, position: LinePosition) -> PacketRounds {
         let (idle, busy) = match self.algorithm {
@@ -449,8 +452,8 @@ impl AstraPhase {
         PacketRounds { idle, busy }
     }
 
-    /// Returns the bus transfer of a packet: packets that are not reduced leave the NPU, and all
-    /// other packets enter it. All packets of a round except the last window return.
+    /// Returns the bus transfer of a packet. Packets that are not reduced leave the NPU; all other
+    /// packets enter it. All packets of a round except the last window return.
     pub(super) fn bus_transfer(
         &self,
         slot: QueueSlot,
@@ -459,7 +462,7 @@ impl AstraPhase {
         ticket: CompletionToken,
     ) -> BusTransfer {
         let load = |amount: BufferShare, outward, reduces, returns| BusTransfer {
-            // Larger transfers have been rejected earlier.
+            // Larger transfers were rejected earlier.
             bytes: u32::try_from(amount.bytes()).unwrap_or(u32::MAX),
             outward,
             reduces,
@@ -471,8 +474,7 @@ impl AstraPhase {
             return match of {
                 TransferCause::Start => load(self.amount, true, false, false),
                 TransferCause::Reception(r) => {
-                    // The result of two children returns once, after the message of the second
-                    // child.
+                    // The result of two children returns only once, after the second child's message.
                     let first_child = r == 0 && role.receives() > 1;
                     let returns = role.reduces() && !first_child;
                     load(self.amount, false, self.tree_reduces(role, r), returns)
@@ -480,7 +482,7 @@ impl AstraPhase {
             };
         }
         let rounds = self.packet_rounds(position);
-        // All packets with which a member begins are the first of a round.
+        // The packets with which a member begins all come first in a round.
         let p = match of {
             TransferCause::Start => 0,
             TransferCause::Reception(r) => rounds.idle + r,
@@ -503,23 +505,23 @@ impl AstraPhase {
         }
     }
 
-    /// Returns the size at which reception `r` of halving-doubling is processed. With
-    /// [`Quirk::HalvingDoublingReductions`] this is the size of the next message, which is half of
-    /// the received size in a reduce-scatter; otherwise it is the received size.
+    /// Returns the size at which reception `r` of halving-doubling is processed: the size of the
+    /// received message. With [`Quirk::HalvingDoublingReductions`], it is the size of the next message,
+    /// which in a reduce-scatter is half as large.
     #[inline]
     fn halved_reception(&self, position: LinePosition, r: u32) -> BufferShare {
         let ahead = u32::from(self.quirks.has(Quirk::HalvingDoublingReductions));
         halving_doubling::nth_packet(self, position, r + ahead).amount
     }
 
-    /// Returns true if a member of a tree reduces its reception `r`; the third reception of an
-    /// inner member is from its parent.
+    /// Returns true if a member of a tree reduces its reception `r`. An inner member's third reception
+    /// comes from its parent.
     #[inline]
     fn tree_reduces(&self, role: tree::TreeRole, r: u32) -> bool {
         role.reduces() && (r < 2 || self.quirks.has(Quirk::TreeReductions))
     }
 
-    /// Returns the data that a member reduces at reception `r`, or `None`.
+    /// Returns the data that a member reduces at reception `r`; `None` if it reduces nothing.
     #[inline]
     pub(super) fn reduced_amount(
         &self,

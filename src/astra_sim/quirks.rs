@@ -1,8 +1,8 @@
-//! Quirks: behaviour of ASTRA-sim that a sound model would not have, each with a name.
+//! Quirks: behaviour of ASTRA-sim that a correct model would not have. Each quirk has a name.
 //!
-//! With a quirk, models behave like ASTRA-sim to the nanosecond. Without the quirk, the behaviour
-//! is *corrected*. Models read the set of quirks when they are created; the docs of each module
-//! state its corrections.
+//! With a quirk, models behave like ASTRA-sim to the nanosecond. Without it, the behaviour is
+//! *corrected*. Models read the set of quirks when they are created; each module's documentation
+//! describes its corrections.
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
@@ -10,11 +10,11 @@ use chakram_base::units::{BufferShare, Span};
 use std::fmt;
 use std::str::FromStr;
 
-/// Behaviour of ASTRA-sim that a sound model would not have.
+/// Behaviour of ASTRA-sim that a correct model would not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Quirk {
-    /// Chunk sizes do not sum to the buffer.
+    /// The sizes of chunks do not add up to the buffer.
     Padding,
     /// Short lists of implementations omit dimensions.
     ShortList,
@@ -22,25 +22,25 @@ pub enum Quirk {
     FreePorts,
     /// Each link between fully connected NPUs has the full bandwidth of an NPU.
     FullyConnectedLinks,
-    /// Only the lowest dimension that a message crosses counts.
+    /// Only the lowest dimension that a message crosses determines its time.
     FirstDimension,
-    /// Messages are stored whole at every device.
+    /// Every device stores messages whole before it forwards them.
     StoreAndForward,
-    /// Named groups are one line.
+    /// Named groups are one line in any topology.
     GroupRing,
     /// Endpoints of named groups have a delay of their own.
     GroupEndpoint,
-    /// `direct` in named groups has different reductions.
+    /// `direct` reduces differently in named groups.
     GroupReductions,
-    /// Communication runs one operation at a time.
+    /// An NPU runs one communication operation at a time.
     OneAtATime,
-    /// Several phases share the queues of chunks.
+    /// Several phases share the queues for chunks.
     SharedQueue,
     /// A GB has 2^30 bytes.
     Gib,
     /// Times are truncated to whole ns.
     WholeNs,
-    /// Halving-doubling has a wrong number or size of reductions.
+    /// Halving-doubling has a wrong number or wrong sizes of reductions.
     HalvingDoublingReductions,
     /// `direct` gathers before all packets are reduced.
     EarlyReduction,
@@ -70,7 +70,7 @@ const fn quirk_text(
     }
 }
 
-/// Names and descriptions in the order of the enumeration.
+/// Names and descriptions of the quirks, in the order of the enumeration.
 const ABOUT: [QuirkText; 16] = [
     quirk_text(
         Quirk::Padding,
@@ -180,7 +180,7 @@ impl Quirk {
         &ABOUT[self as usize]
     }
 
-    /// Returns the name by which the quirk is switched.
+    /// Returns the quirk's name, by which it is switched on and off.
     pub fn name(self) -> &'static str {
         self.quirk_text().name
     }
@@ -195,8 +195,9 @@ impl Quirk {
         self.quirk_text().corrected
     }
 
-    /// Returns true if the quirk has an effect under `model`. The congestion-aware network always
-    /// shares links and has only one dimension; the congestion-unaware network stores no messages.
+    /// Returns true if the quirk has an effect under `model`. It may have none: the congestion-aware
+    /// network always shares links and has only one dimension, and the congestion-unaware network stores
+    /// no messages.
     pub fn applies(self, model: AnalyticalNetwork) -> bool {
         match self {
             Self::FreePorts | Self::FirstDimension => model == AnalyticalNetwork::Unaware,
@@ -212,14 +213,14 @@ impl fmt::Display for Quirk {
     }
 }
 
-/// Set of the quirks of a run; all behaviours without a quirk are corrected.
+/// The quirks of a run. All quirks that are not in the set are corrected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuirkSet(u32);
 
 impl QuirkSet {
     /// All quirks are set: models behave like ASTRA-sim.
     pub const ALL: Self = Self((1 << ABOUT.len()) - 1);
-    /// No quirks: all of them are corrected.
+    /// No quirk is set: all are corrected.
     pub const NONE: Self = Self(0);
 
     /// Returns true if the set contains `quirk`.
@@ -228,17 +229,17 @@ impl QuirkSet {
         self.0 >> quirk as u8 & 1 == 1
     }
 
-    /// Returns the set with `quirk`.
+    /// Returns the set with `quirk` added.
     pub const fn with(self, quirk: Quirk) -> Self {
         Self(self.0 | 1 << quirk as u8)
     }
 
-    /// Returns the set without `quirk`.
+    /// Returns the set with `quirk` removed.
     pub const fn without(self, quirk: Quirk) -> Self {
         Self(self.0 & !(1 << quirk as u8))
     }
 
-    /// Returns the quirks that are corrected.
+    /// Returns the quirks that are not in the set.
     pub fn corrected(self) -> impl Iterator<Item = Quirk> {
         Quirk::all().filter(move |quirk| !self.has(*quirk))
     }
@@ -269,8 +270,8 @@ pub(super) fn fractional_bytes(amount: BufferShare) -> f64 {
     amount.bytes as f64 / amount.parts as f64
 }
 
-/// Formats the set in the form that [`FromStr`] parses: by its members or by the missing quirks, in
-/// the shorter of the two forms.
+/// Formats the set in a form that [`FromStr`] parses, which lists its members or the missing quirks,
+/// whichever is shorter.
 impl fmt::Display for QuirkSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mostly = self.0.count_ones() as usize * 2 >= ABOUT.len();
@@ -371,10 +372,10 @@ mod tests {
 
     #[test]
     fn times_and_rates() {
-        // 1.6786 ns is truncated with the quirk, and rounded to 1,679 ps without.
+        // 1.6786 ns is truncated with the quirk, and rounded to 1,679 ps without it.
         assert_eq!(QuirkSet::ALL.span_from_ns(1.6786), Span::from_ns(1));
         assert_eq!(QuirkSet::NONE.span_from_ns(1.6786), Span(1679));
-        // 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, and 50 without.
+        // 50 GB/s are 50 * 2^30 / 10^9 = 53.6870912 bytes per ns with the quirk, and 50 without it.
         assert_eq!(QuirkSet::ALL.bytes_per_ns(50.0), 53.687_091_2);
         assert_eq!(QuirkSet::NONE.bytes_per_ns(50.0), 50.0);
         // The share is a third of 10 bytes.

@@ -1,15 +1,15 @@
 //! The bus between an NPU and its memory agent, a LogGP model that the system file can enable.
 //!
-//! An NPU has two buses with two sides each: the outer one between the NPU and the agent, and an
-//! inner bus behind the NPU side of the outer bus, with a gap of 0.0038 ns per byte. A side sends
-//! or receives one transfer at a time. With latency L, overhead o, gap g and gap per byte G, b
-//! bytes leave after offset + (b-1)G and arrive L + o later, truncated to whole ns. The offset is
-//! o, or, if larger and the side was sending, the rest of g since the last transfer. A side that
-//! has sent more than eight transfers in a row yields to its partner.
+//! An NPU has two buses with two sides each. The outer bus is between the NPU and the agent. The inner
+//! bus is behind the outer bus's NPU side, and has a gap of 0.0038 ns per byte. A side sends or receives
+//! one transfer at a time. With latency L, overhead o, gap g and gap per byte G, b bytes leave after
+//! offset + (b-1)G and arrive L + o later, truncated to whole ns. The offset is o or, if the side was
+//! sending before, the rest of g since its last transfer, if that is larger. A side that has sent more
+//! than eight transfers in a row yields to the other side.
 //!
-//! A reduction takes place on arrival, one at a time, and takes ⌊b/100⌋ · delay + 50 ns; a transfer
-//! that returns then crosses the bus in the other direction. Every transfer that begins or ends at
-//! the outer bus's NPU side also crosses the inner bus.
+//! Reductions take place on arrival, one at a time, and take ⌊b/100⌋ · delay + 50 ns. A transfer that
+//! returns then crosses the bus in the other direction. Every transfer that begins or ends at the outer
+//! bus's NPU side also crosses the inner bus.
 
 use super::LogGpParams;
 use chakram_base::units::{Span, Time};
@@ -18,16 +18,16 @@ use std::collections::VecDeque;
 
 /// Gap of the inner bus, in ns per byte.
 const INNER_GAP: f64 = 0.0038;
-/// Number of transfers in a row after which a side yields.
+/// Number of transfers in a row after which a side yields to the other side.
 const FAIR: u32 = 8;
 
-/// The sides of the outer bus, then of the inner bus.
+/// Indices of the sides: first the outer bus, then the inner bus.
 const NPU: usize = 0;
 const AGENT: usize = 1;
 const INNER_NPU: usize = 2;
 const INNER_AGENT: usize = 3;
 
-/// Events at a side; the number of an event is side · 3 + this constant.
+/// Kinds of events at a side. The number of an event is side · 3 + this constant.
 const SENT: u32 = 0;
 const RECEIVED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -40,7 +40,7 @@ enum BusSideState {
     Receiving,
 }
 
-/// Continuation of a transfer after the inner bus.
+/// What a transfer does after it has crossed the inner bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BusContinuation {
     /// The caller is notified.
@@ -51,16 +51,15 @@ enum BusContinuation {
     Reduce,
 }
 
-/// A transfer. The transfer's continuation on the outer bus is kept while the transfer crosses the
-/// inner bus.
+/// A transfer. While it crosses the inner bus, it also stores what it does afterwards on the outer bus.
 #[derive(Clone, Copy, Debug)]
 struct QueuedTransfer {
     bytes: u32,
-    /// True if the transfer still has to be reduced, or to return, on the outer bus.
+    /// True if the transfer must still be reduced, or return, on the outer bus.
     reduces: bool,
     returns: bool,
     token: CompletionToken,
-    /// On the inner bus: true if the transfer makes a round trip, and its continuation.
+    /// On the inner bus: true if the transfer makes a round trip, and what it does afterwards.
     round_trip: bool,
     then: BusContinuation,
 }
@@ -100,7 +99,7 @@ impl SharedBus {
         }
     }
 
-    /// Accepts a transfer; [`Self::handle`] finally returns its completion token.
+    /// Accepts a transfer. When it is complete, [`Self::handle`] returns its completion token.
     pub fn carry(&mut self, now: Time, load: BusTransfer, clock: &mut impl BusScheduler) {
         let transfer = QueuedTransfer {
             bytes: load.bytes,
@@ -111,7 +110,7 @@ impl SharedBus {
             then: BusContinuation::Tell,
         };
         if load.outward {
-            // The transfer first comes from the NPU's memory.
+            // The transfer first leaves the NPU's memory over the inner bus.
             self.send_over_inner_bus(
                 now,
                 INNER_AGENT,
@@ -125,8 +124,8 @@ impl SharedBus {
         }
     }
 
-    /// Handles an event that this bus scheduled. Returns the token of a completed transfer; its consequences must be
-    /// handled before [`Self::resume`].
+    /// Handles an event that this bus scheduled. Returns the token of a completed transfer; the caller must handle
+    /// its consequences before it calls [`Self::resume`].
     pub fn handle(
         &mut self,
         now: Time,
@@ -151,9 +150,9 @@ impl SharedBus {
         ended
     }
 
-    /// Continues after the event that completed a transfer.
+    /// Continues after an event whose completed transfer the caller has handled.
     pub fn resume(&mut self, now: Time, event: u32, clock: &mut impl BusScheduler) {
-        // A chunk that crossed the inner bus may have made the outer side ready to send.
+        // A transfer that has crossed the inner bus may allow the outer side to send.
         if event / 3 >= INNER_NPU as u32 {
             self.start_next(now, NPU, clock);
         }
@@ -197,14 +196,14 @@ impl SharedBus {
         self.start_next(now, side, clock);
     }
 
-    /// Starts the next transfer of a free side, unless the side yields to its partner.
+    /// Starts the next transfer of a free side, unless the side yields to the other side.
     fn start_next(&mut self, now: Time, side: usize, clock: &mut impl BusScheduler) {
         let (state, other) = (&self.sides[side], &self.sides[other_side(side)]);
         if state.state != BusSideState::Free || state.sends.is_empty() {
             return;
         }
         if state.in_a_row > FAIR && !other.sends.is_empty() && other.in_a_row <= FAIR {
-            // A busy partner sends when it becomes free.
+            // A busy side sends when it becomes free, so only a free one must be started here.
             if other.state == BusSideState::Free {
                 self.start_next(now, other_side(side), clock);
             }
@@ -228,7 +227,8 @@ impl SharedBus {
         let state = &mut self.sides[side];
         let idle = now.since(state.last).0 / 1000;
         let offset = match state.before {
-            // The gap counts only between sends of one side; after a reception the overhead alone applies.
+            // The gap applies only between two sends of the same side. After a reception, only the
+            // overhead applies.
             BusSideState::Sending if overhead + idle <= gap => gap - idle,
             _ => overhead,
         };
@@ -239,15 +239,15 @@ impl SharedBus {
         other.before = other.state;
         other.state = BusSideState::Receiving;
         other.in_a_row = 0;
-        // LogGP: the first byte leaves after the overhead alone.
+        // In LogGP, the first byte leaves after the overhead alone.
         let bytes = f64::from(transfer.bytes) - 1.0;
         let leaves = offset as f64 + gap_per_byte * bytes;
         let arrives = offset as f64 + bytes * gap_per_byte + latency as f64 + overhead as f64;
         let mut after = |ns: f64, side: usize, what: u32| {
             clock.after(now + Span::from_ns(ns as u64), side as u32 * 3 + what);
         };
-        // The arrival is scheduled before the departure, which determines the order if both are at
-        // one instant.
+        // Schedule the arrival before the departure. If both are at the same instant, this determines
+        // their order.
         after(arrives, other_side(side), RECEIVED);
         after(leaves, side, SENT);
     }
@@ -260,7 +260,7 @@ impl SharedBus {
     ) -> Option<CompletionToken> {
         let state = &mut self.sides[side];
         (state.last, state.before) = (now, state.state);
-        // Otherwise another transfer is on its way to this side, which keeps the side busy.
+        // Otherwise another transfer is on its way to this side, which stays busy.
         if state.receives.len() < 2 {
             state.state = BusSideState::Free;
         }
@@ -315,7 +315,7 @@ impl SharedBus {
         None
     }
 
-    /// Continues a transfer after the inner bus.
+    /// Continues a transfer that has crossed the inner bus.
     fn inner_bus_done(
         &mut self,
         now: Time,

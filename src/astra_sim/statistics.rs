@@ -1,16 +1,16 @@
-//! Statistics of a rank as ASTRA-sim defines them, limited to the values that its trace and the
-//! system file determine.
+//! Statistics of a rank as ASTRA-sim defines them. Only values that its trace and the system file
+//! determine are included.
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};
 use chakram_base::units::Span;
 use chakram_trace::graph::{Graph, NodeKind};
 
-/// Work of a rank, known before the rank runs.
+/// Work of a rank, which is known before the rank runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RankWork {
-    /// Time that is not *exposed communication*: the sum of the durations of its kernels, or, in a pure replay, of all
-    /// nodes except host work.
+    /// Time that does not count as *exposed communication*: the sum of the durations of kernels. In a pure replay, it
+    /// is the sum over all nodes except host work.
     pub busy: Span,
     /// True if any node is host work.
     pub host: bool,
@@ -22,28 +22,29 @@ pub struct RankWork {
     pub memory: bool,
     /// True if any node does nothing.
     pub nothing: bool,
-    /// True if [`counts_as`] reports any [`NodeKind::Compute`] node as something other than a kernel.
+    /// True if [`counts_as`] reports a [`NodeKind::Compute`] node as something other than a kernel.
     pub stand_ins: bool,
-    /// Utilization by kernels, if the system file enables the roofline.
+    /// Utilization by kernels; `None` unless the system file enables the roofline.
     pub roofline: Option<RooflineMeans>,
 }
 
-/// Means over the time of kernels and of the host, whose nodes count as 0. As in the original, this
-/// time is one nanosecond too long.
+/// Means over the time of kernels and of the host, whose nodes count as 0. As in ASTRA-sim, this time is
+/// one nanosecond too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RooflineMeans {
-    /// Fraction of the time in which the peak limits kernels.
+    /// Fraction of the time in which the peak rate limits kernels.
     pub compute_bound: f64,
-    /// FLOP/s as a fraction of the peak.
+    /// FLOP/s, as a fraction of the peak.
     pub compute: f64,
-    /// Bytes/s as a fraction of the bandwidth.
+    /// Bytes/s, as a fraction of the bandwidth.
     pub memory: f64,
     /// FLOPs per byte.
     pub intensity: f64,
 }
 
 impl RankWork {
-    /// Returns the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) of `inputs` made.
+    /// Computes the work of a graph that an [`AstraTraceReader`](super::AstraTraceReader) of `inputs`
+    /// built.
     pub fn of(graph: &Graph, inputs: &AstraInputs) -> Self {
         let system = &inputs.system;
         let mut work = Self::default();
@@ -84,7 +85,7 @@ impl RankWork {
     }
 }
 
-/// Time-weighted sums, over ns.
+/// Sums of values times durations in ns.
 #[derive(Default)]
 struct RooflineSums {
     time: Span,
@@ -108,7 +109,7 @@ impl RooflineSums {
             self.bound += ns;
         }
         self.compute += ns * reached / peak;
-        // A kernel without FLOPs is limited only by its bytes.
+        // If a kernel has no FLOPs, only its bytes limit it.
         let memory = match flops {
             0 => 1.0,
             _ => reached / intensity / bandwidth,
@@ -150,10 +151,10 @@ mod tests {
         let system = r#"{"preferred-dataset-splits": 1, "roofline-enabled": 1, "peak-perf": 1,
             "local-mem-bw": 100, "all-reduce-implementation": ["ring"]}"#;
         let inputs = inputs(system);
-        // 20,000 FLOPs on 1,000 bytes are 20 per byte, and take 20 ns at the peak with half of the
-        // bandwidth. 1,000 FLOPs on 1,000 bytes are 1 per byte, and take 10 ns at the bandwidth
-        // with a tenth of the peak. 2,900 bytes without operations take 29 ns at the bandwidth.
-        // 2,000 ns of the host count as 0 FLOPs on 0 bytes.
+        // 20,000 FLOPs on 1,000 bytes are 20 per byte. They take 20 ns at the peak, with half of the
+        // bandwidth. 1,000 FLOPs on 1,000 bytes are 1 per byte. They take 10 ns at the bandwidth, with a
+        // tenth of the peak. 2,900 bytes without FLOPs take 29 ns at the bandwidth. 2,000 ns of the host
+        // count as 0 FLOPs on 0 bytes.
         let nodes = [
             (KERNEL(20_000, 1_000), 0),
             (KERNEL(1_000, 1_000), 0),
@@ -195,8 +196,8 @@ mod tests {
             own: None,
             host: false,
         };
-        // The sum is 3 us + 4 us, and 1 ns without a recorded duration, of all nodes except the
-        // host's.
+        // All nodes except the host's are summed: 3 us + 4 us, and 1 ns for the node without a recorded
+        // duration.
         let graph = read(&inputs, &[(memory, 3), (send, 4), (Op::Host, 9), (send, 0)]);
         let work = RankWork::of(&graph, &inputs);
         assert_eq!(work.busy, Span::from_ns(7_001));

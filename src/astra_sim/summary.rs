@@ -4,7 +4,7 @@ use super::{AstraInputs, CollectiveImplementation, Quirk, ServerSharing};
 use std::path::PathBuf;
 
 impl AstraInputs {
-    /// Returns the sections with their lines, in reading order; notes come separately.
+    /// Returns the sections with their lines, in reading order. Notes are not included.
     pub fn summary(&self) -> Vec<(&'static str, String)> {
         let system = &self.system;
         let compute = match (system.replay_only, system.roofline) {

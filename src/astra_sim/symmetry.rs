@@ -1,12 +1,11 @@
 //! Closed form of a phase that all members begin together on idle links.
 //!
-//! In a symmetric collective, all members do the same at the same time if the time of a message
-//! depends only on its step and not on its sender: a member receives its partner's message exactly
-//! when its own message arrives. In a symmetric collective, one member, with its own messages,
-//! represents all members. In a ring every step follows the previous step: with K messages of time
-//! c, endpoint delay e, and reductions of r after ρ of the messages, the time is K(c + e) + e + ρr.
-//! If all messages of a member leave over one link, a message waits there for earlier messages; the
-//! wait is the same at every member.
+//! If the time of a message depends only on its step and not on its sender, all members do the same at
+//! the same time: a member receives its partner's message exactly when its own message arrives. One
+//! member, with its own messages, therefore represents all members. In a ring, every step follows the
+//! previous step. With K messages of time c, endpoint delay e, and reductions of r after ρ of the
+//! messages, the time is K(c + e) + e + ρr. If all messages of a member leave over one link, a message
+//! waits there for earlier messages, equally long at every member.
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
@@ -17,7 +16,7 @@ use chakram_hardware::group::GroupExtent;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Maximum number of members whose message times are compared with one another.
+/// Maximum number of members whose message times are compared.
 const COMPARED: u32 = 256;
 
 /// A line of members, as one of them sees it.
@@ -30,7 +29,7 @@ pub(super) struct SymmetricLine<'a> {
     pub quiet: &'a UncontendedCost<'a>,
 }
 
-/// Event at a member, in the order at an instant.
+/// Event at a member; the order of variants is the order of events at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum MemberEvent {
     Credits(u32),
@@ -39,10 +38,10 @@ enum MemberEvent {
 }
 
 impl SymmetricLine<'_> {
-    /// Returns the duration of the phase, if it is the same for all members.
+    /// Returns the duration of the phase; `None` unless it is proved to be the same for all members.
     pub fn span(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
         match self.stage.algorithm {
-            // Members of a tree behave differently.
+            // Members of a tree behave differently from one another.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring_duration(endpoint, reduction),
             _ if self.costs_are_equal() => self.simulate_phase(endpoint, reduction, |_, _| ()),
@@ -50,8 +49,8 @@ impl SymmetricLine<'_> {
         }
     }
 
-    /// Returns the ends of a member's delays in a phase that has a duration, each with the number of messages that have
-    /// arrived until then, in ascending order.
+    /// Returns the ends of a member's delays in ascending order, each with the number of messages that have arrived
+    /// until then. The phase must have a duration.
     pub fn delays(
         &self,
         endpoint: Span,
@@ -82,7 +81,7 @@ impl SymmetricLine<'_> {
         Some(delays)
     }
 
-    /// Returns the number of messages of a ring that are followed by a reduction.
+    /// Returns the number of a ring's messages that are reduced on arrival.
     fn reduced_messages(&self) -> u32 {
         match self.stage.part {
             PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
@@ -115,8 +114,8 @@ impl SymmetricLine<'_> {
         self.extent.regular && self.sizes.get(phase.dimension) == Some(&phase.size)
     }
 
-    /// Returns true if a message from every sender takes the same time, as along a whole dimension
-    /// of the machine. Lines of a sub-grid are equal, so the first line represents all lines.
+    /// Returns true if messages take the same time from every sender, as along a whole dimension of the
+    /// machine. The lines of a sub-grid are equal, so the first one represents all of them.
     fn costs_are_equal(&self) -> bool {
         if self.is_dimension() {
             return true;
@@ -158,16 +157,17 @@ impl SymmetricLine<'_> {
         let start = self.stage.initial_credits(self.slot, position);
         let all = start + self.stage.receive_count(self.slot, position);
         let (mut taken, mut arrived, mut credits, mut number) = (0, 0, 0, 0_u32);
-        // Time until which the member's link is busy, if all its messages leave over one link.
+        // If all messages of the member leave over one link, the time until which this link is busy.
         let mut taken_until = Span::ZERO;
         let mut due = BinaryHeap::new();
         let mut push = |due: &mut BinaryHeap<_>, at: Span, what: MemberEvent| {
-            // Equal times are handled in the order in which they were scheduled, as in the original.
+            // As in ASTRA-sim, events at equal times are handled in the order in which they were
+            // scheduled.
             number += 1;
             due.push(Reverse((at, number, what)));
         };
-        // The member represents all members: when it sends a message, its partner sends it the
-        // corresponding message.
+        // The member represents all members. When it sends a message, it also receives the corresponding
+        // message of its partner.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
             if what != MemberEvent::Arrival {
@@ -199,7 +199,7 @@ impl SymmetricLine<'_> {
                 push(&mut due, leaves + cost, MemberEvent::Arrival);
                 taken += 1;
             }
-            // Every reception has been processed; sends still in flight do not matter.
+            // All receptions have been processed. Sends that are still in flight do not matter.
             if credits == all {
                 return Some(now);
             }

@@ -1,4 +1,4 @@
-//! The system file: compute of an NPU, and chunking and algorithms of collectives.
+//! The system file: the compute of an NPU, and the chunks and algorithms of collectives.
 
 use super::algorithm::{AstraAlgorithm, CollectiveImplementation, NAMES};
 use super::document::{InputDocument, KnownKeys};
@@ -7,7 +7,7 @@ use super::input_entry::InputValue;
 use chakram_base::setting::SettingKey;
 use std::path::PathBuf;
 
-/// Order among the chunks of several collectives.
+/// Which collective's chunks come first, if several are waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulingPolicy {
     /// The latest collective comes first.
@@ -18,7 +18,7 @@ pub enum SchedulingPolicy {
     Explicit,
 }
 
-/// Decomposition of an all-reduce over several dimensions.
+/// How an all-reduce over several dimensions is decomposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveOptimization {
     /// An all-reduce of the whole chunk in each dimension in turn.
@@ -41,8 +41,8 @@ pub struct PerCollectiveKind<T> {
     pub all_to_all: T,
 }
 
-/// For each kind of collective, one implementation per dimension, innermost first. The list is
-/// empty if the file has no implementation; such a collective cannot run.
+/// For each kind of collective, one implementation per dimension, innermost first. An empty list means
+/// that the file has no implementation, so such a collective cannot run.
 pub type CollectiveImplementations = PerCollectiveKind<Vec<CollectiveImplementation>>;
 
 /// A LogGP bus between an NPU and its memory agent.
@@ -61,28 +61,28 @@ pub struct LogGpParams {
 /// Contents of a system file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SystemFile {
-    /// Order among collectives' chunks; last in first out if absent.
+    /// Order among the chunks of several collectives; last in, first out if absent.
     pub scheduling: SchedulingPolicy,
     /// Decomposition of an all-reduce; the baseline if absent.
     pub optimization: CollectiveOptimization,
-    /// `endpoint-delay`: delay before each message and after each reception, in ns, or `None` if
-    /// absent, see [`SystemFile::endpoint_delay`].
+    /// `endpoint-delay`: delay before each message and after each reception, ns. `None` if absent; see
+    /// [`SystemFile::endpoint_delay`].
     pub endpoint_delay: Option<u64>,
-    /// `active-chunks-per-dimension`: chunks in flight at once in a dimension, at least 1.
+    /// `active-chunks-per-dimension`: maximum number of chunks in flight in a dimension, at least 1.
     pub active_chunks: u32,
-    /// `preferred-dataset-splits`: chunks of a collective, at least 1.
+    /// `preferred-dataset-splits`: number of chunks of a collective, at least 1.
     pub splits: u32,
-    /// Algorithms of collectives.
+    /// Algorithms for each kind of collective.
     pub implementations: CollectiveImplementations,
-    /// Prefix of the traces of a custom algorithm for all collectives of a kind.
+    /// For each kind of collective, the prefix of the traces of a custom algorithm.
     pub custom: PerCollectiveKind<Option<PathBuf>>,
-    /// File of prefixes for single nodes (see [`super::PerNodeFile`]).
+    /// File with prefixes for single nodes (see [`super::PerNodeFile`]).
     pub per_node_custom: Option<PathBuf>,
     /// `local-mem-bw`, in GB/s of 10^9 bytes, above 0.
     pub local_memory_bandwidth: Option<f64>,
-    /// `peak-perf`, in TFLOPS, or 0 if absent.
+    /// `peak-perf`, in TFLOPS; 0 if absent.
     pub peak: f64,
-    /// True if the roofline determines the durations of compute nodes, false if they keep recorded
+    /// True if the roofline determines the durations of compute nodes; false if they keep their recorded
     /// durations.
     pub roofline: bool,
     /// True if the log has a line for each node.
@@ -91,21 +91,20 @@ pub struct SystemFile {
     pub replay_only: bool,
     /// True if the memory of tensors is tracked.
     pub track_memory: bool,
-    /// Prefix of files of tracked memory; a file is named by the prefix, a dot, the rank, and `.json`.
+    /// Prefix of the files of tracked memory, which are named `PREFIX.RANK.json`.
     pub memory_trace: String,
-    /// `local-reduction-delay`, in ns, which only the shared bus uses.
+    /// `local-reduction-delay`, in ns; only the shared bus uses it.
     pub reduction_delay: u64,
-    /// Bus that replaces the endpoint delay, if it is modelled.
+    /// Bus that replaces the endpoint delay; `None` if it is not modelled.
     pub shared_bus: Option<LogGpParams>,
 }
 
 impl SystemFile {
-    /// Endpoint delay before each message and after each reception in ns, if the file states no
-    /// delay.
+    /// Endpoint delay before each message and after each reception if the file states none, ns.
     pub const ENDPOINT_DELAY: u64 = 10;
 
-    /// Returns the endpoint delay before each message and after each reception, in ns. `scale` multiplies the file's
-    /// value but not the default; fractions are truncated. 0 means no delay at all (the original aborts).
+    /// Returns the endpoint delay before each message and after each reception, ns. `scale` multiplies the file's
+    /// value but not the default; fractions are truncated. 0 means no delay at all, at which ASTRA-sim aborts.
     pub fn endpoint_delay(&self, scale: f64) -> u64 {
         match self.endpoint_delay {
             Some(delay) => (delay as f64 * scale) as u64,
@@ -113,7 +112,7 @@ impl SystemFile {
         }
     }
 
-    /// Parses a system file; `file` is its name in errors. With `lenient`, unknown keys become notes.
+    /// Parses a system file. `file` is its name in errors. With `lenient`, unknown keys become notes.
     ///
     /// # Errors
     ///
@@ -129,7 +128,7 @@ impl SystemFile {
     }
 }
 
-/// The original stores these numbers as `int`.
+/// ASTRA-sim stores these numbers as `int`.
 const MOST: u64 = i32::MAX as u64;
 
 const KINDS: [(&str, &str); 4] = [

@@ -1,10 +1,9 @@
-//! Tensors that the nodes of a trace read and write, from the attributes `inputs` and `outputs`: lists of pairs of
-//! texts, a tensor's name and its size in bytes.
+//! Tensors that the nodes of a trace read and write. The attributes `inputs` and `outputs` list them as pairs of
+//! texts: a tensor's name, and its size in bytes.
 //!
-//! A size is the whole number at the beginning of its text, as parsed by `std::stoul`: white space,
-//! a sign, and at least one decimal digit, within 64 bits. Text after the digits is ignored, so
-//! `1048576.0`, STAGE's notation, is 1,048,576 bytes, and `1e6` is one byte. Sizes below 0, which
-//! the original takes modulo 2^64, are rejected.
+//! A size is the whole number at the beginning of its text, as `std::stoul` parses it: white space, a sign, and at
+//! least one decimal digit, within 64 bits. Text after the digits is ignored, so `1048576.0`, STAGE's notation, is
+//! 1,048,576 bytes, and `1e6` is one byte. Sizes below 0 are rejected; ASTRA-sim takes them modulo 2^64.
 
 use super::{InputNote, lenient};
 use chakram_base::setting::SettingKey;
@@ -28,27 +27,26 @@ pub(super) struct TensorUse {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankTensors {
     pub(super) names: Vec<String>,
-    /// Uses in ascending order of nodes. The uses of a node begin with its reads, in the order of
-    /// its lists.
+    /// Uses, in ascending order of nodes. A node's uses begin with its reads, in the order of its lists.
     pub(super) uses: Vec<TensorUse>,
 }
 
-/// Hint about the format of a tensor list.
+/// Advice on the format of a tensor list.
 const HINT: &str =
     "a list of texts, the name and the size in bytes of each tensor in turn, as STG writes it";
 
-/// Node types that do nothing, and so use no tensors even if they list some.
+/// Types of nodes that do nothing. They use no tensors, even if they list some.
 const IDLE: [u64; 2] = [0, 1];
 
 impl RankTensors {
-    /// Reads the tensors of a rank from the contents of its file, called `file` in notes. Tensors
-    /// of size 0 are skipped. With `lenient`, a node without its lists has no tensors, with a note,
-    /// and nodes that never run are omitted.
+    /// Reads a rank's tensors from the contents of its file, which notes call `file`. Tensors of size 0 are
+    /// skipped. With `lenient`, a node without lists has no tensors, with a note, and nodes that never run are
+    /// omitted.
     ///
     /// # Errors
     ///
-    /// Fails where the original throws or aborts: if a node that does something lacks `inputs` or `outputs`, a list
-    /// does not consist of pairs of name and size, or two nodes write one tensor.
+    /// Fails where ASTRA-sim throws or aborts: if a node that does something lacks `inputs` or `outputs`, if a list
+    /// does not consist of pairs of name and size, or if two nodes write the same tensor.
     pub fn read(
         contents: &[u8],
         lenient: bool,
@@ -57,7 +55,7 @@ impl RankTensors {
     ) -> Result<Self, TraceError> {
         let kept;
         let contents = if lenient {
-            // The reader of the nodes already notes skipped records.
+            // The reader of nodes already adds notes about skipped records, so drop them here.
             kept = lenient::keep_runnable(contents, file, &mut Vec::new())?;
             &kept[..]
         } else {
@@ -95,9 +93,9 @@ impl RankTensors {
 struct TensorReader {
     tensors: RankTensors,
     numbers: BTreeMap<String, u32>,
-    /// Node that writes each tensor.
+    /// For each tensor, the node that writes it.
     writers: BTreeMap<u32, u64>,
-    /// First node without its lists, and the number of such nodes.
+    /// First node without lists, and the number of such nodes.
     without: Option<(u64, usize)>,
 }
 
@@ -123,7 +121,7 @@ impl TensorReader {
         }
         for ((list, name), write) in lists.iter().zip(["inputs", "outputs"]).zip([false, true]) {
             match list {
-                // A value of another type counts as no tensors, as in the original.
+                // As in ASTRA-sim, a value of another type means that there are no tensors.
                 Some(list) => {
                     self.read_list(id, name, &list.as_texts()?.unwrap_or_default(), write)?
                 }
@@ -208,7 +206,7 @@ impl TensorReader {
     }
 }
 
-/// Parses the whole number at the beginning of `text`, as the module describes.
+/// Parses the whole number at the beginning of `text`, as the module's documentation describes.
 fn leading_number(text: &str) -> Option<u64> {
     const BLANKS: [char; 6] = [' ', '\t', '\n', '\x0b', '\x0c', '\r'];
     let text = text.trim_start_matches(BLANKS);

@@ -1,15 +1,15 @@
-//! A rank's trace in ASTRA-sim's interpretation: lane and duration of each node.
+//! A rank's trace as ASTRA-sim interprets it: the lane and duration of each node.
 //!
 //! An NPU runs at most one host operation, one kernel, and one collective, send, load or store at a
-//! time; receives are not limited. Streams are ignored. A host node takes its recorded duration in
-//! whole microseconds; so does a kernel if the system file disables the roofline, and every node in
-//! a pure replay; without a recorded duration a node takes 1 ns. Otherwise a kernel of f FLOPs on b
-//! bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns; a kernel of 0 bytes is skipped, and a kernel of
-//! 0 FLOPs, which the original never finishes, takes ⌊b / bandwidth⌋ ns. A broadcast takes its
-//! recorded duration and does not count as communication.
+//! time; receives are not limited. Streams are ignored. A host node takes its recorded duration in whole
+//! microseconds. So does a kernel if the system file disables the roofline, and every node in a pure
+//! replay. Without a recorded duration, such a node takes 1 ns. With the roofline, a kernel of f FLOPs
+//! on b bytes takes ⌊f / min(peak, bandwidth · f/b)⌋ ns. A kernel of 0 bytes is skipped. A kernel of 0
+//! FLOPs, which ASTRA-sim never finishes, takes ⌊b / bandwidth⌋ ns. A broadcast takes its recorded
+//! duration and does not count as communication.
 //!
-//! Without [`Quirk::OneAtATime`] loads and stores run one at a time, and each collective and send
-//! has its own lane. Without [`Quirk::WholeNs`] durations of kernels are rounded to picoseconds.
+//! Without [`Quirk::OneAtATime`], loads and stores run one at a time, and each collective and send has
+//! its own lane. Without [`Quirk::WholeNs`], durations of kernels are rounded to picoseconds.
 
 use super::collectives::AstraCollectives;
 use super::lenient;
@@ -20,17 +20,17 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
 use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
-/// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and
-/// stores if these are separate. Receives of a pure replay, and communication that waits for no
-/// other communication, have their own lanes after these lanes.
+/// Lanes: one for kernels, one for everything else that leaves the NPU, and one for loads and stores if
+/// they are separate. The lanes of single nodes follow: receives of a pure replay, and communication
+/// that waits for no other communication.
 const KERNELS: i64 = 0;
 const OTHERS: i64 = 1;
 const LOADS: i64 = 2;
-/// Meaning of a node that only has a duration, encoded in its FLOPs.
+/// What a node stands for of which only the duration matters; encoded in the node's FLOPs.
 const COMMUNICATION: u64 = 0;
 const MEMORY: u64 = 1;
 const NOTHING: u64 = 2;
-/// Returns the number of lanes of an NPU, excluding lanes of single nodes.
+/// Returns the number of lanes of an NPU, without lanes of single nodes.
 fn lane_count(quirks: QuirkSet) -> u32 {
     if quirks.has(Quirk::OneAtATime) { 2 } else { 3 }
 }
@@ -48,8 +48,8 @@ pub struct AstraRankGraph {
     pub notes: Vec<InputNote>,
 }
 
-/// Returns ASTRA-sim's kind of a [`NodeKind::Compute`] node in a graph that an [`AstraTraceReader`] made: a kernel,
-/// communication or memory with only a recorded duration, or nothing.
+/// Returns what ASTRA-sim considers a [`NodeKind::Compute`] node to be, in a graph that an [`AstraTraceReader`]
+/// built: a kernel, nothing, or communication or memory with only a recorded duration.
 #[inline]
 pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     if graph.lanes()[graph.lane(node) as usize] == Lane::Stream(KERNELS) {
@@ -62,7 +62,7 @@ pub fn counts_as(graph: &Graph, node: NodeIndex) -> NodeKind {
     }
 }
 
-/// Converts the nodes of traces.
+/// Converts the nodes of traces to ASTRA-sim's interpretation.
 #[derive(Clone, Copy, Debug)]
 pub struct AstraTraceReader<'a> {
     inputs: &'a AstraInputs,
@@ -71,8 +71,8 @@ pub struct AstraTraceReader<'a> {
 }
 
 impl<'a> AstraTraceReader<'a> {
-    /// Creates a reader for `inputs`. With `lenient`, records that are truncated, duplicate or never run are omitted,
-    /// with a note.
+    /// Creates a reader for `inputs`. With `lenient`, records that are truncated or duplicate, or that never run, are
+    /// omitted with a note.
     pub fn new(inputs: &'a AstraInputs, collectives: &'a AstraCollectives, lenient: bool) -> Self {
         Self {
             inputs,
@@ -81,11 +81,11 @@ impl<'a> AstraTraceReader<'a> {
         }
     }
 
-    /// Reads the contents of the file of rank `rank`; errors and notes call it `file`.
+    /// Reads the contents of the file of the rank `rank`, which errors and notes call `file`.
     ///
     /// # Errors
     ///
-    /// Fails with the errors of [`Graph::read`], and if the trace has a node that the original cannot run either.
+    /// Fails with the errors of [`Graph::read`], and if the trace has a node that ASTRA-sim cannot run.
     pub fn read(
         &self,
         contents: &[u8],
@@ -147,19 +147,19 @@ impl<'a> AstraTraceReader<'a> {
     }
 }
 
-/// State across nodes.
+/// State of the reader that spans several nodes.
 struct TraceReaderState<'a> {
     reader: &'a AstraTraceReader<'a>,
     /// Number of nodes with their own lane.
     own: u32,
     /// The last collective that was checked.
     last: Option<(CollectiveKind, u64, u64, Option<u32>)>,
-    /// First collective that the original does not run, and the number of such collectives.
+    /// First collective that ASTRA-sim does not run, and the number of such collectives.
     nowhere: Option<(u64, u64)>,
 }
 
 impl TraceReaderState<'_> {
-    /// Converts a node as the original does.
+    /// Converts a node like ASTRA-sim.
     fn convert_node(&mut self, node: &mut NodeView<'_>) -> Result<(), TraceError> {
         node.delay = Span::ZERO;
         node.wait = Span::ZERO;
@@ -177,7 +177,7 @@ impl TraceReaderState<'_> {
                     node.recorded = self.roofline_time(node.id, *flops, *bytes)?;
                 }
             }
-            // The original ignores the attribute that distinguishes this node from a kernel.
+            // ASTRA-sim ignores the attribute that distinguishes this node from a kernel.
             &mut Op::Communication { bytes } => {
                 node.op = Op::Compute {
                     flops: 0,
@@ -201,7 +201,7 @@ impl TraceReaderState<'_> {
                     _ => COMMUNICATION,
                 });
             }
-            // The node occupies the lane of communication, and ends at once.
+            // The node occupies the communication lane, and ends immediately.
             Op::NoOp => {
                 node.op = timed_op(NOTHING);
                 node.recorded = Span::ZERO;
@@ -237,7 +237,8 @@ impl TraceReaderState<'_> {
                     GroupName::Number(id) => id,
                     GroupName::Text(name) => return Err(not_a_number(node.id, name)),
                 };
-                // A named group uses all dimensions.
+                // Dimensions matter only without a named group, because a named group uses all
+                // dimensions.
                 if let Some(mask) = dimensions.take().filter(|_| id == 0) {
                     let (parts, goes) = self
                         .reader
@@ -249,8 +250,8 @@ impl TraceReaderState<'_> {
                     }
                 }
                 let seen = (*kind, *bytes, id, *dimensions);
-                // Successive collectives are often equal and need one check; with per-node
-                // algorithms the check depends on the node.
+                // Successive collectives are often equal, so check them once. With per-node algorithms,
+                // the result also depends on the node.
                 if self.last != Some(seen) || !self.reader.inputs.per_node.is_empty() {
                     let groups = &self.reader.inputs.groups;
                     let members = u32::try_from(id).ok().and_then(|id| groups.get(id));
@@ -267,13 +268,13 @@ impl TraceReaderState<'_> {
         Ok(())
     }
 
-    /// Returns the next lane of a single node.
+    /// Returns the next free lane for a single node.
     fn own_lane(&mut self) -> i64 {
         self.own += 1;
         i64::from(lane_count(self.reader.inputs.quirks) + self.own - 1)
     }
 
-    /// Separates operations that the original runs one at a time, if this quirk is corrected.
+    /// Separates operations that ASTRA-sim runs one at a time, if that quirk is corrected.
     fn separate_lanes(&mut self, node: &mut NodeView<'_>) {
         if self.reader.inputs.quirks.has(Quirk::OneAtATime) {
             return;
@@ -302,7 +303,7 @@ impl TraceReaderState<'_> {
                 "set both in the system file, or set roofline-enabled to 0",
             ));
         }
-        // The order of operations is the original's, because each operation rounds.
+        // Keep ASTRA-sim's order of operations, because each operation rounds.
         let seconds = match flops {
             0.0 => bytes / bandwidth,
             _ => flops / (bandwidth * (flops / bytes)).min(peak),
@@ -311,7 +312,7 @@ impl TraceReaderState<'_> {
     }
 }
 
-/// Returns an operation that takes its recorded duration on its lane; its FLOPs encode the kind that it represents.
+/// Returns an operation that takes its recorded duration on its lane. Its FLOPs encode what it stands for.
 fn timed_op(stands_for: u64) -> Op<'static> {
     Op::Compute {
         flops: stands_for,

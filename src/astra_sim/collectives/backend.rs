@@ -1,4 +1,4 @@
-//! Implementation of the engine's collective backend.
+//! Implements the engine's collective backend.
 
 use crate::endless_waits::EndlessWait;
 use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
@@ -21,23 +21,23 @@ use chakram_trace::format::CollectiveKind;
 use super::AstraCollectives;
 use std::ops::Range;
 
-/// Endpoint delay in named groups, in ns.
+/// Endpoint delay in named groups, ns.
 const FAST: u64 = 10;
-/// Bytes of a rendezvous request.
+/// Size of a rendezvous request, bytes.
 const HANDSHAKE: u64 = 8192;
 
 impl CollectiveBackend for AstraCollectives {
     type Stage = AstraPhase;
 
     fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
-        // A named group of all NPUs is treated like the unnamed group.
+        // A named group of all NPUs is treated like the group without a name.
         let named = party.named && party.npus.len() < self.npus as usize;
         if named && !self.groups_span() {
             return single_line(party.npus);
         }
         let mut extent = GroupExtent::new(party.npus, topology);
-        // The extent has all members as one line, for `one…`. A group that is no sub-grid already
-        // is one line.
+        // Add a phase with all members as one line, for `one…` algorithms. A group that is not a
+        // sub-grid is one line already.
         if party.npus.len() > 1 && extent.regular {
             extent.phases.push(group::GroupPhase {
                 dimension: self.dimension_count() + usize::from(named),
@@ -62,7 +62,7 @@ impl CollectiveBackend for AstraCollectives {
         if self.quirks.has(Quirk::OneAtATime) {
             return script;
         }
-        // Each collective has its own queues, selected by the collective's number.
+        // Each collective has its own queues, which its number selects.
         u64::from(request.number) << 32 | script
     }
 
@@ -75,8 +75,8 @@ impl CollectiveBackend for AstraCollectives {
         let mut out = Vec::new();
         let script = self.script_index(request.kind, request.node);
         if let Some(script) = script.filter(|_| extent.size() > 1) {
-            // A member executes a script in the first queue of the innermost level; no other property of the phase
-            // matters.
+            // A member executes its script in the first queue of the innermost level. The phase's other properties
+            // do not matter.
             out.push(AstraPhase {
                 phase: 0,
                 algorithm: AstraAlgorithm::Ring,
@@ -258,7 +258,8 @@ impl EndpointModel for AstraCollectives {
         let script = stage.script.expect("only scripted stages are played");
         let place = || {
             let own = extent.npus[player.position.index()];
-            // A member's trace is found by its place in ascending order of NPUs, not by its position in the group.
+            // A member's trace is chosen by its index among the group's NPUs in ascending order, not by its
+            // position in the group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
         };
         let (scripts, players) = self.scripts.played(script);
@@ -462,8 +463,8 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
-    /// Records that a member joins a collective at time 0, if the member delays a message at once.
-    /// Leaves of trees delay a message at once; other members of trees wait for a message first.
+    /// Records that a member joins a collective at time 0, if it delays a message immediately. In trees,
+    /// only leaves do, because other members first wait for a message.
     fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
         let chunk_schedule = self.chunk_schedule(request, extent, &[]);
         let Some(stage) = chunk_schedule.stages().first() else {
@@ -479,9 +480,9 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns true if no two messages of a collective of all NPUs are on one link at a time. Chunks that are in a
-    /// stage together send to the same members, and in every algorithm a member's messages to one member follow one
-    /// another.
+    /// Returns true if no two messages of a collective of all NPUs are on one link at the same time. This requires
+    /// that chunks in the same stage send to the same members, and that a member's messages to another member
+    /// follow one another, which is true in every algorithm.
     fn is_conflict_free(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -501,7 +502,7 @@ impl AstraCollectives {
             })
     }
 
-    /// Returns the line of `stage` as seen by one member.
+    /// Returns the line of `stage` as one of its members sees it.
     fn symmetric_line<'a>(
         &'a self,
         stage: &'a AstraPhase,
@@ -517,8 +518,8 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the flow shop of a collective whose members all start together on idle links;
-    /// `on_begin` is called for each passage. `None` if no duration is proved.
+    /// Returns the flow shop of a collective whose members all start together on idle links, and calls
+    /// `on_begin` for each passage. Returns `None` if no duration is proved.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
@@ -526,7 +527,7 @@ impl AstraCollectives {
         quiet: &UncontendedCost<'_>,
         on_begin: impl FnMut(StagePassage),
     ) -> Option<FlowShopResult> {
-        // With several queues per NPU, chunks depend on earlier collectives.
+        // If an NPU has several queues, chunks depend on earlier collectives.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
         let phases = chunk_schedule.stages();
         if !plain || phases.iter().any(|stage| stage.script.is_some()) {
@@ -549,8 +550,8 @@ impl AstraCollectives {
             back: &vec![false; phases.len()],
             intra: IntraDimensionPolicy::Fifo,
         };
-        // Chunks are identical, so a flow shop over the stages, with the capacities of the queues,
-        // gives the end.
+        // All chunks are identical, so a flow shop over the stages, with the queues' capacities, gives
+        // the end.
         Some(schedule_observed(chunk_schedule, stages, on_begin))
     }
 
@@ -564,14 +565,14 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns true if endpoints of `stage` take a constant time.
+    /// Returns true if endpoints of `stage` have the constant delay of named groups.
     #[inline]
     fn is_fast(&self, stage: &AstraPhase) -> bool {
         stage.named && self.quirks.has(Quirk::GroupEndpoint)
     }
 
-    /// Returns the set of queues of an NPU that chunks join before `stage`: the dimension's queues,
-    /// or the phase's own queues.
+    /// Returns the index of the set of queues that chunks join before `stage`: the dimension's, or the
+    /// phase's own.
     #[inline]
     fn line_up(&self, stage: &AstraPhase) -> u32 {
         if self.quirks.has(Quirk::SharedQueue) {
@@ -582,7 +583,7 @@ impl AstraCollectives {
     }
 }
 
-/// Returns the extent of members as one line in their order.
+/// Returns the extent whose only phase contains the members as one line, in their order.
 fn single_line(npus: &[Npu]) -> GroupExtent {
     let size = npus.len() as u32;
     let phase = group::GroupPhase {

@@ -1,4 +1,4 @@
-//! Custom algorithms of a system, by kind of collective and by node.
+//! Custom algorithms of a system, for kinds of collectives and for single nodes.
 
 use crate::{AstraInputs, PerCollectiveKind};
 use chakram_hardware::collective::{ScriptExecutor, ScriptedAlgorithm};
@@ -17,7 +17,8 @@ pub(super) struct CustomScripts {
 }
 
 impl CustomScripts {
-    /// Adds an algorithm, from the files that begin with `prefix`, for the collectives that `inputs` name.
+    /// Adds an algorithm, read from the files that begin with `prefix`, for the collectives that `inputs`
+    /// name.
     pub fn add(&mut self, inputs: &AstraInputs, prefix: &Path, algorithm: ScriptedAlgorithm) {
         let number = self.algorithms.len() as u16;
         self.algorithms.push(algorithm);
@@ -36,8 +37,8 @@ impl CustomScripts {
         self.of_node.extend(nodes.map(|(id, _)| (id, number)));
     }
 
-    /// Returns the index of a collective's algorithm: the algorithm of its node takes precedence
-    /// over the algorithm of its kind.
+    /// Returns the index of a collective's algorithm. An algorithm for its node takes precedence over an
+    /// algorithm for its kind.
     pub fn number(&self, kind: CollectiveKind, node: u64) -> Option<u16> {
         let of_kind = match kind {
             CollectiveKind::AllReduce => self.of_kind.all_reduce,
@@ -54,7 +55,7 @@ impl CustomScripts {
         &self.algorithms[number as usize]
     }
 
-    /// Returns the algorithm with index `number`, and the state of the members that execute scripts.
+    /// Returns the algorithm with index `number`, and the state of the members that execute algorithms.
     pub fn played(&mut self, number: u16) -> (&ScriptedAlgorithm, &mut ScriptExecutor) {
         (&self.algorithms[number as usize], &mut self.players)
     }

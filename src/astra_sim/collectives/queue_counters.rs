@@ -1,4 +1,4 @@
-//! Rotation of chunks over queues: for each level, each NPU counts the queues that it has assigned.
+//! Rotation of chunks over queues. Each NPU counts, for each level, the queues that it has assigned.
 
 use crate::AstraAlgorithm;
 use crate::program::{AstraPhase, QueueRotation, QueueSlot};
@@ -10,7 +10,7 @@ struct LevelCounters {
     all: u32,
     first: u32,
     second: u32,
-    /// Number of chunks that have used a tree.
+    /// Number of chunks that were assigned to a tree.
     trees: u32,
 }
 
@@ -20,15 +20,14 @@ pub(super) struct QueueCounters {
     /// Number of queues of a level.
     queues: u32,
     dimensions: usize,
-    /// Counters by NPU and level (empty if nothing is counted).
+    /// Counters by NPU, then level; empty if nothing is counted.
     levels: Vec<LevelCounters>,
-    /// Collective to which the counters belong, by NPU (empty if the counters are never reset).
+    /// For each NPU, the collective to which its counters belong; empty if counters are never reset.
     counted: Vec<Option<u32>>,
 }
 
 impl QueueCounters {
-    /// Creates the counters for these NPUs, dimensions and queues, if anything `is_counted`; . With
-    /// `anew`, the counters restart with each collective.
+    /// Creates the counters, if anything `is_counted`. With `anew`, they restart with each collective.
     pub fn new(
         (npus, dimensions): (u32, usize),
         queues: u32,
@@ -50,7 +49,7 @@ impl QueueCounters {
         !self.levels.is_empty()
     }
 
-    /// Returns the queue slot of an NPU's next chunk in a stage.
+    /// Returns the queue slot of an NPU's next chunk in a stage, and counts it.
     #[inline]
     pub fn slot(&mut self, npu: Npu, stage: &AstraPhase) -> QueueSlot {
         let backward = stage.rotation == QueueRotation::Second;
@@ -64,15 +63,15 @@ impl QueueCounters {
         if let Some(last) = self.counted.get_mut(npu.index())
             && *last != Some(stage.collective)
         {
-            // NPUs may join overlapping collectives in different orders, so the counters restart with each collective.
+            // NPUs may join overlapping collectives in different orders, so restart the counters with each collective.
             *last = Some(stage.collective);
             let first = npu.index() * self.dimensions;
             self.levels[first..][..self.dimensions].fill(LevelCounters::default());
         }
         let level = npu.index() * self.dimensions + stage.level as usize;
         let (level, queues) = (&mut self.levels[level], self.queues);
-        // An all-reduce of a reduce-scatter and an all-gather splits the queues into halves; a
-        // single queue belongs to both.
+        // An all-reduce that consists of a reduce-scatter and an all-gather uses one half of the queues
+        // for each. A single queue belongs to both halves.
         let half = queues / 2;
         let next = |counter: &mut u32, count: u32| {
             let place = *counter;
@@ -87,8 +86,8 @@ impl QueueCounters {
             QueueRotation::Second => half + next(&mut level.second, queues - half),
         };
         slot.queue = queue as u16;
-        // With several queues, the second half of the queues runs in the opposite direction of a
-        // ring.
+        // If there are several queues, those in the second half run around the ring in the opposite
+        // direction.
         slot.backward |= stage.rotation == QueueRotation::All && queues > 1 && queue >= half;
         if stage.algorithm == AstraAlgorithm::DoubleBinaryTree {
             slot.mirrored = level.trees % 2 == 1;

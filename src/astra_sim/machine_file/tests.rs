@@ -19,9 +19,9 @@ fn machine(imported: &ImportedMachine) -> Machine {
     Machine::parse(&imported.text, "imported").expect("it is a machine file")
 }
 
-/// A GB of a network file is 2^30 bytes: an NPU has 50 x 2^30 bytes per second around the ring,
-/// where it sends half in each direction; 175 x 2^30 with full connection, 25 x 2^30 for each of 7
-/// links, which direct uses one after another; and 100 x 2^30 through the switch.
+/// A GB of a network file is 2^30 bytes. An NPU has 50 x 2^30 bytes per second around the ring, where it
+/// sends half in each direction; 175 x 2^30 with full connection, because direct uses 7 links of 25 x
+/// 2^30 one after another; and 100 x 2^30 through the switch.
 #[test]
 fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
@@ -38,7 +38,7 @@ fn bandwidths_are_those_under_which_algorithms_take_as_long() {
     let pipeline = machine.pipeline();
     let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
     assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
-    // The rates of the machine's NPUs are unknown, and the file states none.
+    // The rates of the machine's NPUs are unknown, because the file states none.
     assert!(machine.classes()[0].memory.is_none());
     let keys = imported.notes.iter().map(|note| note.key.as_str());
     assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));

@@ -1,16 +1,16 @@
-//! Tensors of a rank in the Chrome trace format: for each tensor a track with its reads and writes
-//! and a track with its lifetime in memory, and a curve of the memory.
+//! Writes a rank's tensors in the Chrome trace format. Each tensor has a track with its reads and
+//! writes, and a track with its lifetime in memory. A curve shows the memory in use.
 
 use super::{CompletedNode, TensorAccess, TensorMemory};
 use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 
-/// Process numbers of a rank in addition to its own number: for lifetimes, and for the curve.
+/// Added to a rank's number to get its process numbers for lifetimes and for the curve.
 const LIFETIMES: u64 = 1_000_000;
 const CURVE: u64 = 2_000_000;
 
-/// Writer that the original reports for a tensor that nobody writes.
+/// Writer that ASTRA-sim reports for a tensor that no node writes.
 const NOBODY: CompletedNode<'static> = CompletedNode {
     id: u64::MAX,
     name: "UNDEFINED",
@@ -18,14 +18,14 @@ const NOBODY: CompletedNode<'static> = CompletedNode {
     end: Time(10_000),
 };
 
-/// An event of the Chrome trace format, with its keys in the original's order.
+/// An event of the Chrome trace format, with its keys in ASTRA-sim's order.
 #[derive(Serialize)]
 struct TensorEvent<'e> {
     name: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
     cat: Option<&'static str>,
     ph: &'static str,
-    /// Time in microseconds.
+    /// Time, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     ts: Option<f64>,
     pid: u64,
@@ -55,7 +55,7 @@ enum TensorEventArgs<'e> {
 }
 
 impl TensorMemory<'_> {
-    /// Writes a whole file with the tensors of rank `rank`.
+    /// Writes a whole file with the tensors of the rank `rank`.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! Compares the memory of small jobs with values computed by hand.
+//! Compares the memory of small jobs with results computed by hand.
 
 use super::*;
 use serde_json::Value;
 
-/// Creates tensors from uses given as `(node, name, bytes, write)`.
+/// Builds tensors from uses: (node, name, bytes, whether the node writes the tensor).
 fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     let mut all = RankTensors::default();
     for &(node, name, bytes, write) in uses {
@@ -22,7 +22,7 @@ fn tensors(uses: &[(u64, &str, u64, bool)]) -> RankTensors {
     all
 }
 
-/// Creates nodes 0, 1, … given as (name, start in ns, end in ns).
+/// Builds nodes 0, 1, … from (name, start in ns, end in ns).
 fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     let ran = spans
         .iter()
@@ -36,7 +36,8 @@ fn ran(spans: &[(&'static str, u64, u64)]) -> Vec<CompletedNode<'static>> {
     ran.collect()
 }
 
-/// Creates a layer forward and backward: w is a weight, a an activation, y a result, g a gradient.
+/// Builds the tensors of a layer's forward and backward pass: w is a weight, a an activation, y a
+/// result, and g a gradient.
 fn layer() -> RankTensors {
     tensors(&[
         (0, "w", 100, false),
@@ -55,9 +56,8 @@ const SPANS: [(&str, u64, u64); 3] = [("f", 5, 10), ("loss", 10, 14), ("b", 20, 
 fn lifetimes_run_from_the_write_to_the_last_read() {
     let tensors = layer();
     let memory = TensorMemory::follow(&tensors, ran(&SPANS));
-    // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 on. Bytes at 0: 100. 5:
-    // 130. 10: 137. 14:
-    // 107. 20: 157. 26: only g, 50.
+    // w exists from 0 to 26, a from 5 to 14, y from 10 to 26, and g from 20 on. The bytes are 100 at 0,
+    // 130 at 5, 137 at 10, 107 at 14, 157 at 20, and 50 (only g) at 26.
     let usage: Vec<_> = memory
         .usage
         .iter()
@@ -78,8 +78,8 @@ fn lifetimes_run_from_the_write_to_the_last_read() {
 
 #[test]
 fn memory_that_is_freed_is_there_for_what_follows_at_once() {
-    // a exists in [0, 10], and b, which is never read, from 10 on: 8 bytes before, 8 after, and
-    // never 16.
+    // a exists from 0 to 10, and b, which is never read, from 10 on. There are 8 bytes before and after
+    // 10, and never 16.
     let tensors = tensors(&[(0, "a", 8, true), (1, "a", 8, false), (2, "b", 8, true)]);
     let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 4, 10), ("r", 10, 12)]));
     assert_eq!(memory.peak(), 8);
@@ -87,8 +87,7 @@ fn memory_that_is_freed_is_there_for_what_follows_at_once() {
 
 #[test]
 fn a_tensor_that_is_written_after_it_was_read_was_there() {
-    // Node 0 reads w until 4, and node 1 writes w from 2 to 9: w exists from 0 to 4 and is then
-    // freed.
+    // Node 0 reads w until 4, and node 1 writes w from 2 to 9. w exists from 0 to 4 and is then freed.
     let tensors = tensors(&[(0, "w", 8, false), (1, "w", 9, true)]);
     let memory = TensorMemory::follow(&tensors, ran(&[("p", 0, 4), ("q", 2, 9)]));
     assert_eq!(memory.early().collect::<Vec<_>>(), ["w"]);
@@ -113,7 +112,7 @@ fn the_picture_has_every_access_and_the_curve() {
         });
         facts.collect::<Vec<_>>()
     };
-    // No node wrote w; the original reports w as written in the first 10 ns.
+    // No node wrote w. ASTRA-sim reports that w was written in the first 10 ns.
     let (rank, lives) = (Value::from(3), Value::from(1_000_003));
     let writes = of("tensorWrite");
     assert_eq!(writes.len(), 8);
@@ -122,7 +121,7 @@ fn the_picture_has_every_access_and_the_curve() {
     let reads = of("tensorRead");
     assert_eq!(reads.len(), 8);
     assert_eq!(reads[1], ("w", "E", 0.01, &rank));
-    // w, a and y are freed, g is not.
+    // w, a and y are freed, but g is not.
     let lifetimes = of("tensorLifetime");
     assert_eq!(lifetimes.len(), 7);
     assert_eq!(lifetimes[0], ("w", "B", 0.0, &lives));

@@ -1,21 +1,21 @@
-//! `direct` and `direct<W>`: every member sends to every other member, beginning with its successor
-//! on the line.
+//! `direct` and `direct<W>`: every member sends to every other member, beginning with its successor on
+//! the line.
 //!
-//! There are n-1 messages, or twice this number in an all-reduce, of which at most W are
-//! unanswered. The second half of a direct all-reduce begins when all n-1 messages of the first
-//! half have been *received* and any one of these messages has been reduced, not when all messages
-//! have been reduced. With [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction)
-//! corrected, the second half begins when all have been reduced: with W + n-1 credits.
+//! There are n-1 messages, or twice as many in an all-reduce, of which at most W are unanswered. The
+//! second half of an all-reduce begins when all n-1 messages of the first half have been *received* and
+//! at least one of them has been reduced. With
+//! [`Quirk::EarlyReduction`](super::super::Quirk::EarlyReduction) corrected, it begins when all have
+//! been reduced, that is, with W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
 use chakram_hardware::collective::LinePosition;
 
-/// Returns the number of packets in flight at once.
+/// Returns the maximum number of packets in flight.
 pub(super) fn window_size(window: Option<u32>, position: LinePosition) -> u32 {
     window.map_or(position.size - 1, |window| window.min(position.size - 1))
 }
 
-/// Returns the number of messages that a member sends, which is also the number that it receives.
+/// Returns the number of messages that a member sends; it receives as many.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * (position.size - 1),
@@ -28,8 +28,8 @@ pub(super) fn partner_distance(position: LinePosition, i: u32) -> u32 {
     1 + i % (position.size - 1)
 }
 
-/// Returns the number of credits that step `i` needs, and the number of messages that must have been received before,
-/// processed or not.
+/// Returns the number of credits that step `i` needs, and the number of messages that must have been received before
+/// it, whether processed or not.
 pub(super) fn required_before(phase: &AstraPhase, position: LinePosition, i: u32) -> (u32, u32) {
     let others = position.size - 1;
     match (phase.part, phase.algorithm) {

@@ -1,28 +1,27 @@
-//! `halvingDoubling`: members exchange with partners at distances 1, 2, 4, … in a reduce-scatter,
-//! n/2, n/4, … in an all-gather, and both in turn in an all-reduce.
+//! `halvingDoubling`: members exchange data with partners. The distances are 1, 2, 4, … in a
+//! reduce-scatter and n/2, n/4, … in an all-gather; an all-reduce consists of both.
 //!
-//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes and
-//! message j of an all-gather has 2^j D bytes. The second half of an all-reduce continues with
-//! 2⌊d/2⌋ bytes, where d is the size of the last message of the first half; the number 2⌊d/2⌋
-//! is less than d if d is odd.
+//! With n = 2^L members and D bytes, message j of a reduce-scatter has ⌊D/2^(j+1)⌋ bytes, and message j
+//! of an all-gather has 2^j D bytes. The second half of an all-reduce continues with 2⌊d/2⌋ bytes, where
+//! d is the size of the last message of the first half; this is less than d if d is odd.
 //!
-//! An all-gather allows other numbers of members too: with L = ⌊log2 n⌋ it visits the distances
-//! ⌊n/2⌋, ⌊n/4⌋, … in L messages. The all-gather terminates if members form pairs at each distance,
-//! for example 6 members at distances 3 and 1, although a member then has the data of only 3 other
-//! members.
+//! An all-gather also allows other numbers of members. With L = ⌊log2 n⌋ it visits the distances ⌊n/2⌋,
+//! ⌊n/4⌋, … in L messages. It terminates if members form pairs at each distance, although a member then
+//! may not have the data of all others: 6 members at distances 3 and 1 each get the data of only 3
+//! others.
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// A message: distance of its partner, and size.
+/// A message: the distance to its partner, and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HalvingPacket {
     pub distance: u32,
     pub amount: BufferShare,
 }
 
-/// Returns true if `members` of an all-gather form pairs at each distance: blocks of twice the
+/// Returns true if `members` of an all-gather form pairs at each distance, that is, blocks of twice the
 /// distance fill the line.
 pub fn pairs(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
@@ -30,12 +29,12 @@ pub fn pairs(members: u32) -> bool {
     distances.all(|distance| members.is_multiple_of(2 * distance))
 }
 
-/// Returns L, the binary logarithm of the number of members, truncated.
+/// Returns L, the binary logarithm of the number of members, rounded down.
 pub(super) fn level_count(position: LinePosition) -> u32 {
     position.size.ilog2()
 }
 
-/// Returns the number of messages that a member sends, which is also the number that it receives.
+/// Returns the number of messages that a member sends; it receives as many.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     match phase.part {
         PhaseOperation::AllReduce => 2 * level_count(position),
@@ -47,7 +46,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
 pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> HalvingPacket {
     let levels = level_count(position);
     let power = |times: u32| 1_u64.checked_shl(times).unwrap_or(u64::MAX);
-    // Truncating a size at each halving is equal to truncating it once.
+    // Truncating once gives the same size as truncating at each halving.
     let halved = |times: u32| phase.equal_part(phase.amount, power(times));
     let doubled = |amount: BufferShare, times: u32| AstraPhase::multiplied(amount, power(times));
     match phase.part {
@@ -68,9 +67,9 @@ pub(super) fn nth_packet(phase: &AstraPhase, position: LinePosition, p: u32) -> 
     }
 }
 
-/// Returns the partner at `distance`: forward for even multiples of the distance, backward for odd
-/// multiples. All members of the line form pairs at this distance, so no partner is beyond the
-/// line.
+/// Returns the partner at `distance`: forward if the member's index contains the distance an even number
+/// of times, otherwise backward. All members of the line form pairs at this distance, so the partner is
+/// on the line.
 pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
     if (position.index / distance).is_multiple_of(2) {
         position.index + distance
@@ -83,7 +82,7 @@ pub(super) fn partner_at(position: LinePosition, distance: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Returns the partner in a line that wraps around, as in the original.
+    /// Returns the partner as ASTRA-sim computes it, on a line that wraps around.
     fn round(index: u32, size: u32, distance: u32) -> u32 {
         match index / distance % 2 {
             0 => (index + distance) % size,

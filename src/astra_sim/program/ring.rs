@@ -2,13 +2,13 @@
 //!
 //! With n members and D bytes, a reduce-scatter has n-1 messages of ⌊D/n⌋ bytes, an all-gather n-1
 //! messages of D bytes, an all-reduce 2(n-1) messages of ⌊D/n⌋ bytes, and an all-to-all n(n-1)/2
-//! messages of ⌊D/n⌋ bytes. The window is one.
+//! messages of ⌊D/n⌋ bytes. A member has one packet in flight (window 1).
 
 use super::{AstraPhase, PhaseOperation};
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::LinePosition;
 
-/// Returns the number of messages that a member sends, which is also the number that it receives.
+/// Returns the number of messages that a member sends; it receives as many.
 pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     let n = position.size;
     match phase.part {
@@ -20,7 +20,7 @@ pub(super) fn message_count(phase: &AstraPhase, position: LinePosition) -> u32 {
     }
 }
 
-/// Returns the size of each message, for rings and for direct.
+/// Returns the size of each message in the ring and direct algorithms.
 pub(super) fn message_size(phase: &AstraPhase) -> BufferShare {
     match phase.part {
         PhaseOperation::AllGather => phase.amount,

@@ -1,16 +1,15 @@
-//! `doubleBinaryTree`: an all-reduce up a binary tree and down again; chunks alternate between two mirrored trees.
+//! `doubleBinaryTree`: an all-reduce up a binary tree and down again. Chunks alternate between two mirrored trees.
 //!
-//! With n = 2^L members the root has one subtree, a complete binary tree of the other n-1 members,
-//! whose in-order numbering is the line's numbering. The root is the last member of the line or,
-//! mirrored, the first. A leaf sends up. An inner member reduces the messages of its two children,
-//! sends up, reduces the result that returns (again, unless
-//! [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and sends it to
-//! both children. The member then ends, even if these messages have not been delivered.
+//! With n = 2^L members, the root has one subtree, which is a complete binary tree of the other n-1 members,
+//! numbered in order along the line. The root is the last member of the line, or the first in the mirrored tree. A
+//! leaf sends up. An inner member reduces the messages of its two children and sends up. It reduces the result
+//! that returns (again, unless [`Quirk::TreeReductions`](super::super::Quirk::TreeReductions) is corrected), and
+//! sends it to both children. Then the member ends, even if these messages have not been delivered.
 
 use super::QueueSlot;
 use chakram_hardware::collective::{LinePosition, ReceiveSource};
 
-/// Role of a member in its tree, with the indices of its relatives.
+/// Role of a member in its tree, with the indices of its parent and children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TreeRole {
     Root { child: u32 },
@@ -32,8 +31,8 @@ impl TreeRole {
     /// Returns the role of the member at `position`.
     pub fn of(slot: QueueSlot, position: LinePosition) -> Self {
         let n = position.size;
-        // Indices 1 to n-1 are the subtree in order, and n is the root. The parent of x is that of
-        // x ± the lowest set bit of x that has the higher lowest bit.
+        // Indices 1 to n-1 are the subtree in order, and n is the root. With b the lowest set bit of x,
+        // the parent of x is x + b or x - b, whichever has the higher lowest bit.
         let place = |index: u32| match index {
             0 if slot.mirrored => n,
             _ => index + u32::from(!slot.mirrored),
@@ -62,7 +61,7 @@ impl TreeRole {
         }
     }
 
-    /// Returns the initial credits: a leaf's data passes the endpoint first.
+    /// Returns the initial credits: one for a leaf, because its data passes the endpoint first.
     pub fn credits(self) -> u32 {
         u32::from(matches!(self, Self::Leaf { .. }))
     }
@@ -80,8 +79,8 @@ impl TreeRole {
 
     /// Returns the `i`-th message.
     pub fn step(self, i: u32) -> Option<TreeMessage> {
-        // Receives from children are posted at the start, and receives from parents after the
-        // message up.
+        // Receives from children are posted at the start; the receive from the parent is posted after
+        // the message up.
         let (to, after, recv_posted) = match (self, i) {
             (Self::Leaf { parent }, 0) => (parent, 1, 0),
             (Self::Inner { parent, .. }, 0) => (parent, 2, 0),
@@ -97,7 +96,7 @@ impl TreeRole {
         })
     }
 
-    /// Returns the `k`-th source of a posted receive after `taken` steps.
+    /// Returns the `k`-th source from which a member receives after it has taken `taken` steps.
     pub fn source(
         self,
         slot: QueueSlot,
@@ -151,8 +150,8 @@ mod tests {
 
     #[test]
     fn the_trees_of_eight() {
-        // In order over 0..=6, the leaves are 0, 2, 4, 6, their parents 1 and 5, the parent of
-        // these 3, and the root is 7.
+        // In order over 0..=6, the leaves are 0, 2, 4, 6. Their parents are 1 and 5, whose parent is 3.
+        // The root is 7.
         assert_eq!(role(7, 8, false), TreeRole::Root { child: 3 });
         let inner = |parent, left, right| TreeRole::Inner {
             parent,
@@ -163,7 +162,7 @@ mod tests {
         assert_eq!(role(1, 8, false), inner(3, 0, 2));
         assert_eq!(role(5, 8, false), inner(3, 4, 6));
         assert_eq!(role(6, 8, false), TreeRole::Leaf { parent: 5 });
-        // The mirrored tree is in order over 1..=7, and its root is 0.
+        // The mirrored tree has the indices 1..=7 in order, and its root is 0.
         assert_eq!(role(0, 8, true), TreeRole::Root { child: 4 });
         assert_eq!(role(4, 8, true), inner(0, 2, 6));
         assert_eq!(role(7, 8, true), TreeRole::Leaf { parent: 6 });

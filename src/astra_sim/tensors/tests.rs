@@ -1,4 +1,4 @@
-//! Tests of tensors as traces list them, and of rejected lists.
+//! Tests how traces list tensors, and which lists are rejected.
 
 use super::*;
 use chakram_trace::format::Op;
@@ -7,7 +7,7 @@ use chakram_trace::format::write::{AttributeValue, NodeExtras, TraceWriter};
 
 type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 
-/// Writes a trace of kernels with these lists, after one node that does nothing and has no lists.
+/// Writes a trace of kernels with these lists. The first node does nothing and has no lists.
 fn trace(nodes: &[Option<Lists<'_>>]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     let nothing = NodeView::new(100, "nothing", Op::NoOp);
@@ -61,7 +61,7 @@ fn tensors_are_read_by_node() {
 
 #[test]
 fn sizes_are_the_numbers_at_the_beginning_of_their_texts() {
-    // `std::stoul` parses white space, a sign and digits, and ignores text after them.
+    // `std::stoul` parses white space, a sign and digits, and ignores the rest of the text.
     for (text, bytes) in [
         ("1048576.0", 1_048_576),
         ("1e6", 1),
@@ -73,8 +73,8 @@ fn sizes_are_the_numbers_at_the_beginning_of_their_texts() {
     ] {
         assert_eq!(leading_number(text), Some(bytes), "{text}");
     }
-    // The texts have no digits, digits after other text, numbers beyond 64 bits, on which
-    // `std::stoul` throws, and numbers below 0.
+    // The texts have no digits, digits after other text, numbers beyond 64 bits (at which `std::stoul`
+    // throws), or numbers below 0.
     for text in [
         "",
         " ",
