@@ -1,8 +1,8 @@
 //! Chunks of an object: compresses the object's bytes to zstd frames, and decompresses these frames.
 //!
 //! A chunk is compressed by itself or with a *base*, an earlier chunk of the segment. The unpacked base is the
-//! dictionary of its frame; values of columns can also be predicted from values of the base. The chunks of a rank use
-//! the corresponding chunks of an earlier rank of the job as bases.
+//! dictionary of the chunk's frame; values of columns can also be predicted from values of the base. The chunks of a
+//! rank use the corresponding chunks of an earlier rank of the job as bases.
 
 use super::CompressionLevel;
 use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
@@ -44,7 +44,7 @@ impl ChunkCoding {
     pub const ALL: [Self; 4] = [Self::Plain, Self::Bytes, Self::Columns, Self::Lines];
 }
 
-/// Base of a chunk: index of the object in the segment, and of the chunk within it.
+/// Base of a chunk: index of the object in the segment, and index of the chunk in the object.
 pub type ChunkRef = (u32, u32);
 
 /// Compressed chunk.
@@ -337,8 +337,8 @@ fn framed_bytes(records: &[&[u8]]) -> usize {
     records.iter().map(framed).sum()
 }
 
-/// Takes up to `count` records from the front of `bytes`, which is a part of a trace, and subtracts the number of
-/// taken records from `count`.
+/// Takes up to `count` records from the front of `bytes`, a part of a trace. Subtracts the number of taken records from
+/// `count`.
 pub fn take_records<'b>(bytes: &mut &'b [u8], count: &mut u64) -> Option<&'b [u8]> {
     let mut at = 0;
     while *count > 0 && at < bytes.len() {

@@ -1,4 +1,5 @@
-//! Columns of a trace: records without their numbers, which repeat often, and the numbers, grouped by meaning.
+//! Columns of a trace: the records without their numbers, which repeat often, and separately the numbers, grouped by
+//! meaning.
 //!
 //! A record is a template and the values of its slots. A template is a list of ops: literal bytes; slots (a column's
 //! value as a varint, or in decimal digits within a text); and the ends of nested messages, whose lengths follow from
@@ -58,14 +59,14 @@ pub enum RecordKind {
     Lines,
 }
 
-/// Index of outlines, templates and columns by contents, which finds the outlines, templates and columns of further
-/// records.
+/// Index of outlines, templates and columns by contents, in which further records find known outlines, templates and
+/// columns.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateIndex {
     /// Outlines, indexed by their keys' numbers.
     outlines: Vec<Arc<RecordOutline>>,
     keys: ByteNumbers,
-    /// Numbers of templates, by the number of an outline and of its variant.
+    /// Numbers of templates, by the number of the outline and the number of the variant.
     templates: ByteNumbers,
     columns: ByteNumbers,
     structural: StructuralColumns,
@@ -459,7 +460,8 @@ fn encode_sequence(sequence: &[u32], base: Option<&[u32]>, out: &mut ColumnWrite
     choose::encode(&wide(sequence), &view, predictors, out);
 }
 
-/// Reads the templates of `count` records into `sequence`; returns whether these templates are exactly the base's.
+/// Reads the templates of `count` records into `sequence`; returns whether these templates are exactly the templates of
+/// the base.
 fn decode_sequence(
     input: &mut WireReader<'_>,
     count: usize,

@@ -91,7 +91,8 @@ fn pack_name(number: u64) -> String {
     format!("{number:08}{ENDING}")
 }
 
-/// Opens the segments of the archive `path`, and finds a pack that was written but that the manifest does not list.
+/// Opens the segments of the archive `path`, and finds a pack that was written but is not in the manifest, if there is
+/// one.
 pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::request_refused(
@@ -99,7 +100,7 @@ pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveE
             "chakram archive create",
         ));
     }
-    // A `gc` may remove packs between reading the manifest and opening the packs, so opening is tried again.
+    // Maximum number of attempts to open the packs, because a `gc` may remove packs after the manifest was read.
     const TRIES: usize = 8;
     let mut last = None;
     for _ in 0..TRIES {

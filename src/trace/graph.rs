@@ -185,7 +185,7 @@ pub struct Graph {
     recorded: Vec<Span>,
     sparse: SparseColumns,
     changes: Vec<MemoryChanges>,
-    /// Distinct kernels: shape, and whether it belongs to a backward pass.
+    /// Distinct kernels: the shape, and whether the kernel belongs to a backward pass.
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
@@ -359,14 +359,14 @@ impl Graph {
         Some(self.kernels[place as usize].0)
     }
 
-    /// Returns true if the node is a kernel of a backward pass, if its class and shape are known.
+    /// Returns true if the node is a kernel of a backward pass, with known class and shape.
     pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
         let place = self.sparse.kernel_of.get(node).checked_sub(1);
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
-    /// Iterates over the distinct unbatched matrix products (rows, columns, summed-over size) with the number of
-    /// kernels of each. Forward and backward kernels are counted separately.
+    /// Iterates over the distinct unbatched matrix products (rows, columns, summed-over size), each with its number of
+    /// kernels. Forward and backward kernels are counted separately.
     pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
         for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
@@ -545,7 +545,7 @@ impl Graph {
         &self.messages
     }
 
-    /// Returns the group slots of the nodes; an instance binds them to groups.
+    /// Returns the group slots of the nodes; an instance binds the slots to groups.
     pub fn group_slots(&self) -> &[GroupSlot] {
         &self.groups
     }

@@ -142,7 +142,7 @@ fn missing_text(missing: &[Rank], ranks: u32) -> String {
     )
 }
 
-/// Formats the first few of a list of numbers, and the length of the list.
+/// Formats the first few numbers of a list, and the length of the list.
 pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
     const SHOWN: usize = 8;
     let total = numbers.len();
@@ -267,7 +267,7 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
-    /// Returns the number of ranks of the job, if a trace states it, at least [`Self::ranks_seen`].
+    /// Returns the number of ranks of the job, if a trace states it, but at least [`Self::ranks_seen`].
     pub fn ranks_stated(&self) -> Option<u32> {
         let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
         Some(stated.max(self.ranks_seen()))
@@ -373,8 +373,8 @@ impl WorkloadBuilder {
     }
 }
 
-/// The groups found so far. Each name of a group is a separate communicator: two names with the same members are two
-/// groups, and the unnamed group of all ranks is one more. One name with different members (as when each trace
+/// The groups found so far. Each name of a group is a separate communicator. Two names with the same members are two
+/// groups, and the unnamed group of all ranks is a further group. One name with different members (as when each trace
 /// declares its own groups) also means different groups.
 struct GroupRegistry {
     list: Vec<RankGroup>,
@@ -460,9 +460,9 @@ impl Workload {
         }
     }
 
-    /// Returns the two most frequent matrix products (rows, columns, summed-over size), which
-    /// together identify a model's width, tensor degree and micro-batch. Among equally frequent
-    /// products, the largest comes first. If there is only one product, it is returned twice.
+    /// Returns the two most frequent matrix products (rows, columns, summed-over size), which together identify a
+    /// model's width, tensor degree and micro-batch. Among equally frequent products, the largest comes first. If there
+    /// is only one product, that product is returned twice.
     ///
     /// One matrix multiplication is not enough: the most frequent multiplications belong to the
     /// perceptron, and a model of twice the width with four times the shards has the same

@@ -165,8 +165,8 @@ fn a_rank_that_differs_in_times_costs_its_times() {
     let ranks: Vec<Vec<u8>> = (0..4).map(|rank| chain(5000, rank)).collect();
     let encoded = round_trip(&ranks, CompressionLevel::Default, true);
     for chunks in &encoded[1..] {
-        // Durations differ from the base's by 31 per rank modulo 256: the difference is one byte with few distinct
-        // values.
+        // Durations differ from the durations of the base by 31 per rank modulo 256, so the difference is one byte with
+        // few distinct values.
         let bytes: usize = chunks.iter().map(|chunk| chunk.frame.len()).sum();
         assert!(bytes < 5000, "{bytes} bytes for 5,000 nodes");
         assert!(chunks.iter().all(|chunk| chunk.base == Some((0, 0))));

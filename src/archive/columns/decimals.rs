@@ -70,7 +70,7 @@ mod tests {
             parts("mb0/layer12"),
             (b"\x02\x02mb\x06/layer\0".to_vec(), vec![0, 12])
         );
-        // Leading zeros remain text, and numbers with more digits than surely fit into 64 bits also remain text.
+        // Leading zeros remain text. Numbers with so many digits that they may not fit into 64 bits also remain text.
         assert_eq!(parts("007"), (b"\x01\x0200\0".to_vec(), vec![7]));
         assert_eq!(parts("00"), (b"\x01\x010\0".to_vec(), vec![0]));
         assert_eq!(parts(&"9".repeat(19)).1, [9_999_999_999_999_999_999]);

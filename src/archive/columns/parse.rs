@@ -273,8 +273,8 @@ fn column_index(columns: &mut ByteNumbers, path: Vec<u8>) -> u64 {
     number.into()
 }
 
-/// Appends the ops of a text: the text's parts and numbers. `path` returns the path of the columns from the first
-/// part.
+/// Appends the ops of a text: the text's parts and numbers. `path` computes the path of the text's columns from the
+/// first part of the text.
 fn text_of(
     rest: &mut &[u8],
     ops: &mut OpWriter,

@@ -11,7 +11,7 @@ pub struct TemplateTable {
     layers: Vec<Arc<TemplateLayer>>,
 }
 
-/// Templates that a chunk adds to those of its base, stored in a few arrays.
+/// Templates that a chunk adds to its base's templates, stored in a few arrays.
 #[derive(Clone, Debug, Default)]
 pub struct TemplateLayer {
     /// Number of the layer's first template.
@@ -212,7 +212,7 @@ impl TemplateLayer {
         Ok(())
     }
 
-    /// Adds a step whose literal got `more` bytes in addition to `literal`.
+    /// Adds a step. The literal of the step consists of the `literal` bytes so far and `more` further bytes.
     fn add_step(&mut self, literal: &mut usize, more: usize, behind: BehindLiteral, column: u32) {
         self.steps.push(TemplateStep {
             literal: (std::mem::take(literal) + more) as u32,
@@ -261,7 +261,7 @@ impl RecordTemplate<'_> {
         self.length + (self.steps.len() + 1) * DIGITS
     }
 
-    /// Writes a record, preceded by its length if `framed`; `value` returns the value of each slot in turn.
+    /// Writes a record, preceded by its length if `framed` is true; `value` returns the value of each slot in turn.
     #[inline]
     pub fn write(
         &self,

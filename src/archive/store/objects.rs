@@ -32,7 +32,7 @@ struct ArchiveIndex {
     places: BTreeMap<[u8; 32], ObjectPlace>,
 }
 
-/// Maximum number of cached bases. The cache makes ranks with the same base unpack that base only once.
+/// Maximum number of cached bases. Because of the cache, a base that several ranks share is unpacked only once.
 const KEPT: usize = 16;
 /// Maximum length of a chain of bases.
 const DEPTH: usize = 8;

@@ -251,7 +251,7 @@ impl FinishedFile {
 pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     match synced {
-        // Some file systems cannot sync folders, so this failure is no error.
+        // Some file systems cannot sync folders, so this failure is ignored.
         #[cfg(unix)]
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {
             Err(TraceError::io(path, "write the folder", error))

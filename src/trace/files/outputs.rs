@@ -143,8 +143,8 @@ impl OutputSet {
         }
     }
 
-    /// Makes the contents of all waiting files durable. The files are synced concurrently: file
-    /// systems batch concurrent syncs, so several take little longer than one.
+    /// Makes the contents of all waiting files durable. The files are synced concurrently: file systems batch
+    /// concurrent syncs, so syncing several files takes little longer than syncing one.
     fn sync(&self) -> Result<(), TraceError> {
         const AT_ONCE: usize = 16;
         let next = AtomicUsize::new(0);

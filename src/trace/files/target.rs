@@ -30,7 +30,7 @@ pub fn identity(_: &Path) -> Option<(u64, u64)> {
 pub(super) enum OutputTarget {
     /// Regular file: its path with links resolved, and its metadata if it exists.
     File(PathBuf, Option<Metadata>),
-    /// Device, pipe or socket, and whether it accepts more than one output.
+    /// Device, pipe or socket, and whether the target accepts more than one output.
     Special(bool),
     /// Open file descriptor of this process.
     Descriptor(i32),

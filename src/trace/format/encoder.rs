@@ -94,12 +94,12 @@ impl MessageEncoder {
         self.raw(bytes);
     }
 
-    /// Appends a packed list of varints; nothing if it is empty.
+    /// Appends a packed list of varints; appends nothing for an empty list.
     pub fn packed(&mut self, number: u32, values: &[u64]) {
         self.packed_from(number, values.iter().copied());
     }
 
-    /// Appends a packed list of varints; nothing if it is empty.
+    /// Appends a packed list of varints; appends nothing for an empty list.
     pub fn packed_from(&mut self, number: u32, values: impl ExactSizeIterator<Item = u64>) {
         if values.len() > 0 {
             self.nested(number, |list| {

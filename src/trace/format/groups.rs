@@ -71,7 +71,7 @@ pub fn in_form_of(before: &str, text: String) -> String {
     }
 }
 
-/// Reads a group file: a JSON object from the group's name to its ranks, `{"1": [0, 1]}`.
+/// Reads a group file: a JSON object from the group's name to its ranks, such as `{"1": [0, 1]}`.
 pub fn parse_file(text: &str) -> Result<DeclaredGroups, TraceError> {
     let file: GroupFile = serde_json::from_str(text).map_err(|e| {
         TraceError::malformed(
@@ -146,8 +146,8 @@ fn unreadable(node: u64, why: &str) -> TraceError {
     )
 }
 
-/// Reads the `values` text of a `process_group:init` node: a Python list of one string, which contains JSON: a list of
-/// objects with `pg_name` and `ranks`.
+/// Reads the `values` text of a `process_group:init` node. The text is a Python list of one string, which contains
+/// JSON: a list of objects with `pg_name` and `ranks`.
 pub fn parse_metadata(node: u64, values: &str) -> Result<DeclaredGroups, TraceError> {
     let entries = entries::<GroupEntry>(node, values)?.into_iter();
     entries.map(|entry| entry.declared(node)).collect()

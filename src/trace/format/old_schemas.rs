@@ -14,7 +14,7 @@
 //!    nodes begin with their id (field 1, a varint), and old metadata has attributes in field 1, whose first byte is a
 //!    line feed; no version begins with a line feed.
 //! 2. Otherwise the candidates are the generations that the first record does not rule out, as a node or as metadata.
-//!    If there are none, the file is treated as current, and the reader of current files reports the error.
+//!    If there are no candidates, the file is treated as current, and the reader of current files reports the error.
 //! 3. The following records rule out more candidates until one is left. The remaining generation is
 //!    certain, because the file has records that no other generation allows.
 //! 4. If several candidates are left at the end of the file, the file is upgraded as each of them.
@@ -22,12 +22,11 @@
 //!    record that has different meanings. If no candidate is left, the error names the record that
 //!    ruled out the last candidate.
 //!
-//! Features that distinguish generations: 0.0.1 has numbers where later generations have text
-//! (fields 5 to 10). Attributes are field 11 up to 0.0.3 and field 10 in 0.0.4. Inside an
-//! attribute, field 4 is a float in 0.0.2 and a boolean in 0.0.3; field 7 is text before 5 August
-//! 2023 and a number from that day on. 0.0.4 packs its dependency lists, earlier generations do
-//! not. Two variants of 0.0.4 are also detected and upgraded: files without a metadata record, and
-//! files of its first days, with attributes in field 1 of the metadata.
+//! Features that distinguish generations: 0.0.1 has numbers where later generations have text (fields 5 to 10).
+//! Attributes are field 11 up to 0.0.3 and field 10 in 0.0.4. Inside an attribute, field 4 is a float in 0.0.2 and a
+//! boolean in 0.0.3; field 7 is text before 5 August 2023 and a number from that day on. 0.0.4 packs its dependency
+//! lists, earlier generations do not. Two variants of 0.0.4 are also detected and upgraded: files without a metadata
+//! record, and files from the first days of 0.0.4, with attributes in field 1 of the metadata.
 //!
 //! # Mapping of old fields
 //!

@@ -101,7 +101,7 @@ pub enum Op<'a> {
         bytes: u64,
         /// Index of this rank in the group, if the node states the index.
         own: Option<u32>,
-        /// True if the trace marks it as host work.
+        /// True if the trace marks the message as host work.
         host: bool,
     },
     /// One member's part of a collective.
@@ -116,7 +116,7 @@ pub enum Op<'a> {
         root: Option<u32>,
         /// Mask of the participating dimensions of the machine; `None` means all.
         dimensions: Option<u32>,
-        /// True if the trace marks it as host work.
+        /// True if the trace marks the collective as host work.
         host: bool,
     },
 }
@@ -197,8 +197,8 @@ impl<'a> NodeAttributes<'a> {
         }
     }
 
-    /// Returns true if a communication node is only the host operator that launched the real one. Old converters mark
-    /// both as communication, but only the host's node has no size.
+    /// Returns true if a communication node is only the host operator that launched the real communication. Old
+    /// converters mark both nodes as communication, but only the host's node has no size.
     fn is_launch(&self) -> bool {
         self.host && self.comm_size.is_none()
     }

@@ -146,7 +146,7 @@ impl CallStacks {
         Ok(true)
     }
 
-    /// Drops all calls if the name of any is missing, so that every remaining call has a name.
+    /// Drops all calls if any name is missing, so that every remaining call has a name.
     pub(super) fn checked(self) -> Self {
         let named = |call: &PythonCall| (call.name as usize) < self.names.len();
         match self.calls.iter().all(named) {

@@ -176,7 +176,7 @@ fn with_values(
     Ok(out)
 }
 
-/// Returns an attribute with a new value, or `None` if it is removed.
+/// Returns an attribute with a new value, or `None` if the attribute is removed.
 fn with_value(
     message: &[u8],
     at: usize,

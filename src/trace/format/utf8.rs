@@ -1,7 +1,7 @@
 //! Fast UTF-8 check of short texts.
 
-/// Returns `bytes` as text if they are UTF-8. Has a fast path for short ASCII, because nearly all
-/// texts are short ASCII.
+/// Returns `bytes` as text if the bytes are UTF-8. Has a fast path for short ASCII, because nearly
+/// all texts are short ASCII.
 #[inline]
 pub(super) fn text(bytes: &[u8]) -> Option<&str> {
     const TOP: u64 = 0x8080_8080_8080_8080;

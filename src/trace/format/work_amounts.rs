@@ -42,8 +42,8 @@ pub struct WorkAmounts {
     pub tokens: Option<u64>,
     /// FLOPs of the model for these samples: forward, and backward for training, without recomputation.
     pub model_flops: u128,
-    /// Token pairs counted in `model_flops`, or `None` for models without attention, or if the producer does not state
-    /// it.
+    /// Token pairs counted in `model_flops`; `None` for models without attention, or if the producer does not state the
+    /// pairs.
     pub attention: Option<CountedAttention>,
 }
 

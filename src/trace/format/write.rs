@@ -93,9 +93,9 @@ impl<W: Write> TraceWriter<W> {
         Self::with_metadata(out, &[])
     }
 
-    /// Starts a trace by writing its metadata record with these attributes. Readers use, for
-    /// example, `captured_ns`, the end of the rank's last event in nanoseconds from the start of
-    /// the job, and `group_roles`, the roles of groups ([`GroupRoles`](super::roles::GroupRoles)).
+    /// Starts a trace by writing its metadata record with these attributes. Readers use, for example, `captured_ns`
+    /// (the end of the rank's last event, in nanoseconds from the start of the job) and `group_roles` (the roles of
+    /// groups, [`GroupRoles`](super::roles::GroupRoles)).
     pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
         let mut this = Self {
             out: FrameWriter::new(out),

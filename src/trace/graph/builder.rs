@@ -87,7 +87,7 @@ pub struct GraphBuilder {
     changes: Interner<MemoryChanges>,
     /// Names of memories outside the NPU.
     remote_memories: Interner<String>,
-    /// Kernels: shape, and whether it belongs to a backward pass.
+    /// Kernels: the shape, and whether the kernel belongs to a backward pass.
     kernels: Interner<(KernelShape, bool)>,
     /// Predecessors of all nodes, flagged with [`CONTROL`]; node i's predecessors end before `pred_end[i]`.
     preds: Vec<u32>,

@@ -1,10 +1,10 @@
 //! Times at which the nodes of a rank ran on the captured machine.
 //!
 //! Files state durations and delays, but not start times. The start times follow from one pass over the graph, by the
-//! rules of a replay as captured. A node is *ready* a delay after its last predecessor ended (or after the start of the
-//! rank). A ready node *starts* when its lane is free; a lane serves the nodes in the order in which they became ready,
-//! and by id if they became ready together. The node ends a duration later. The computation visits each node once, in
-//! the order of readiness.
+//! rules of a replay as captured. A node is *ready* when its delay has passed after the end of its last predecessor (or
+//! after the start of the rank). A ready node *starts* when its lane is free; a lane serves the nodes in the order in
+//! which they became ready, and by id if they became ready together. The node ends a duration later. The computation
+//! visits each node once, in the order of readiness.
 
 use super::Csr;
 use chakram_base::units::{Span, Time};

@@ -76,8 +76,8 @@ impl Graph {
         }
     }
 
-    /// Returns the value of each node plus 1: the node's own value, or otherwise the value of the
-    /// nearest caller that has one, or 0 for none.
+    /// Returns the value of each node plus 1: the node's own value or, if it has none, the value of
+    /// the nearest caller that has one. 0 means no value.
     fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
         let mut values = SparseColumn::default();
         if self.ids.is_empty() {
@@ -109,7 +109,7 @@ impl Graph {
         values
     }
 
-    /// Returns the node that called or launched this one, if the trace states it.
+    /// Returns the node that called or launched this node, if the trace states it.
     #[inline]
     pub fn caller(&self, node: NodeIndex) -> Option<NodeIndex> {
         self.sparse

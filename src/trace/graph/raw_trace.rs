@@ -1,10 +1,10 @@
 //! Lenient reader: a trace with all its errors.
 //!
-//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace
-//! is for inspection: it keeps every recoverable node, the dependencies exactly as stated, and a
-//! list of the unreadable parts. The raw trace borrows names and records from the file's contents.
-//! A raw trace takes 16 bytes for each dependency, and for each node 40 bytes plus the data that
-//! the reader [keeps](NodeRetention): by default nearly everything, about 200 bytes.
+//! A [`Graph`](super::Graph) can be replayed, and its reader stops at the first error. A raw trace is for inspection:
+//! it keeps every recoverable node, the dependencies exactly as stated, and a list of the unreadable parts. The raw
+//! trace borrows names and records from the file's contents. A raw trace takes 16 bytes for each dependency. For each
+//! node, it takes 40 bytes plus the data that the reader [keeps](NodeRetention): by default nearly everything, about
+//! 200 bytes.
 
 use super::{Csr, IdMap, huge_pages};
 use crate::format::scan::{self, NodeView, TraceMetadata};
@@ -172,7 +172,7 @@ impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
             faults: Vec::new(),
             memory: Vec::new(),
             deps: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
-            // A node with an id takes at least 3 bytes, so densely numbered ids stay below this.
+            // A node with an id takes at least 3 bytes, so densely numbered ids stay below this limit.
             index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
             unsorted: false,
         };

@@ -154,7 +154,7 @@ impl SparseColumns {
 }
 
 impl Graph {
-    /// Subtracts the profiler's cost from nodes' times that include it.
+    /// Subtracts the profiler's cost from all node times that include the cost.
     pub(super) fn leave_profiler_out(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;
@@ -170,7 +170,7 @@ impl Graph {
         self.profiler.removed = self.profiler.charged;
     }
 
-    /// Adds the profiler's cost to nodes' times that do not include it.
+    /// Adds the profiler's cost to all node times that do not include the cost.
     pub(super) fn put_profiler_back(&mut self) {
         let parts = self.sparse.profiler.0.iter();
         let delays = &mut self.sparse.delays.0;

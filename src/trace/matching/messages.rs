@@ -77,7 +77,7 @@ pub enum MessageDisagreement<S = ()> {
         /// The receiving half.
         receive: MessageHalf<S>,
     },
-    /// One rank has more halves than the other rank, which has only `k`.
+    /// One rank has more than `k` halves, and the other rank has only `k`.
     Count {
         /// Index of the first half without a counterpart.
         k: usize,
@@ -141,7 +141,7 @@ impl<'h, S: Copy> ChannelMatches<'h, S> {
 }
 
 impl<S> MessageDisagreement<S> {
-    /// Formats the mismatch for messages. `named` returns the name of a half, `bytes` its size.
+    /// Formats the mismatch for messages. `named` returns the name of a half, and `bytes` returns the size of a half.
     pub fn text(
         &self,
         named: impl Fn(&MessageHalf<S>) -> String,

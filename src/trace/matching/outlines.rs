@@ -125,7 +125,7 @@ impl<'r> CommMatches<'r> {
         }
     }
 
-    /// Iterates over the steps that match a step of a rank, including itself, in ascending order of ranks.
+    /// Iterates over the steps that match a step of a rank, including the step itself, in ascending order of ranks.
     pub fn with(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
         let number = self.numbers[rank as usize][step.channel as usize];
         let key = (number, step.k);

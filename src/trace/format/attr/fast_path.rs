@@ -21,7 +21,8 @@ const LENGTHS: u64 = fields_of(2);
 
 impl<'a> AttrView<'a> {
     /// Takes the next attribute of a node if it has the usual encoding: a short name, then one value that is a whole
-    /// number or short bytes. Otherwise returns `None` and consumes nothing; [`Self::scan`] reads the attribute.
+    /// number or short bytes. Otherwise returns `None` and consumes nothing, so that [`Self::scan`] can read the
+    /// attribute.
     #[inline(always)]
     pub fn take_fast(node: &mut WireCursor<'a>) -> Option<Self> {
         /// The keys of a node's attributes, and of an attribute's name.
@@ -125,9 +126,9 @@ mod tests {
         assert_eq!((attr.as_u64().unwrap(), node.offset()), (7, 112));
         assert!(AttrView::take_fast(&mut node).is_none());
         for other in [
-            // Inputs that the fast path must leave to the slow one: not an attribute; an attribute
-            // that ends too late; a number that ends before or after the attribute's end; two
-            // values; text longer than its attribute; a real; no value.
+            // Inputs that the fast path must leave to the slow path: not an attribute; an attribute that ends too late;
+            // a number that ends before or after the attribute's end; two values; text longer than its attribute; a
+            // real; no value.
             &b"\x18\x04"[..],
             b"R\x0b\n\x06streamH\x07",
             b"R\x0b\n\x06streamH\x07\x07",

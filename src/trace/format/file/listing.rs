@@ -13,7 +13,7 @@ const SNIFFED: u64 = 1 << 16;
 /// Trace files and job files of a folder.
 #[derive(Default)]
 pub(super) struct FolderListing {
-    /// Traces by prefix, only with the best ending that exists.
+    /// Traces by prefix. If a trace exists with several endings, only the file with the best ending is listed.
     traces: Vec<(String, RankFile)>,
     /// Prefixes of the job files.
     pub jobs: BTreeSet<String>,
@@ -38,8 +38,8 @@ impl FolderListing {
                 continue;
             };
             let path = entry.path();
-            // Only files are opened, because opening a pipe of that name would block. The listing's
-            // file type saves a system call per file.
+            // Only files are opened, because opening a pipe with such a name would block. The listing's file type saves
+            // a system call per file.
             let kind = entry.file_type();
             let plain =
                 kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());

@@ -59,7 +59,7 @@ impl GenerationCandidate {
         SchemaGeneration::ALL.into_iter().flat_map(both)
     }
 
-    /// Returns the reason why `record` rules out this generation, if it does.
+    /// Returns the reason why `record` rules out this generation; `None` if the generation remains possible.
     fn ruled_out(&self, record: RawRecord<'_>) -> Option<TraceError> {
         let suits = |layout: &MessageLayout| {
             let fit = schema_layout::check(record.bytes, record.offset, layout)?;

@@ -185,7 +185,7 @@ impl<'a> RecordSearch<'a> {
         found
     }
 
-    /// Reads the first record if it is metadata, and returns the offset of the next.
+    /// Reads the first record if it is metadata, and returns the offset of the next record.
     fn metadata(&mut self, found: &mut SalvagedFile) -> usize {
         let Ok(first) = self.frame(0) else {
             return 0;

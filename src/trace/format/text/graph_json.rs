@@ -151,7 +151,7 @@ fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
     })
 }
 
-/// Reads a duration as whole microseconds, plus its total in nanoseconds if it has a fraction.
+/// Reads a duration as whole microseconds and, if it has a fraction, also in nanoseconds.
 fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
     let mut at = json.clone();
     let scalar = json.scalar()?;
@@ -162,7 +162,7 @@ fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError>
         JsonScalar::Number(text) => text.parse().ok(),
         _ => None,
     };
-    // The limit keeps the product below 2^53 nanoseconds, so that it is exact.
+    // The limit keeps the product below 2^53 nanoseconds, so that the product is exact.
     match micros.filter(|micros| (0.0..9e12).contains(micros)) {
         Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
         None => Err(at.error("expected a duration in microseconds")),
@@ -218,7 +218,7 @@ fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
     })
 }
 
-/// Reads a list of values, all of the type of the first.
+/// Reads a list of values, all with the type of the first value.
 fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
     let mut first = None;
     let mut values = Vec::new();

@@ -100,7 +100,7 @@ impl<'a> JsonReader<'a> {
         None
     }
 
-    /// Consumes `byte` if it is the next one.
+    /// Consumes `byte` if it is the next byte.
     pub fn accept(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
         self.at += usize::from(found);

@@ -103,7 +103,8 @@ impl ValueKind {
         })
     }
 
-    /// Appends a value as JSON. Returns `false` if its encoding differs from the encoding of the schema's writers.
+    /// Appends a value as JSON. Returns `false` if the value's encoding differs from the encoding of the schema's
+    /// writers.
     pub fn put_json(self, out: &mut Vec<u8>, raw: WireValue<'_>) -> bool {
         use std::io::Write;
         let written = match (self, raw) {
@@ -208,7 +209,7 @@ pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads a varint. Returns `None` if it takes more bytes than necessary.
+/// Reads a varint. Returns `None` if the varint takes more bytes than necessary.
 pub(super) fn minimal(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
     let start = cursor.offset();
     let value = cursor.varint()?;

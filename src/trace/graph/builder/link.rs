@@ -24,8 +24,8 @@ impl GraphBuilder {
             let control = pred & CONTROL != 0;
             self.preds[place as usize] = match self.index_of.get(id) {
                 Some(index) => index | (pred & CONTROL),
-                // Parts of longer traces have dependencies on missing nodes. A control dependency
-                // can be dropped, because it only states an order.
+                // A part of a longer trace may have dependencies on nodes outside the part. A control dependency can be
+                // dropped, because it only states an order.
                 None if control => {
                     self.graph.repairs.dangling_control += 1;
                     NO_NODE

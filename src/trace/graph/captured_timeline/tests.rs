@@ -122,7 +122,8 @@ proptest! {
                 prop_assert!(end(pair[0]) <= recorded.start[pair[1] as usize].0);
                 let together = recorded.start[pair[0] as usize] == recorded.start[pair[1] as usize];
                 prop_assert!(ready(pair[0]) <= ready(pair[1]) || together);
-                // A node that became ready after the end of its predecessor on the lane did not wait for it.
+                // A node that became ready after the end of its predecessor on the lane did not wait for that
+                // predecessor.
                 if end(pair[0]) > ready(pair[1]) {
                     turns.push((pair[0], pair[1]));
                 }

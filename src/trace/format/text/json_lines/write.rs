@@ -171,7 +171,7 @@ fn put_raw(out: &mut Vec<u8>, key: &str, message: &[u8]) {
     out.extend_from_slice(b"\"}");
 }
 
-/// Appends an attribute. Returns `false` if its encoding differs from the encoding of the schema's writers.
+/// Appends an attribute. Returns `false` if the attribute's encoding differs from the encoding of the schema's writers.
 fn put_attribute(out: &mut Vec<u8>, message: &[u8], offset: usize) -> Result<bool, TraceError> {
     let mut cursor = WireCursor::new(message, offset);
     let mut last = 0;
@@ -283,7 +283,7 @@ fn put_list(out: &mut Vec<u8>, kind: ValueKind, message: &[u8]) -> Result<bool, 
     Ok(true)
 }
 
-/// Appends inputs or outputs. If they are not canonically encoded, appends their raw bytes.
+/// Appends inputs or outputs. If the inputs or outputs are not canonically encoded, appends the raw bytes.
 fn put_io(out: &mut Vec<u8>, message: &[u8]) -> Result<(), TraceError> {
     let start = out.len();
     let mut cursor = WireCursor::new(message, 0);

@@ -152,8 +152,8 @@ fn lost_nodes_take_dependencies_with_them_or_not() {
     let contents = framed((100..110).map(node));
     let places = places(&contents);
     let mut damaged = contents.clone();
-    // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of its first
-    // field, the id.
+    // Record 3 is node 102, the predecessor of nodes 103, 106 and 111. The damage changes the wire type of the node's
+    // first field, the id.
     damaged[places[3].start + 2] |= 7;
     let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
     assert_eq!((report.nodes, report.lost.len()), (9, 1));

@@ -81,7 +81,7 @@ pub fn compare(record: RawRecord<'_>) {
 /// Reason why every reader must reject a node.
 type Refused = &'static str;
 
-/// Returns the expected reading of `node`, or why it is invalid.
+/// Returns the expected reading of `node`, or the reason why the node is invalid.
 pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
     let facts = Facts { node };
     facts.all_readable()?;
@@ -149,7 +149,8 @@ impl<'a> Facts<'a> {
             .ok_or("an attribute that cannot be read")
     }
 
-    /// Relevant attributes are read for every node type, so an invalid one is always an error.
+    /// Relevant attributes are read for every node type, so an invalid attribute is always an
+    /// error.
     fn all_readable(&self) -> Result<(), Refused> {
         for name in COUNTS {
             self.last(&[name], count)?;
