@@ -1,12 +1,11 @@
-//! Memory limits of the process, the expansion limit of compressed input, and the checks before memory is
-//! allocated.
+//! Memory limits of the process, the limit on how far compressed input may expand, and the checks of both before memory
+//! is allocated.
 //!
-//! Limits are global to the process and never change a result: they cause an error or have no
-//! effect. If an amount is known in advance, [`check`] rejects it with a message that names its
-//! purpose. The binary's allocator ([`allocator::CountingAllocator`]) rejects all other
-//! allocations; the allocator knows the amount but not its purpose. A program that must outlive its
-//! tasks makes the allocator only count ([`allocator::only_count`]); tasks then end at their next
-//! check.
+//! Limits are global to the process and never change a result: they cause an error or have no effect. If an amount is
+//! known in advance, [`check`] rejects it with a message that names its purpose. The binary's allocator
+//! ([`allocator::CountingAllocator`]) rejects all other allocations that exceed the limit, but knows only their amount
+//! and not their purpose. A program that must outlive its tasks makes the allocator only count
+//! ([`allocator::only_count`]); tasks then end at their next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -17,10 +16,10 @@ pub mod allocator;
 mod machine;
 
 /// Default maximum size of a decompressed input, as a multiple of its compressed size; [`set`] changes it. Traces
-/// expand to 10 to 50 times their compressed size, zeros to 30,000 times.
+/// expand to 10 to 50 times their compressed size, and zeros to 30,000 times.
 pub const RATIO: u64 = 200;
 
-/// Decompressed size in bytes that is always allowed, even for the smallest input.
+/// Decompressed size in bytes that is always allowed, however small the input is.
 pub const ALWAYS_UNPACKED: u64 = 16 << 20;
 
 /// Value of a limit that is not set.
@@ -74,7 +73,7 @@ pub fn remaining() -> u64 {
     memory().0.saturating_sub(allocator::allocated())
 }
 
-/// Error of an allocation that would exceed the memory limit.
+/// Error about an allocation that would exceed the memory limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} would take at least {asked}, and memory is bounded at {bound}\n  try: {hint}, or {} SIZE where the machine has more",
@@ -88,12 +87,12 @@ pub struct MemoryLimitError {
 }
 
 impl MemoryLimitError {
-    /// Returns the minimum amount that was needed.
+    /// Returns the amount that was needed, which may be a lower bound.
     pub fn asked(&self) -> Bytes {
         self.asked
     }
 
-    /// Returns the limit.
+    /// Returns the memory limit.
     pub fn bound(&self) -> Bytes {
         self.bound
     }
@@ -132,7 +131,7 @@ pub(crate) fn exceeded(held: u64) -> MemoryLimitError {
 ///
 /// # Errors
 ///
-/// Fails if they do not fit. The message begins with `what`, a name of the items, and ends with `hint`.
+/// Fails if the items do not fit. The message begins with `what`, a name of the items, and ends with `hint`.
 pub fn check(
     what: impl Display,
     count: u64,
@@ -158,7 +157,7 @@ pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
     ratio: u64,
-    /// The minimum ratio that allows the whole output, if the output's size is known.
+    /// The smallest ratio that would allow the whole output, or `None` if the output's size is unknown.
     needed: Option<u64>,
 }
 
@@ -168,7 +167,7 @@ impl UnpackLimitError {
             .map_or("N".to_owned(), |ratio| ratio.to_string())
     }
 
-    /// Describes the rule that sets the limit.
+    /// Describes the rule from which the limit follows.
     fn rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
             format!("at {} times the size", self.ratio)
@@ -178,7 +177,7 @@ impl UnpackLimitError {
     }
 }
 
-/// Checks that `packed` compressed bytes may expand to `unpacked` bytes.
+/// Checks that `packed` compressed bytes may expand to `unpacked` bytes so far.
 ///
 /// # Errors
 ///
@@ -197,11 +196,11 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
     })
 }
 
-/// Like [`check_unpacked`], if `unpacked` is known to be the total size.
+/// Checks the same as [`check_unpacked`], where `unpacked` is known to be the total size.
 ///
 /// # Errors
 ///
-/// Fails like [`check_unpacked`]; the message also has the minimum sufficient ratio.
+/// Fails for the same reason as [`check_unpacked`]. The message also names the smallest sufficient ratio.
 pub fn check_claimed(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
     check_unpacked(packed, unpacked).map_err(|error| UnpackLimitError {
         needed: Some(unpacked.div_ceil(packed.max(1))),
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn small_inputs_may_unpack_to_16_mib_and_others_to_their_ratio() {
-        // 200 times 1 MB is 200 MB; 200 times 1 kB is below the size that is always allowed.
+        // 200 times 1 MB is 200 MB. 200 times 1 kB is less than the size that is always allowed.
         assert_eq!(check_unpacked(1_000, ALWAYS_UNPACKED), Ok(()));
         let small = check_unpacked(1_000, ALWAYS_UNPACKED + 1).unwrap_err();
         assert!(small.to_string().contains("small inputs"), "{small}");
@@ -223,7 +222,7 @@ mod tests {
         let large = check_unpacked(1_000_000, 200_000_001).unwrap_err();
         assert!(large.to_string().contains("200 times"), "{large}");
         assert_eq!(check_unpacked(u64::MAX, u64::MAX), Ok(()));
-        // 80 MB / 1,387 B = 57,678.4.
+        // The ratio is 80 MB / 1,387 B = 57,678.4.
         let claimed = check_claimed(1_387, 80_000_000).unwrap_err();
         assert!(claimed.to_string().contains("57679, if"), "{claimed}");
     }

@@ -21,11 +21,11 @@ pub enum CollectiveKind {
     Scatter,
     /// Every member ends with the root's buffer.
     Broadcast,
-    /// Every member sends every other member a separate part of the buffer.
+    /// Every member sends a separate part of its buffer to every other member.
     AllToAll,
     /// Every member ends with its part of the sum of all buffers.
     ReduceScatter,
-    /// No member continues before all have arrived.
+    /// No member continues before all members have arrived.
     Barrier,
 }
 
@@ -44,7 +44,7 @@ impl CollectiveKind {
     ];
 
     /// Returns the collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a reduce-scatter
-    /// with equal shards and maps to [`Self::ReduceScatter`].
+    /// with equal shards, so it maps to [`Self::ReduceScatter`].
     pub fn from_comm_type(value: u64) -> Option<Self> {
         let value = if value == 8 { 7 } else { value };
         let found = Self::ALL.iter().find(|(_, _, number)| *number == value);
@@ -64,9 +64,9 @@ impl CollectiveKind {
         )
     }
 
-    /// Returns the size in bytes of the whole buffer that the members build or share, from a node's
-    /// `comm_size`: every member's result for all-gather, the root's for gather, and `comm_size` itself for the
-    /// others. `None` for 2^63 bytes or more.
+    /// Returns the size in bytes of the whole buffer that the members build or share, from a node's `comm_size`. For an
+    /// all-gather, this is every member's result; for a gather, the root's result; for all others, `comm_size` itself.
+    /// `None` for 2^63 bytes or more.
     pub fn buffer(self, comm_size: u64, members: u32) -> Option<u64> {
         let bytes = match self {
             Self::AllGather | Self::Gather => comm_size.checked_mul(u64::from(members))?,
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn sizes_on_disk_become_whole_buffers() {
-        // 8 shards of 1,000 B are 8,000 B; the size of a reduce-scatter is already its input.
+        // 8 shards of 1,000 B are 8,000 B. The size of a reduce-scatter already is its whole input.
         assert_eq!(CollectiveKind::AllGather.buffer(1000, 8), Some(8000));
         assert_eq!(CollectiveKind::ReduceScatter.buffer(1000, 8), Some(1000));
         assert_eq!(CollectiveKind::AllGather.buffer(u64::MAX, 2), None);

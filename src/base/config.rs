@@ -1,8 +1,8 @@
-//! Configuration files in TOML. Every value knows its key and line, for errors. No other module
-//! uses the `toml` package.
+//! Configuration files in TOML. Every value knows its key and line, so that errors can name them. No other module uses
+//! the `toml` package.
 //!
-//! Any text gives values or an error, never a panic. A table is opened with a list of allowed keys; any other key is an
-//! error immediately.
+//! Any text gives values or an error, never a panic. A table is opened with a list of allowed keys. Any other key
+//! immediately causes an error.
 
 use crate::units::QuantityError;
 use std::fmt::Display;
@@ -65,7 +65,7 @@ pub struct ConfigTable<'d> {
 }
 
 impl<'d> ConfigDocument<'d> {
-    /// Parses `text`; `file` is its name in errors.
+    /// Parses `text`. Errors call the text `file`.
     pub fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
         match DeTable::parse(text) {
             Ok(root) => Ok(Self { file, text, root }),
@@ -104,7 +104,7 @@ impl<'d> ConfigDocument<'d> {
 
 /// Returns the line, from 1, of byte `at`.
 fn line_of(text: &str, at: usize) -> usize {
-    // Lines are counted only for errors, so a valid text needs no scan.
+    // Lines are counted only for errors, so a valid text is not scanned.
     let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
@@ -125,7 +125,7 @@ impl<'d> ConfigTable<'d> {
         };
         if let Some(allowed) = allowed {
             let known = |name: &str| allowed.contains(&name);
-            // Unknown keys are rejected first: otherwise a misspelled optional key would be ignored silently.
+            // Reject unknown keys first; otherwise a misspelled optional key would be ignored silently.
             if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
                 let closest = nearest(name.get_ref(), allowed.iter().copied());
                 let why = format!(
@@ -143,7 +143,7 @@ impl<'d> ConfigTable<'d> {
     /// Returns the full key of entry `name`, from the root.
     fn path(&self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        // Hostile keys must not break the one-line form of messages.
+        // A malicious key must not break the one-line form of messages.
         let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
             name.to_owned()
         } else {
@@ -162,12 +162,12 @@ impl<'d> ConfigTable<'d> {
         Some(self.field(key, value))
     }
 
-    /// Returns the required entry `name`; `expected` describes it in the error if it is missing.
+    /// Returns the required entry `name`. If the entry is missing, the error describes it by `expected`.
     pub fn need(&self, name: &str, expected: impl Display) -> Result<ConfigField<'d>, ConfigError> {
         self.get(name).ok_or_else(|| self.missing(name, expected))
     }
 
-    /// Reads the entry `name` by `read`, if it exists.
+    /// Reads the entry `name` with `read`, or returns `None` if the entry is missing.
     pub fn optional<T>(
         &self,
         name: &str,
@@ -176,7 +176,7 @@ impl<'d> ConfigTable<'d> {
         self.get(name).map(|field| read(&field)).transpose()
     }
 
-    /// Reads the entry `name` by `read`; returns `default` if it is missing.
+    /// Reads the entry `name` with `read`, or returns `default` if the entry is missing.
     pub fn or<T>(
         &self,
         name: &str,
@@ -192,7 +192,7 @@ impl<'d> ConfigTable<'d> {
         self.document.refuse(&self.path(name), self.at, why)
     }
 
-    /// Reads the quantity at `name`; errors show `example`.
+    /// Reads the quantity at `name`. Errors show `example` as a valid quantity.
     pub fn quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
@@ -210,7 +210,7 @@ impl<'d> ConfigTable<'d> {
             .count(most)
     }
 
-    /// Reads the choice from `all` at `name`.
+    /// Reads the value at `name`, which must be one of the names in `all`.
     pub fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         self.need(name, format_args!("one of {}", names.join(", ")))?

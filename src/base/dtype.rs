@@ -1,4 +1,4 @@
-//! Number formats of kernels and peak rates.
+//! Number formats of kernels, by which peak rates are stated.
 
 use std::fmt;
 
@@ -47,13 +47,12 @@ impl Dtype {
             Self::Fp32 | Self::Tf32 => 4.0,
             Self::Fp16 | Self::Bf16 => 2.0,
             Self::Fp8 | Self::Int8 => 1.0,
-            // In the format, each block of 16 numbers has a scale of one byte: 0.5 + 1/16.
+            // The format has a scale of one byte for each block of 16 numbers: 0.5 + 1/16.
             Self::Fp4 => 0.5625,
         }
     }
 
-    /// Parses a format's name in chakram's or PyTorch's spelling. Returns `None` for any other
-    /// text.
+    /// Parses a format's name in chakram's or PyTorch's spelling. Returns `None` for other texts.
     pub fn from_name(name: &str) -> Option<Self> {
         if let Some((dtype, _)) = Self::ALL.iter().find(|(_, known)| *known == name) {
             return Some(*dtype);

@@ -3,7 +3,7 @@
 /// Maximum number of NPUs of a machine and of ranks of a job.
 pub const MAX_NPUS: u32 = 1 << 22;
 
-/// Declares a new index type, a number of 32 bits by default.
+/// Declares a type of index, a number of 32 bits by default.
 #[macro_export]
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
@@ -19,7 +19,7 @@ macro_rules! index {
         pub struct $name(pub $number);
 
         impl $name {
-            /// The position in an array.
+            /// Returns the index as `usize`, for use in arrays.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -41,28 +41,28 @@ impl From<Npu> for EndpointId {
 }
 
 index!(
-    /// A participant of the job, from 0.
+    /// A participant of the job, numbered from 0.
     Rank
 );
 index!(
-    /// A simulated accelerator, from 0; its coordinates count the innermost dimension fastest.
+    /// A simulated accelerator, numbered from 0. The coordinate in the innermost dimension counts fastest.
     Npu
 );
 index!(
-    /// An end of the network's routes: NPU n is endpoint n, and the memories on the network follow
-    /// after the NPUs.
+    /// An end of the network's routes. NPU n is endpoint n, and the numbers of memories on the network follow the NPUs'
+    /// numbers.
     EndpointId
 );
 index!(
-    /// A node in one graph: its index in ascending order of the file's ids.
+    /// A node of one graph: its index in ascending order of the file's ids.
     NodeIndex
 );
 index!(
-    /// An operation in flight in the network: a message, a load or a store. Indices are reused.
+    /// An operation in flight in the network: a message, load or store. Indices are reused.
     OpIndex
 );
 index!(
-    /// A graph of a workload; ranks with equal work share a graph.
+    /// A graph of a workload. Ranks with equal work share a graph.
     GraphId
 );
 index!(
@@ -70,15 +70,15 @@ index!(
     GroupId
 );
 index!(
-    /// A member of a group, in the group's order.
+    /// A member of a group: its index in the group's order.
     MemberIndex
 );
 index!(
-    /// A member's index by placement on the machine; the innermost phase counts fastest.
+    /// A member's index by placement on the machine. The innermost phase counts fastest.
     Position
 );
 index!(
-    /// A stage of a chunk; a chunk passes its stages in ascending order.
+    /// A stage of a chunk. Chunks pass their stages in ascending order.
     StageIndex: u16
 );
 

@@ -1,8 +1,8 @@
-//! Interruption of work from outside: on request, or because the memory limit was exceeded.
+//! Interruption of work from outside: on request, or because the memory limit is exceeded.
 //!
-//! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes it current on the task's
-//! threads ([`within`], [`inherited`]), and long-running code calls [`check`] regularly. An interruption never changes
-//! a result: the task then has no result.
+//! A [`StopToken`] belongs to a task, such as one call into the library. The caller makes the token current on the
+//! task's threads ([`within`], [`inherited`]), and long-running code calls [`check`] regularly. An interruption never
+//! changes a result: an interrupted task has no result.
 
 use crate::bounds::{self, MemoryLimitError, allocator};
 use std::cell::RefCell;
@@ -29,7 +29,7 @@ pub struct StopToken(Arc<TokenState>);
 struct TokenState {
     is_requested: AtomicBool,
     is_out_of_memory: AtomicBool,
-    /// The first interruption that a check found; later checks return the same.
+    /// The first interruption that a check found. Later checks return the same interruption.
     found: OnceLock<Interruption>,
 }
 
@@ -39,12 +39,12 @@ impl StopToken {
         self.0.is_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the interruption that ended the task, or `None`.
+    /// Returns the interruption that ended the task, or `None` if no check has found one.
     pub fn interruption(&self) -> Option<&Interruption> {
         self.0.found.get()
     }
 
-    /// Returns true if the system had no memory left for the task; its thread has then been abandoned.
+    /// Returns true if the system had no memory left for the task. The task's thread has then been abandoned.
     pub fn is_out_of_memory(&self) -> bool {
         self.0.is_out_of_memory.load(Ordering::Relaxed)
     }
@@ -54,7 +54,7 @@ thread_local! {
     static CURRENT: RefCell<Option<StopToken>> = const { RefCell::new(None) };
 }
 
-/// Returns the token of this thread's task.
+/// Returns the token of this thread's task, or `None`.
 pub fn current() -> Option<StopToken> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -72,18 +72,17 @@ pub fn within<R>(token: Option<StopToken>, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Wraps `work` so that another thread runs it as part of this thread's task.
+/// Wraps `work` so that another thread can run it as part of this thread's task.
 pub fn inherited<R>(work: impl FnOnce() -> R) -> impl FnOnce() -> R {
     let token = current();
     move || within(token, work)
 }
 
-/// Checks that the task of this thread may continue. The check takes little time: two loads and one
-/// thread-local variable.
+/// Checks that the task of this thread may continue. A check is cheap: two loads and one thread-local variable.
 ///
 /// # Errors
 ///
-/// Fails if a stop was requested or the memory limit is exceeded; later calls then fail too.
+/// Fails if a stop was requested or the memory limit is exceeded. Later calls then fail too.
 pub fn check() -> Result<(), Interruption> {
     CURRENT.with_borrow(|token| {
         let memory = || bounds::check_held().map_err(Interruption::from);

@@ -19,7 +19,7 @@ pub enum MovingKernel {
     Normalization,
     /// Softmax of rows, with scale and mask.
     Softmax,
-    /// Gathering of rows from a table, or adding rows to it.
+    /// Gathering rows from a table, or adding rows to it.
     Embedding,
     /// Cross entropy of logits.
     CrossEntropy,
@@ -42,7 +42,7 @@ impl MovingKernel {
     ];
 }
 
-/// Class and shape of a kernel. The node has the number format.
+/// Class and shape of a kernel. The number format is not included, because the node has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KernelShape {
     /// `batch` products of `m x k` by `k x n` matrices.
@@ -53,7 +53,7 @@ pub enum KernelShape {
         m: u64,
         /// Columns of the result.
         n: u64,
-        /// Summed-over size.
+        /// Summed-over size: columns of the first matrix and rows of the second.
         k: u64,
     },
     /// Attention in one kernel.
@@ -75,7 +75,7 @@ pub enum KernelShape {
         /// True if the kernel computes gradients.
         backward: bool,
     },
-    /// A kernel limited by memory traffic; the node has the number of bytes.
+    /// A kernel limited by memory traffic. The node has the number of bytes.
     Moving(MovingKernel),
 }
 
@@ -120,7 +120,8 @@ impl fmt::Display for KernelShape {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelShapeError;
 
-/// Extracts the values of `NAME=VALUE` words called `names`, in order. Returns them with the words that have no value.
+/// Extracts the values of `NAME=VALUE` words with the given names, in order. Returns the values, and the words that
+/// have no value.
 fn numbers<'t, const N: usize>(
     words: impl Iterator<Item = &'t str>,
     names: [&str; N],

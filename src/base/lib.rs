@@ -1,5 +1,5 @@
-//! Basis of all other crates of chakram: quantities, typed indices, the vocabulary that traces and
-//! hardware share, memory limits, and configuration files.
+//! Basis of all other crates of chakram: quantities, typed indices, terms that traces and hardware share, memory
+//! limits, and configuration files.
 
 pub mod bounds;
 pub mod collective_kind;

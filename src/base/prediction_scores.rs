@@ -3,7 +3,7 @@
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Errors of predictions. The error of a run is predicted / measured - 1. Errors are fractions.
+/// Errors of predictions. A run's error is predicted / measured - 1, as a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreSummary {
     /// Number of scored runs.
@@ -18,16 +18,16 @@ pub struct ScoreSummary {
     pub max: f64,
     /// Mean of the signed errors.
     pub bias: f64,
-    /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order,
-    /// -1 if every pair is in the wrong order. `None` without such pairs.
+    /// Kendall's tau over all pairs of plans within a group: 1 if every pair is in the right order, and -1 if every
+    /// pair is in the wrong order. `None` if there are no such pairs.
     pub tau: Option<f64>,
-    /// Relative extra time of the plan predicted to be the shortest of its group, averaged over
-    /// groups of two or more plans. `None` without such groups.
+    /// Relative extra time of the plan that was predicted to be the shortest of its group, averaged over groups of two
+    /// or more plans. `None` if there are no such groups.
     pub regret: Option<f64>,
 }
 
-/// Returns the interpolated value below which a fraction `part` of the ascending, non-empty
-/// `values` falls.
+/// Returns the value below which a fraction `part` of `values` falls, by interpolation. `values` must be ascending and
+/// not empty.
 pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
     let place = part * (values.len() - 1) as f64;
     let (low, high) = (place.floor() as usize, place.ceil() as usize);
@@ -35,8 +35,8 @@ pub fn interpolate_percentile(values: &[f64], part: f64) -> f64 {
 }
 
 impl ScoreSummary {
-    /// Compares `predicted` with measured values, which come with the index of their group; both have the same length, which is
-    /// at least one.
+    /// Compares `predicted` with measured values, each given with the index of its group. Both have the same length,
+    /// which is at least one.
     pub fn of_times(runs: impl Iterator<Item = (usize, f64)> + Clone, predicted: &[f64]) -> Self {
         let measured: Vec<f64> = runs.clone().map(|(_, measured)| measured).collect();
         let mut groups: BTreeMap<usize, Vec<(f64, f64)>> = BTreeMap::new();
@@ -47,8 +47,8 @@ impl ScoreSummary {
         Self::of_groups(&measured, predicted, &groups.collect::<Vec<_>>())
     }
 
-    /// Compares `predicted` with `measured` values of the same length, which is at least one; `groups` has pairs of a measured and a
-    /// predicted value, by which order and choice are judged.
+    /// Compares `predicted` with `measured` values of the same length, which is at least one. `groups` has pairs
+    /// (measured, predicted), from which the order of plans and the choice of the shortest are judged.
     pub fn of_groups(measured: &[f64], predicted: &[f64], groups: &[Vec<(f64, f64)>]) -> Self {
         let errors = measured.iter().zip(predicted);
         let errors: Vec<f64> = errors
@@ -81,7 +81,7 @@ pub struct IntervalSummary {
 }
 
 impl IntervalSummary {
-    /// Compares `predicted` and `intervals` with `measured` values; all have the same length, at least one.
+    /// Compares `predicted` and `intervals` with `measured` values. All three have the same length, at least one.
     pub fn of_times(measured: &[f64], predicted: &[f64], intervals: &[[f64; 2]]) -> Self {
         let count = measured.len() as f64;
         let inside =
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_interpolated() {
-        // Indices are 0 to 3; 0.9 x 3 = 2.7 is between the values 3 and 10: 3 + 0.7 x 7 = 7.9.
+        // Indices are 0 to 3. 0.9 x 3 = 2.7 is between the values 3 and 10: 3 + 0.7 x 7 = 7.9.
         let values = [1.0, 2.0, 3.0, 10.0];
         assert_eq!(interpolate_percentile(&values, 0.5), 2.5);
         assert!((interpolate_percentile(&values, 0.9) - 7.9).abs() < 1e-12);
@@ -142,13 +142,12 @@ mod tests {
 
     #[test]
     fn order_and_choice_are_judged_within_groups() {
-        // The times 1, 2, 3 are predicted as 2, 1, 3: two of three pairs are in order and one is
-        // not, so tau = (2 - 1) / 3. The second run is chosen, which takes twice the time of the
-        // first.
+        // The times 1, 2, 3 are predicted as 2, 1, 3. Two of three pairs are in order and one is not, so tau = (2 - 1)
+        // / 3. The second run is chosen, which takes twice the time of the first.
         let group = vec![(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)];
         assert_eq!(kendall_tau(std::slice::from_ref(&group)), Some(1.0 / 3.0));
         assert_eq!(selection_regret(std::slice::from_ref(&group)), Some(1.0));
-        // A group in order halves the regret, and adds a pair: (2 - 1 + 1) / 4.
+        // A group in the right order halves the regret, and adds a pair: (2 - 1 + 1) / 4.
         let both = [group, vec![(5.0, 50.0), (6.0, 51.0)]];
         assert_eq!(kendall_tau(&both), Some(0.5));
         assert_eq!(selection_regret(&both), Some(0.5));

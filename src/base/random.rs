@@ -1,5 +1,5 @@
-//! Random numbers that are equal on every platform: SplitMix64 (Steele, Lea and Flood, "Fast
-//! Splittable Pseudorandom Number Generators", 2014), which applies a mixing function to a counter.
+//! Random numbers that are the same on every platform: SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
+//! Number Generators", 2014), which applies a mixing function to a counter.
 
 /// Step of the counter: 2^64 divided by the golden ratio, made odd.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -21,8 +21,7 @@ pub fn split_mix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The first outputs for the seed 1234567, as published for other implementations of
-    /// SplitMix64.
+    /// The first outputs for the seed 1234567, as published for other implementations of SplitMix64.
     #[test]
     fn random_numbers_are_those_of_the_publication() {
         let mut state = 1_234_567;

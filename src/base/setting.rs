@@ -1,36 +1,36 @@
 //! Keys of settings, as named in errors and notes.
 //!
-//! The library names a setting by its key: "pass the groups with `groups`". A program with other names for settings,
-//! such as the flags of a command line, registers its names once with [`name_as`]. Names are global to the process,
-//! like the limits of [`crate::bounds`], and appear only in messages: no result depends on them.
+//! The library names a setting by its key: "pass the groups with `groups`". If a program has other names for settings,
+//! such as the flags of a command line, it registers these names once with [`name_as`]. Names are global to the
+//! process, like the limits of [`crate::bounds`], and appear only in messages, so no result depends on them.
 
 use crate::config::{did_you_mean, nearest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-/// Function that writes the name of a setting. The function must not allocate, because messages
-/// about a lack of memory also contain names.
+/// Function that writes the name of a setting. The function must not allocate, because messages about a lack of memory
+/// also contain names.
 pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
 static NAMES: OnceLock<NameWriter> = OnceLock::new();
 
 /// Registers the names that messages use for settings. Later calls have no effect.
 pub fn name_as(write_name: NameWriter) {
-    // The first registration wins; two programs in one process cannot both have their names.
+    // The first registration wins: two programs in one process cannot both use their own names.
     let _ = NAMES.set(write_name);
 }
 
-/// A setting by its key. `{}` prints the key in backquotes; `{:#}` prints it without backquotes,
-/// for use within them. If a name is registered, both print the name.
+/// A setting, identified by its key. `{}` prints the key in backquotes. `{:#}` prints the key without backquotes, for
+/// use inside backquotes. If a name is registered, both forms print the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
     /// Changed durations of collectives.
     Collective,
-    /// Simulate one of several identical ranks for all of them.
+    /// One of several identical ranks simulates all of them.
     Aggregate,
-    /// Bandwidth of each dimension, for a machine in the notation of dimensions.
+    /// Bandwidth of each dimension, for a machine given as a list of dimensions.
     Bandwidth,
     /// Source of the times of uncontended collectives.
     Collectives,
@@ -52,7 +52,7 @@ pub enum SettingKey {
     Delays,
     /// Dependencies to enforce.
     Dependencies,
-    /// Print all rows of a report's text.
+    /// Print all rows of a text report.
     Details,
     /// Changes of a captured or generated job.
     Edits,
@@ -60,11 +60,11 @@ pub enum SettingKey {
     Fail,
     /// Fraction of peak rates that roofline kernels reach.
     Efficiency,
-    /// Use all NPUs of each rack.
+    /// Use all NPUs of each rack, although the machine's file leaves some free.
     FillDomains,
     /// Format of a report.
     Format,
-    /// Schema generation of a trace.
+    /// Generation of a trace's schema.
     Generation,
     /// Sizes of the dimensions of a job's ranks.
     Grid,
@@ -74,17 +74,17 @@ pub enum SettingKey {
     Host,
     /// Interpolation between the rates of a table.
     Interpolate,
-    /// Latency of each dimension, for a machine in the notation of dimensions.
+    /// Latency of each dimension, for a machine given as a list of dimensions.
     Latency,
-    /// Mode in which the host launches work.
+    /// Way in which the host launches work.
     Launch,
-    /// Ignore unknown keys of ASTRA-sim's files.
+    /// Ignore unknown keys in ASTRA-sim's files.
     Lenient,
     /// Count bytes over each link.
     Links,
     /// List the sources of a conversion instead of converting.
     List,
-    /// Treat communication of unknown size and duration as instantaneous.
+    /// Treat communication of unknown size and duration as if it took no time.
     LowerBound,
     /// The simulated system.
     Machine,
@@ -102,7 +102,7 @@ pub enum SettingKey {
     Name,
     /// Network contention model.
     Network,
-    /// ASTRA-sim's network to use.
+    /// Network model to use, of ASTRA-sim's.
     NetworkModel,
     /// Range of nodes to extract.
     Nodes,
@@ -124,7 +124,7 @@ pub enum SettingKey {
     Resume,
     /// Keep the sound records of a damaged file.
     Salvage,
-    /// Effect of scaling on the size of shards.
+    /// Whether scaling changes the size of shards.
     Sharded,
     /// Part of a sweep's points.
     Shard,
@@ -146,7 +146,7 @@ pub enum SettingKey {
     Timeline,
     /// Read files whose digests differ.
     NoVerify,
-    /// Recorded time of the profiler to remove.
+    /// Recorded profiler time to remove.
     Without,
 }
 
@@ -172,12 +172,13 @@ impl SettingKey {
         )
     }
 
-    /// Returns the setting with `value` in the form of files, in backquotes: `compute = curves`.
+    /// Returns the setting with `value` as written in files, in backquotes: `compute = curves`.
     pub fn entry(self, value: impl fmt::Display) -> String {
         format!("`{} = {value}`", self.key())
     }
 
-    /// Returns the setting with `value`, for messages: [`Self::entry`], or the registered name and the value.
+    /// Returns the setting with `value` for messages: [`Self::entry`], or the registered name and the value if a name
+    /// is registered.
     pub fn with(self, value: impl fmt::Display) -> String {
         match NAMES.get() {
             Some(_) => format!("{self} {value}"),
@@ -186,22 +187,22 @@ impl SettingKey {
     }
 }
 
-/// A setting with a few possible values, each with a word.
+/// A setting with a few possible values. Each value has a word.
 pub trait SettingChoice: Copy + PartialEq + 'static {
-    /// The values, with their words in files and their meanings.
+    /// The values, each with its word in files and its meaning.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// Returns the value's word (empty for a value that only the absence of the setting selects).
+    /// Returns the value's word (empty for a value that is selected only by leaving the setting out).
     fn word(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
         found.map_or("", |(_, word, _)| *word)
     }
 
-    /// Returns the value of a word.
+    /// Returns the value that `text` names.
     ///
     /// # Errors
     ///
-    /// Returns a list of the expected words.
+    /// Fails if no value has this word. The error lists the expected words.
     fn parse(text: &str) -> Result<Self, String> {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {

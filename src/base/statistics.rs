@@ -1,7 +1,7 @@
 //! Statistics of samples.
 
-/// Returns the two middle values of `values`, the lower first; the two values are equal for an odd
-/// number of values. `None` without values. Reorders `values`.
+/// Returns the two middle values of `values`, the lower one first. If the number of values is odd, both are equal.
+/// `None` if there are no values. Reorders `values`.
 pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     let upper = values.len() / 2;
     let is_odd = !values.len().is_multiple_of(2);
@@ -13,8 +13,8 @@ pub fn middle<T: Ord + Copy>(values: &mut [T]) -> Option<[T; 2]> {
     Some([lower.copied().unwrap_or(upper), upper])
 }
 
-/// Returns the median of `values`; for an even number of values, the mean of the middle two, rounded down. `None`
-/// without values. Reorders `values`.
+/// Returns the median of `values`. If the number of values is even, the median is the mean of the middle two, rounded
+/// down. `None` if there are no values. Reorders `values`.
 pub fn median(values: &mut [u64]) -> Option<u64> {
     let [lower, upper] = middle(values)?;
     Some(lower.midpoint(upper))

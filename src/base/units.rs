@@ -1,7 +1,7 @@
 //! Quantities with their units. All rounding of quantities happens in this module.
 //!
-//! Instants and durations are whole picoseconds in 64 bits (213 days); one byte at 400 GB/s takes
-//! 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
+//! Instants and durations are whole picoseconds in 64 bits (213 days). One byte at 400 GB/s takes 2.5 ps. Rates are
+//! `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -26,8 +26,8 @@ const PS_PER_S: f64 = 1e12;
 
 /// An instant: picoseconds since the replay began.
 ///
-/// Sums saturate at [`Time::END`]; the engine reports such an instant as an error, so an absurd
-/// input cannot wrap around into a plausible answer.
+/// Sums saturate at [`Time::END`], which the engine reports as an error. Absurd input therefore cannot wrap around to a
+/// plausible result.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -59,7 +59,7 @@ impl Add<Span> for Time {
     type Output = Self;
     #[inline]
     fn add(self, span: Span) -> Self {
-        // Saturation keeps an absurd sum at END, which the engine reports.
+        // If the sum is absurd, it stays at END, which the engine reports.
         Self(self.0.saturating_add(span.0))
     }
 }
@@ -70,22 +70,23 @@ impl Span {
     /// Longer than any valid duration.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Creates a duration of whole nanoseconds; saturates.
+    /// Creates a duration of whole nanoseconds. Saturates at [`Self::MAX`].
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns.saturating_mul(1000))
     }
 
-    /// Creates a duration of whole microseconds; saturates.
+    /// Creates a duration of whole microseconds. Saturates at [`Self::MAX`].
     #[inline]
     pub const fn from_us(us: u64) -> Self {
         Self(us.saturating_mul(PS_PER_US))
     }
 
-    /// Rounds `seconds` to the nearest picosecond; negative values become zero, and too long ones `MAX`.
+    /// Rounds `seconds` to the nearest picosecond. Negative values become zero, and values that are too long become
+    /// `MAX`.
     #[inline]
     pub fn from_seconds(seconds: f64) -> Self {
-        // Rust defines that the cast saturates at both ends and turns NaN into zero.
+        // In Rust, the cast saturates at both ends and turns NaN into zero.
         Self((seconds * PS_PER_S).round() as u64)
     }
 
@@ -95,13 +96,13 @@ impl Span {
         self.0 as f64 / PS_PER_S
     }
 
-    /// Multiplies by `factor` and rounds to the nearest picosecond.
+    /// Returns the duration times `factor`, rounded to the nearest picosecond.
     #[inline]
     pub fn scaled(self, factor: f64) -> Self {
         Self((self.0 as f64 * factor).round() as u64)
     }
 
-    /// Multiplies by `count`; saturates.
+    /// Returns the duration times `count`. Saturates at [`Self::MAX`].
     #[inline]
     pub const fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
@@ -181,12 +182,12 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Bytes per second; always positive and finite.
+/// Bandwidth in bytes per second; always positive and finite.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 pub struct Bandwidth(f64);
 
 impl Bandwidth {
-    /// Creates a rate; `None` unless it is positive and finite.
+    /// Creates a bandwidth, or `None` if the number is not positive and finite.
     pub fn new(bytes_per_second: f64) -> Option<Self> {
         (bytes_per_second > 0.0 && bytes_per_second.is_finite()).then_some(Self(bytes_per_second))
     }
@@ -198,7 +199,7 @@ impl Bandwidth {
 
     /// Returns half of the bandwidth.
     pub fn half(self) -> Self {
-        // Half of the smallest positive number would be zero.
+        // Half of the smallest positive number would be zero, which is not a valid bandwidth.
         Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
     }
 
@@ -214,10 +215,10 @@ impl Bandwidth {
 pub struct InverseRate(f64);
 
 impl InverseRate {
-    /// The value for no link.
+    /// The value for a path without links.
     pub const ZERO: Self = Self(0.0);
 
-    /// Adds `links` links of a bandwidth.
+    /// Returns the sum with `links` more links of a bandwidth.
     #[inline]
     pub fn plus(self, links: u32, bandwidth: Bandwidth) -> Self {
         Self(self.0 + f64::from(links) / bandwidth.0)
@@ -230,12 +231,12 @@ impl InverseRate {
     }
 }
 
-/// Cycles per second; always positive and finite.
+/// Frequency in cycles per second; always positive and finite.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Frequency(f64);
 
 impl Frequency {
-    /// Creates a frequency; `None` unless it is positive and finite.
+    /// Creates a frequency, or `None` if the number is not positive and finite.
     pub fn new(hertz: f64) -> Option<Self> {
         (hertz > 0.0 && hertz.is_finite()).then_some(Self(hertz))
     }
@@ -255,7 +256,7 @@ impl Frequency {
 /// A share of a buffer: one of `parts` equal parts of `bytes`.
 ///
 /// Collectives also split buffers that do not divide evenly. A share is a fraction, so all shares are equal and
-/// together cover exactly the buffer; rounding happens once, when a time is computed.
+/// together cover exactly the buffer. Rounding happens only once, when a time is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferShare {
     /// Bytes of the whole buffer.
@@ -270,13 +271,13 @@ impl BufferShare {
         Self { bytes, parts: 1 }
     }
 
-    /// Whole bytes of this share, rounded down.
+    /// Returns the whole bytes of this share, rounded down.
     #[inline]
     pub const fn bytes(self) -> u64 {
         self.bytes / self.parts
     }
 
-    /// Returns the share of a buffer of `bytes`, divided into the same number of parts.
+    /// Returns the share of another buffer, of `bytes`, that is divided into the same number of parts.
     #[inline]
     pub const fn with_bytes(self, bytes: u64) -> Self {
         Self {
@@ -294,11 +295,11 @@ impl BufferShare {
         }
     }
 
-    /// Returns `k` of `n` equal parts of this share. Exact, unless k times the buffer's bytes exceed 64 bits; then it
-    /// is rounded down to whole bytes.
+    /// Returns `k` of `n` equal parts of this share. The result is exact unless k times the buffer's bytes exceed 64
+    /// bits; in that case, it is rounded down to whole bytes.
     #[inline]
     pub fn parts_of(self, k: u32, n: u32) -> Self {
-        // Reduces k/n by Euclid's algorithm, so that the denominator grows as little as possible.
+        // Reduce k/n by Euclid's algorithm, so that the denominator grows as little as possible.
         let (mut divisor, mut rest) = (n, k);
         while rest > 0 {
             (divisor, rest) = (rest, divisor % rest);
@@ -314,12 +315,12 @@ impl BufferShare {
     }
 }
 
-/// Operations per second; always positive and finite.
+/// Rate in operations per second; always positive and finite.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct FlopRate(f64);
 
 impl FlopRate {
-    /// Creates a rate; `None` unless it is positive and finite.
+    /// Creates a rate, or `None` if the number is not positive and finite.
     pub fn new(per_second: f64) -> Option<Self> {
         (per_second > 0.0 && per_second.is_finite()).then_some(Self(per_second))
     }
@@ -355,7 +356,8 @@ mod tests {
 
     #[test]
     fn links_one_after_another_are_rounded_once() {
-        // 1 B over three links of 400 GB/s: 3 x 2.5 = 7.5 ps, which rounds to 8; one of 50 GB/s: 20 ps.
+        // 1 B over three links of 400 GB/s takes 3 x 2.5 = 7.5 ps, which rounds to 8. Over one link of 50 GB/s it takes
+        // 20 ps.
         let links = InverseRate::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
         assert_eq!(links.serialization(BufferShare::whole(1)), Span(8));
         let links = links.plus(1, Bandwidth::new(50e9).unwrap());
@@ -375,10 +377,10 @@ mod tests {
     #[test]
     fn several_shares_are_one_fraction() {
         let amount = |bytes, parts| BufferShare { bytes, parts };
-        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All 5 parts of 5 are the whole.
+        // 4 of 10 parts of 7/3 B are 2 of 5 parts: 14/15 B. All 5 of 5 parts are the whole.
         assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
         assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
-        // 3 x (2^64 - 1) does not fit; a quarter of it is 3 x 2^62 - 3/4.
+        // 3 x (2^64 - 1) exceeds 64 bits. A quarter of it is 3 x 2^62 - 3/4.
         assert_eq!(
             amount(u64::MAX, 2).parts_of(3, 4),
             amount(13_835_058_055_282_163_711, 2)

@@ -1,8 +1,7 @@
 //! Allocator that counts allocated bytes and ends the process before they exceed the limit.
 //!
-//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. This
-//! allocator exits instead, with a message and code 2, as for any invalid input. The allocator also
-//! exits if the system itself has no memory left.
+//! Rust ends a process with SIGABRT if an allocation fails, and an allocator must not unwind. This allocator instead
+//! exits with a message and code 2, as for any invalid input. It also exits if the system itself has no memory left.
 
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -15,32 +14,31 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-/// Bytes allocated by all threads, except for the bytes that threads have not reported yet.
+/// Bytes allocated by all threads, except bytes that threads have not reported yet.
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Function that a thread calls when the system has no memory left, in a process whose allocator
-/// only counts.
+/// Function that a thread calls when the system has no memory left. Set only in a process whose allocator only counts.
 static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
-/// Makes the allocator only count and not exit, for a process that must outlive tasks that exceed
-/// the limit. If the system itself has no memory left, the thread calls `exhausted`; if `exhausted`
-/// returns, the process ends. Later calls have no effect.
+/// Makes the allocator only count and not exit, for a process that must outlive tasks that exceed the limit. If the
+/// system itself has no memory left, the thread calls `exhausted`. If `exhausted` returns, the process ends. Later
+/// calls have no effect.
 pub fn only_count(exhausted: fn()) {
     // The process has one policy, which the first call decides.
     let _ = EXHAUSTED.set(exhausted);
 }
 
-/// A thread adds its balance to the global counter when it reaches this many bytes, so that threads do not contend for
-/// the counter at each small allocation.
+/// A thread adds its balance to the global counter only when the balance reaches this many bytes, so threads do not
+/// contend for the counter at each small allocation.
 const PIECE: i64 = 1 << 16;
 
 thread_local! {
     static OWN: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Sets the limit in bytes. The limit has an effect only if [`CountingAllocator`] is the allocator.
+/// Sets the limit in bytes. It has an effect only if [`CountingAllocator`] is the allocator.
 pub(super) fn bound(bytes: u64) {
     BOUND.store(bytes, Ordering::Relaxed);
 }
@@ -50,22 +48,22 @@ pub fn allocated() -> u64 {
     HELD.load(Ordering::Relaxed).max(0) as u64
 }
 
-/// Returns freed memory to the system, if the system's allocator kept it. For use between two large tasks.
+/// Returns freed memory that the system's allocator has kept to the system. For use between two large tasks.
 pub fn return_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it does not affect allocated memory.
+    // SAFETY: the call does not affect allocated memory.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Makes the system's allocator keep more freed memory for later allocations. By default it returns free memory above
-/// 128 kB at the end of a heap to the system. When graphs were built one after another, this caused half of all page
-/// faults of a step on a wafer, because each graph got newly cleared pages. Only lists on huge pages
-/// (`graph/huge_pages.rs`) are still allocated separately by the system.
+/// Makes the system's allocator keep more freed memory for later allocations. By default, it returns free memory above
+/// 128 kB at the end of a heap to the system. When graphs were built one after another, each graph got newly cleared
+/// pages, which caused half of all page faults of a step on a wafer. Only lists on huge pages (`graph/huge_pages.rs`)
+/// are still allocated separately by the system.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it only sets parameters, before other threads exist.
+    // SAFETY: the call only sets parameters, before other threads exist.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 64 << 20);
         libc::mallopt(libc::M_TOP_PAD, 1 << 20);
@@ -88,7 +86,7 @@ fn count(bytes: i64) {
         return;
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
-    // The total may be negative while one thread has reported frees of memory whose allocation another thread has not
+    // The total may be negative: one thread may have reported frees of memory whose allocation another thread has not
     // reported yet.
     if sum > 0
         && held > 0
@@ -132,7 +130,7 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
 #[cfg(unix)]
 fn say(text: &[u8]) {
     use std::os::fd::FromRawFd;
-    // SAFETY: standard error stays open, because this file is never dropped.
+    // SAFETY: standard error is not closed, because this file is never dropped.
     let file = unsafe { std::fs::File::from_raw_fd(2) };
     let _ = std::mem::ManuallyDrop::new(file).write_all(text);
 }
@@ -142,7 +140,7 @@ fn say(text: &[u8]) {
     let _ = std::io::stderr().write_all(text);
 }
 
-/// Returns `memory`, or ends the process if the system had none.
+/// Returns `memory`, or ends the process if the system had no memory left.
 #[inline]
 fn had(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {

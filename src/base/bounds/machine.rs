@@ -1,6 +1,6 @@
-//! Memory of the machine, or of the container of the process.
+//! Memory limits that the system reports: of the machine, of the process, and of its container.
 
-/// Returns the smallest limit that the system reports, in bytes, or `None` if it reports none.
+/// Returns the smallest limit that the system reports, in bytes, or `None` if it reports no limit.
 pub(super) fn memory() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let machine = read("/proc/meminfo").and_then(|text| total(&text));
@@ -13,15 +13,14 @@ pub(super) fn memory() -> Option<u64> {
     machine.into_iter().chain(container).chain(process).min()
 }
 
-/// Parses the soft limit on the process's address space, in bytes. Returns `None` if it is
-/// unlimited.
+/// Parses the soft limit on the process's address space, in bytes. Returns `None` if the space is unlimited.
 fn address_space(text: &str) -> Option<u64> {
     let mut lines = text.lines();
     let rest = lines.find_map(|line| line.strip_prefix("Max address space"))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// Parses the line `MemTotal: 16384 kB`.
+/// Parses the line `MemTotal: 16384 kB`, and returns bytes.
 fn total(text: &str) -> Option<u64> {
     let line = text
         .lines()
@@ -31,8 +30,8 @@ fn total(text: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions
-/// of cgroups. Inside a container, the container's own group is the root.
+/// Returns the paths of the memory limits for the groups in `/proc/self/cgroup`, for both versions of cgroups. Inside a
+/// container, the container's own group is the root.
 fn folders(text: &str) -> Vec<String> {
     const ROOT: &str = "/sys/fs/cgroup";
     let mut found = vec![

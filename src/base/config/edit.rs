@@ -1,7 +1,8 @@
-//! Edits of TOML texts: replaces values by their paths, such as `dimension.nvlink.bandwidth` or `npu.h100.peak.bf16`.
+//! Edits of TOML texts: replaces values, given by their paths, such as `dimension.nvlink.bandwidth` or
+//! `npu.h100.peak.bf16`.
 //!
-//! A part of a path is a key of a table or, in a list of tables, the `name` of a table or its index from 0. The last
-//! part may be a new key; the reader of the text decides whether such a key is valid.
+//! A part of a path is a key of a table. In a list of tables, it is the `name` of a table or its index from 0. The last
+//! part may be a new key; the reader of the edited text decides whether that key is valid.
 
 use super::{ConfigError, ConfigLiteral, did_you_mean, nearest};
 use toml::{Table, Value};
@@ -10,9 +11,9 @@ use toml::{Table, Value};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("found no `{part}`, expected one of {}{}", .known.join(", "), did_you_mean(nearest(.part, .known.iter().map(String::as_str))))]
 pub struct PathError {
-    /// The missing part.
+    /// The part of the path that does not exist.
     pub part: String,
-    /// The existing parts at this place.
+    /// The parts that exist at this place.
     pub known: Vec<String>,
 }
 
@@ -27,17 +28,17 @@ pub enum EditError {
     Path(#[from] PathError),
 }
 
-/// Returns `text` with the value at each path replaced; `file` is its name in errors.
+/// Returns `text` with the value at each path replaced. Errors call the text `file`.
 ///
 /// # Errors
 ///
-/// Fails if the text is not TOML, or a path does not exist.
+/// Fails if the text is not TOML, or if a path does not exist.
 pub fn with_values(
     text: &str,
     file: &str,
     values: &[(&str, &ConfigLiteral)],
 ) -> Result<String, EditError> {
-    // The text is parsed here only to report syntax errors with their line.
+    // Parse the text here only to report syntax errors with their line.
     super::ConfigDocument::parse(text, file)?;
     let mut root: Table = text
         .parse()
@@ -66,7 +67,7 @@ pub fn with_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
-/// Returns the value at `path` of `text` as TOML text, or `None`.
+/// Returns the value at `path` of `text` as TOML text, or `None` if there is no such value.
 pub fn value_at(text: &str, path: &str) -> Option<String> {
     let mut at = &Value::Table(text.parse().ok()?);
     for part in path.split('.') {
@@ -115,7 +116,7 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
     out
 }
 
-/// A value in which an edited text differs from its original.
+/// A value that differs between an edited text and its original.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {
     /// Path of the value, in the form of [`with_values`].
@@ -126,11 +127,10 @@ pub struct ChangedValue {
     pub without: String,
 }
 
-/// Returns the values in which `text` differs from `original`, sorted by path (empty if one of the two is not
-/// TOML).
+/// Returns the values that differ between `text` and `original`, sorted by path (empty if one of the two is not TOML).
 ///
-/// Lists of tables are compared item by item if both have the same items (by `name`, or otherwise by index). Other
-/// lists are compared as whole values.
+/// Lists of tables are compared item by item if both have the same items (identified by `name`, or otherwise by index).
+/// Other lists are compared as whole values.
 pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
         return Vec::new();
@@ -156,7 +156,7 @@ pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
     changed.collect()
 }
 
-/// A part of a path: a key or an index of a list, and its spelling in paths.
+/// A part of a path (a key, or an index of a list) with its spelling in paths.
 type PlacePart = (PlaceStep, String);
 
 #[derive(Clone)]
@@ -165,8 +165,7 @@ enum PlaceStep {
     Index(usize),
 }
 
-/// A place in which two documents differ, its value in the edited document, and its value in the
-/// original.
+/// A place where two documents differ, with its value in the edited document and its value in the original.
 type ValueChange = (Vec<PlacePart>, Option<Value>, Option<Value>);
 
 fn find_changes(
@@ -203,7 +202,8 @@ fn find_changes(
     }
 }
 
-/// Returns true if two lists have the same items: equal length, all tables, and equal names at each index.
+/// Returns true if two lists have the same items: they are of equal length, all items are tables, and the names at each
+/// index are equal.
 fn have_same_items(one: &[Value], other: &[Value]) -> bool {
     one.len() == other.len()
         && (one.iter().zip(other))
@@ -214,7 +214,7 @@ fn item_name(item: &Value) -> Option<&str> {
     item.get("name").and_then(Value::as_str)
 }
 
-/// Puts `value` at `place`; `None` removes the value at `place`.
+/// Puts `value` at `place`, or removes the value at `place` if `value` is `None`.
 fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
     let Some(((last, _), parts)) = place.split_last() else {
         return;
@@ -234,12 +234,12 @@ fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
             table.remove(key);
         }
         (PlaceStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
-        // Both lists of keys have the same entries, so nothing needs to be restored.
+        // Both lists of keys have the same entries, so nothing has to be restored.
         _ => {}
     }
 }
 
-/// A place in a document that can have sub-places.
+/// A place in a document below which there may be further places.
 enum EditCursor<'t> {
     Table(&'t mut Table),
     List(&'t mut Vec<Value>),
@@ -306,7 +306,7 @@ mod tests {
         let read: Table = named.parse().unwrap();
         assert_eq!(read["dimension"][1]["size"].as_integer(), Some(8));
         assert_eq!(read["dimension"][0]["size"].as_integer(), Some(4));
-        // A new key.
+        // The last part is a new key.
         let new = edit("npu.a.host_lanes", ConfigLiteral::Whole(1)).unwrap();
         assert!(new.contains("host_lanes = 1"), "{new}");
     }

@@ -1,5 +1,4 @@
-//! One value of a configuration document. The reader reads a value as the expected type, and its
-//! errors have the value's key and line.
+//! One value of a configuration document. A value is read as an expected type, and errors state its key and line.
 
 use super::nearest::{did_you_mean, nearest};
 use super::{ConfigDocument, ConfigError, ConfigTable, DeValue, Spanned, line_of};
@@ -16,7 +15,7 @@ pub struct ConfigField<'d> {
     pub(super) value: &'d Spanned<DeValue<'d>>,
 }
 
-/// Returns `text` in quotes on one line, truncated for messages.
+/// Returns `text` in quotes on one line, truncated to fit in messages.
 pub fn quoted(text: &str) -> String {
     let short: String = text.chars().take(40).collect();
     let more = if short.len() < text.len() { "…" } else { "" };
@@ -30,13 +29,13 @@ impl<'d> ConfigField<'d> {
         self.document.refuse(&self.key, self.at, why)
     }
 
-    /// Returns file, line and key of this value, for later errors about it.
+    /// Returns the file, line and key of this value, for later errors about it.
     pub fn place(&self) -> String {
         let line = line_of(self.document.text, self.at);
         format!("{}:{line}: key `{}`", self.document.file, self.key)
     }
 
-    /// Builds the error about a wrong type.
+    /// Builds the error about a value of the wrong type.
     fn mismatch(&self, expected: impl Display) -> ConfigError {
         let found = match self.value.get_ref() {
             DeValue::String(text) => quoted(text),
@@ -60,7 +59,7 @@ impl<'d> ConfigField<'d> {
         self.document.text.get(self.span()).unwrap_or_default()
     }
 
-    /// Reads a text of one line, with 1 to 200 characters.
+    /// Reads a string of one line with 1 to 200 characters.
     pub fn line(&self) -> Result<&'d str, ConfigError> {
         let text = self.text("text in quotes")?;
         let blank = text.trim().is_empty();
@@ -70,7 +69,7 @@ impl<'d> ConfigField<'d> {
         Ok(text)
     }
 
-    /// Reads a text; `expected` describes it in errors.
+    /// Reads a string. If the value has another type, the error describes the expected string by `expected`.
     pub fn text(&self, expected: impl Display) -> Result<&'d str, ConfigError> {
         match self.value.get_ref() {
             DeValue::String(text) => Ok(text),
@@ -114,7 +113,7 @@ impl<'d> ConfigField<'d> {
         number.ok_or_else(|| self.mismatch(format_args!("a number above 0 and at most {most}")))
     }
 
-    /// Returns the value if it is a non-negative whole number.
+    /// Returns the value if it is a non-negative whole number, and `None` otherwise.
     pub fn whole(&self) -> Option<u64> {
         match self.value.get_ref() {
             DeValue::Integer(n) => u64::from_str_radix(n.as_str(), n.radix()).ok(),
@@ -122,7 +121,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads the values of an array; `expected` describes them in errors.
+    /// Reads the values of an array. Errors describe them by `expected`.
     pub fn items(&self, expected: impl Display) -> Result<Vec<Self>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Array(items) => Ok(items
@@ -134,8 +133,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads an array of exactly `N` values. In errors, `what` is the noun for the values and
-    /// `expected` describes them.
+    /// Reads an array of exactly `N` values. Errors call the values `what` and describe them by `expected`.
     pub fn array<const N: usize>(
         &self,
         what: &str,
@@ -147,7 +145,7 @@ impl<'d> ConfigField<'d> {
         array.map_err(|_| self.refuse(format_args!("{count} {what}"), expected))
     }
 
-    /// Returns one value of an array as a field.
+    /// Returns one value of an array as a field with its own key.
     fn item(&self, (index, value): (usize, &'d Spanned<DeValue<'d>>)) -> Self {
         Self {
             document: self.document,
@@ -157,7 +155,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads a quantity with its unit, in quotes; errors show `example`.
+    /// Reads a quantity with its unit, written in quotes. Errors show `example` as a valid quantity.
     pub fn quantity<T>(&self, example: &str) -> Result<T, ConfigError>
     where
         T: FromStr<Err = QuantityError>,
@@ -171,7 +169,7 @@ impl<'d> ConfigField<'d> {
         text.parse().map_err(wrong)
     }
 
-    /// Reads one of the names in `all`.
+    /// Reads a string that must be one of the names in `all`.
     pub fn choice<T: Copy>(&self, all: &[(T, &str)]) -> Result<T, ConfigError> {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         let expected = format!("one of {}", names.join(", "));
@@ -183,7 +181,7 @@ impl<'d> ConfigField<'d> {
         })
     }
 
-    /// Reads a table, whose keys must be in `allowed`; `None` allows all keys.
+    /// Reads a table whose keys must be in `allowed`. `None` allows all keys.
     pub fn table(&self, allowed: Option<&[&str]>) -> Result<ConfigTable<'d>, ConfigError> {
         match self.value.get_ref() {
             DeValue::Table(entries) => {
@@ -193,7 +191,7 @@ impl<'d> ConfigField<'d> {
         }
     }
 
-    /// Reads an array of tables, whose keys must be in `allowed`.
+    /// Reads an array of tables. The keys of each table must be in `allowed`.
     pub fn tables(&self, allowed: &[&str]) -> Result<Vec<ConfigTable<'d>>, ConfigError> {
         let DeValue::Array(items) = self.value.get_ref() else {
             return Err(self.mismatch(format_args!("tables, each under [[{}]]", self.key)));
@@ -205,7 +203,7 @@ impl<'d> ConfigField<'d> {
     }
 }
 
-/// Truncates long numbers.
+/// Cuts the text of a long number, so that it fits in messages.
 fn short(number: &str) -> &str {
     number.get(..24).unwrap_or(number)
 }

@@ -11,7 +11,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// File name that stands for standard input.
 pub const STANDARD_INPUT: &str = "-";
 
-/// Text of standard input, cached because it can be read only once.
+/// Text of standard input. It is cached because standard input can be read only once.
 static PIPED: OnceLock<String> = OnceLock::new();
 
 /// Returns the text of the file at `path`, or of standard input if `path` is `-`.
@@ -33,7 +33,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<String, Error> {
 fn bounded(file: impl Read) -> Result<String, Error> {
     let mut text = String::new();
     let read = file
-        // Reads one byte more than allowed, to detect a longer file.
+        // Read one byte more than allowed, to detect a longer file.
         .take(MAX_BYTES + 1)
         .read_to_string(&mut text)?;
     if read as u64 > MAX_BYTES {

@@ -1,9 +1,9 @@
-//! Values of any type, for files that specify values of other files.
+//! Values of any type, for files that state values of other files.
 
 use super::{ConfigError, ConfigField, DeValue};
 use std::fmt;
 
-/// A value without its location.
+/// A value without its key and line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ConfigLiteral {
     /// A string.
@@ -19,7 +19,7 @@ pub enum ConfigLiteral {
 }
 
 impl ConfigLiteral {
-    /// Converts to TOML's value type.
+    /// Converts the value to the `toml` package's type.
     pub(super) fn toml(&self) -> toml::Value {
         match self {
             Self::Text(text) => toml::Value::String(text.clone()),
@@ -35,7 +35,7 @@ impl ConfigLiteral {
         self.toml().to_string()
     }
 
-    /// Parses a word of a command line: a number, `true` or `false` if possible, otherwise a string.
+    /// Parses a word of a command line as a number, or as `true` or `false`. Any other word is a string.
     pub fn from_word(word: &str) -> Self {
         if let Ok(number) = word.parse() {
             return Self::Whole(number);
@@ -47,7 +47,7 @@ impl ConfigLiteral {
         }
     }
 
-    /// Returns the value if it is a number.
+    /// Returns the value if it is a number, and `None` otherwise.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Whole(number) => Some(*number as f64),
@@ -57,7 +57,7 @@ impl ConfigLiteral {
     }
 }
 
-/// Prints the value in the form of a command line: strings without quotes, lists with commas.
+/// Prints the value as on the command line: strings without quotes, and lists with commas.
 impl fmt::Display for ConfigLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -104,7 +104,7 @@ impl ConfigField<'_> {
         })
     }
 
-    /// Returns the table if the value is a table.
+    /// Returns the table if the value is a table, and `None` otherwise.
     pub fn if_table(&self) -> Option<super::ConfigTable<'_>> {
         self.table(None).ok()
     }

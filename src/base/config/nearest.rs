@@ -2,15 +2,15 @@
 
 use strsim::damerau_levenshtein;
 
-/// Returns the name in `all` that is most similar to `name`: by spelling, or otherwise the first
-/// name that contains `name`, or `None` if no name is similar.
+/// Returns the name in `all` that is most similar to `name`, or `None` if no name is similar. Similar names contain
+/// `name` or differ from it by few edits.
 pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let lower: String = name.to_lowercase().chars().take(80).collect();
     let all: Vec<_> = all.into_iter().collect();
     let by_spelling = all
         .iter()
         .map(|other| (damerau_levenshtein(&lower, &other.to_lowercase()), *other));
-    // Allowing more edits would suggest unrelated names.
+    // If more edits were allowed, unrelated names would be suggested.
     let close = |(edits, other): &(usize, &str)| *edits <= 3.min(other.len() / 2);
     let closest = by_spelling.min_by_key(|(edits, _)| *edits).filter(close);
     let part = || {
@@ -20,8 +20,8 @@ pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option
             .flatten()
     };
     match closest {
-        // A name that contains the text takes precedence over similar spelling: `h100` should
-        // suggest `dgx-h100`, not a name with three equal letters.
+        // A name that contains the text takes precedence over a similar spelling: `h100` should suggest `dgx-h100`, not
+        // a name that shares only three letters.
         Some((edits, other)) if edits <= 1 => Some(other),
         other => part().or(other.map(|(_, name)| name)),
     }
@@ -40,7 +40,7 @@ mod tests {
     fn near_names_are_found_by_spelling_or_as_a_part() {
         assert_eq!(nearest("sittin", ["kitten", "sitting"]), Some("sitting"));
         assert_eq!(nearest("hello", ["kitten", "sitting"]), None);
-        // Two swapped letters are one edit; differences in case are none.
+        // Two swapped letters count as one edit, and differences in case as none.
         assert_eq!(
             nearest("dgx-h010", ["selene", "dgx-h100"]),
             Some("dgx-h100")

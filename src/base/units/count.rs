@@ -1,7 +1,6 @@
 //! Formatting and parsing of counts for people.
 
-/// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234
-/// micro-batches`.
+/// Formats a count with its noun: `1 rank`, `2 ranks`, `2 passes`, `2 dependencies`, `1,234 micro-batches`.
 pub fn counted(count: u64, one: &str) -> String {
     let is_consonant = |letter: char| !"aeiou".contains(letter);
     let (stem, ending) = match one.strip_suffix('y') {
@@ -51,7 +50,7 @@ pub fn token_count(count: u64) -> String {
 ///
 /// # Errors
 ///
-/// Returns a description of the expected text.
+/// Fails if the text is not a count; the error describes the expected text.
 pub fn parse_token_count(text: &str) -> Result<u64, String> {
     let expected = || "expected a whole number of tokens such as 15T, 300B or 2_000_000".to_owned();
     let trimmed = text.trim();
@@ -66,7 +65,7 @@ pub fn parse_token_count(text: &str) -> Result<u64, String> {
         .parse()
         .map_err(|_| expected())?;
     let count = number * unit as f64;
-    // Above 2^53 a double cannot represent every whole number.
+    // Above 2^53 an `f64` cannot represent every whole number.
     let fits = (1.0..=1e15).contains(&count) && (count - count.round()).abs() <= 1e-3;
     match fits {
         true => Ok(count.round() as u64),

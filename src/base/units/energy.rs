@@ -1,6 +1,6 @@
 //! Formatting of energies for people.
 
-/// Formats joules in the largest unit that gives at least 1: `12.300 uJ`.
+/// Formats an energy in joules, in the largest unit that gives at least 1: `12.300 uJ`.
 pub fn joules(energy: f64) -> String {
     let units = [
         (1e6, "MJ"),

@@ -1,12 +1,12 @@
-//! Estimated durations, which are only compared and never enter a result.
+//! Estimated durations, which are only compared with each other and never enter a result.
 
 use super::{Bandwidth, BufferShare, InverseRate, PS_PER_S, Span};
 use std::ops::Add;
 
-/// An estimated duration, not rounded: picoseconds in `f64`.
+/// An estimated duration that is not rounded: picoseconds in `f64`.
 ///
-/// Every operation is homogeneous: doubled latencies and halved rates double each estimate exactly. Therefore a
-/// choice among estimates does not depend on the scale.
+/// Every operation is homogeneous: if latencies are doubled and rates are halved, each estimate doubles exactly. A
+/// choice among estimates therefore does not depend on the scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeEstimate(f64);
 
@@ -14,8 +14,8 @@ impl TimeEstimate {
     /// No time.
     pub const ZERO: Self = Self(0.0);
 
-    /// Relative difference below which estimates count as equal. It exceeds the rounding errors of `f64` in a sum with
-    /// one term per NPU.
+    /// Relative difference below which estimates count as equal. It exceeds the `f64` rounding errors in a sum with one
+    /// term per NPU.
     pub const MARGIN: f64 = 1.0 / (1 << 30) as f64;
 
     /// Returns true if this is less than `other` by more than the margin.
@@ -28,12 +28,12 @@ impl TimeEstimate {
         Self(self.0.max(other.0))
     }
 
-    /// Multiplies by `count`.
+    /// Returns the estimate times `count`.
     pub fn times(self, count: u64) -> Self {
         Self(self.0 * count as f64)
     }
 
-    /// Picoseconds.
+    /// Returns the estimate in picoseconds.
     pub fn picoseconds(self) -> f64 {
         self.0
     }
@@ -42,7 +42,7 @@ impl TimeEstimate {
     pub fn first_of_least<T>(all: impl Iterator<Item = (T, Self)> + Clone) -> Option<(T, Self)> {
         let least = all.clone().map(|(_, estimate)| estimate.0);
         let least = Self(least.min_by(f64::total_cmp)?);
-        // The margin keeps rounding errors from affecting the choice.
+        // The margin prevents rounding errors from affecting the choice.
         let mut all = all;
         all.find(|(_, estimate)| !least.is_less(*estimate))
     }
@@ -62,14 +62,14 @@ impl Add for TimeEstimate {
 }
 
 impl Bandwidth {
-    /// Like [`Self::serialization`], without rounding.
+    /// Returns the same time as [`Self::serialization`], without rounding.
     pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / (amount.parts as f64 * self.0) * PS_PER_S)
     }
 }
 
 impl InverseRate {
-    /// Like [`Self::serialization`], without rounding.
+    /// Returns the same time as [`Self::serialization`], without rounding.
     pub fn estimate(self, amount: BufferShare) -> TimeEstimate {
         TimeEstimate(amount.bytes as f64 / amount.parts as f64 * self.0 * PS_PER_S)
     }
@@ -81,12 +81,13 @@ mod tests {
 
     #[test]
     fn equal_estimates_are_equal_however_they_are_summed() {
-        // A third of a byte at 1 TB/s takes 1/3 ps, which f64 cannot represent; three of them take 1 ps.
+        // A third of a byte at 1 TB/s takes 1/3 ps, which f64 cannot represent. Three such estimates must add up to 1
+        // ps.
         let rate = Bandwidth::new(1e12).unwrap();
         let third = rate.estimate(BufferShare::whole(1).part(3));
         let one = TimeEstimate::from(Span(1));
         assert!(!(third + third + third).is_less(one) && !one.is_less(third.times(3)));
-        // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin; a picosecond in a
+        // A picosecond in a millisecond is a relative difference of 10^-9, which is above the margin. A picosecond in a
         // second is below the margin.
         let [less, more] = [1_000_000_000, 1_000_000_001].map(|ps| TimeEstimate::from(Span(ps)));
         assert!(less.is_less(more) && !more.is_less(less));

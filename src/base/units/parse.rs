@@ -102,7 +102,7 @@ fn number_length(text: &str) -> usize {
             '0'..='9' | '.' | '_' => true,
             '-' if i == 0 => true,
             '-' | '+' => before.is_some_and(is_exponent),
-            // `5e3` has an exponent, `5 EB` and `5e` do not.
+            // `5e3` has an exponent, but `5 EB` and `5e` do not.
             'e' | 'E' => {
                 text[i + 1..].starts_with(|n: char| n.is_ascii_digit() || "+-".contains(n))
             }
@@ -116,7 +116,7 @@ fn number_length(text: &str) -> usize {
     text.len()
 }
 
-/// Splits `text` into a number and a unit and returns the value in base units.
+/// Splits `text` into a number and a unit, and returns the value in base units.
 fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     let fail = |why: String| QuantityError {
         text: text.chars().take(40).collect(),
@@ -158,7 +158,7 @@ fn parse(text: &str, kind: &QuantityKind) -> Result<f64, QuantityError> {
     Ok(value * factor)
 }
 
-/// Returns the value, or the common error about a zero rate.
+/// Returns `value`, or the common error about a rate of zero if it is `None`.
 fn positive<T>(text: &str, kind: &QuantityKind, value: Option<T>) -> Result<T, QuantityError> {
     value.ok_or_else(|| QuantityError {
         text: text.chars().take(40).collect(),
@@ -172,7 +172,7 @@ impl FromStr for Span {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let span = Self::from_seconds(parse(text, &TIME)?);
-        // from_seconds() saturates, so MAX means any longer duration.
+        // from_seconds() saturates, so MAX stands for any longer duration.
         positive(text, &TIME, (span < Self::MAX).then_some(span)).map_err(|e| QuantityError {
             why: "the time is longer than 213 days".to_owned(),
             ..e
@@ -184,7 +184,7 @@ impl FromStr for Bytes {
     type Err = QuantityError;
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let bytes = parse(text, &SIZE)?;
-        // 9e18 is below i64::MAX, the maximum in traces.
+        // 9e18 is below i64::MAX, the maximum number of bytes in traces.
         if bytes.fract() != 0.0 || bytes >= 9.0e18 {
             return Err(QuantityError {
                 text: text.chars().take(40).collect(),

@@ -10,7 +10,7 @@ pub fn signed_percent(fraction: f64) -> String {
     format!("{:+.1} %", 100.0 * fraction)
 }
 
-/// Formats a part of a non-zero whole as `12.3 %`.
+/// Formats the ratio of `part` to `whole`, which must not be zero, as `12.3 %`.
 pub fn percent_of(part: f64, whole: f64) -> String {
     format!("{:.1} %", 100.0 * part / whole)
 }
@@ -20,7 +20,7 @@ pub fn percent_change(percent: f64) -> String {
     format!("{percent:+.2} %")
 }
 
-/// Parses `1.5%`; `None` unless it is finite and not negative.
+/// Parses `1.5%` as a number of percent. Returns `None` unless it is finite and not negative.
 pub fn parse_percent(text: &str) -> Option<f64> {
     let number = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
     (number.is_finite() && number >= 0.0).then_some(number)
