@@ -1,4 +1,4 @@
-//! `chakram anonymise`: removes from traces the names that identify their author.
+//! `chakram anonymise`: removes names from traces that identify their author.
 
 use super::progress::Progress;
 use super::terminal;
@@ -56,7 +56,7 @@ pub struct AnonymiseArgs {
     output: OutputArgs,
 }
 
-/// JSON summary: the numbers of values that were hashed and removed.
+/// JSON summary: how many values were hashed, and how many were removed.
 #[derive(Serialize)]
 struct AnonymiseDocument {
     ranks: usize,
@@ -70,7 +70,8 @@ struct AnonymiseDocument {
 fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
     let secret = match (&args.key, &args.key_file) {
         (Some(key), _) => key.clone().into_bytes(),
-        // Editors end files with a line break, which does not belong to the key.
+        // Remove the line break that editors add at the end of a file, because it is not part of
+        // the key.
         (None, Some(path)) => read_text(path)?.trim_end().to_owned().into_bytes(),
         (None, None) => {
             let mut key = vec![0; 32];
@@ -90,7 +91,7 @@ fn read_secret(args: &AnonymiseArgs) -> Result<Vec<u8>, Box<dyn Error>> {
 ///
 /// # Errors
 ///
-/// Fails if traces cannot be read or output cannot be written.
+/// Fails if traces cannot be read, or if output cannot be written.
 pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let anonymiser = TraceAnonymiser::new(&read_secret(args)?, !args.all, args.keep.clone());
     let traces = traces::find(&args.input)?;
@@ -117,7 +118,8 @@ pub fn run(args: &AnonymiseArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let machine = told.machine.clone();
     let about = JobFile {
         roles: anonymiser.roles(&told.roles),
-        // Names of presets are public, as PyTorch's operators are. A file or a list of dimensions may be private.
+        // Names of presets are public, like PyTorch's operators. The name of a file, or a list of dimensions,
+        // may be private.
         machine: machine.clone().filter(|name| !args.all && is_preset(name)),
         ..told
     };

@@ -1,4 +1,5 @@
-//! `chakram archive`: corpora of traces in one file or folder, and comparison of new predictions with recorded ones.
+//! `chakram archive`: corpora of traces in one file or folder, and comparisons of new predictions with
+//! recorded ones.
 
 use crate::terminal;
 use chakram_archive::{Archive, ArchiveTail, TailState};
@@ -60,7 +61,7 @@ enum ArchiveCommand {
 ///
 /// # Errors
 ///
-/// Fails on bad input, or if the archive cannot be written.
+/// Fails if input is invalid, or if the archive cannot be written.
 pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match &args.command {
         ArchiveCommand::Create(args) => write::create(args),
@@ -76,7 +77,7 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
 }
 
-/// Opens an archive for reading and warns if its end is damaged or unfinished.
+/// Opens an archive for reading. Prints a warning if its end is damaged or unfinished.
 fn open_archive(path: &Path) -> Result<Archive, Box<dyn Error>> {
     let archive = Archive::open(path)?;
     warn_of_tail(archive.tail())?;
@@ -92,7 +93,7 @@ fn warn_of_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
     }
 }
 
-/// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing, and 0 otherwise.
+/// Returns exit code 2 if the archive's tail is damaged, because workloads may be missing; otherwise 0.
 fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     match tail.is_some_and(ArchiveTail::is_damaged) {
         true => ExitCode::from(2),
@@ -100,7 +101,7 @@ fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
     }
 }
 
-/// Prints the name of the file that keeps the bytes of an unfinished command, which the writing command just cut off.
+/// Prints the name of the file to which the command just moved the bytes of an earlier, unfinished command.
 fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     file.map_or(Ok(()), |file| {
         terminal::say(format_args!(
@@ -110,7 +111,7 @@ fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
     })
 }
 
-/// An archive and one of its workloads, parsed from `ARCHIVE::WORKLOAD`.
+/// An archive and the name of one of its workloads, parsed from `ARCHIVE::WORKLOAD`.
 #[derive(Clone, Debug)]
 struct WorkloadPath {
     archive: PathBuf,

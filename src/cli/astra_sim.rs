@@ -1,4 +1,4 @@
-//! `chakram astra-sim`: reads the files and flags of ASTRA-sim and prints its results.
+//! `chakram astra-sim`: reads ASTRA-sim's files and flags, and prints its results.
 
 use super::flags::choices;
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
@@ -44,7 +44,7 @@ It then prints ASTRA-sim's own lines, and writes log/log.log, with every node if
 
 Exit codes: 0 done, 1 the replay deadlocked, 2 bad input";
 
-/// Returns the end of the help text: each quirk with its description, then the examples.
+/// Returns the end of the help text: every quirk with its description, and examples.
 fn closing_help() -> String {
     let mut help =
         "Quirks (--quirks all,-NAME corrects one, none,+NAME all except one):\n".to_owned();
@@ -128,10 +128,12 @@ pub struct AstraSimArgs {
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Arguments that were left out of the command line, reported as notes.
+    /// Arguments that have no meaning here and were removed from the command line; they are
+    /// reported as notes.
     #[arg(skip)]
     pub ignored: Vec<InputNote>,
-    /// Whether the program was called by a name of ASTRA-sim's programs, so that it prints ASTRA-sim's lines.
+    /// True if the program was called by the name of one of ASTRA-sim's programs, so that it prints
+    /// ASTRA-sim's lines.
     #[arg(skip)]
     pub original: bool,
 }
@@ -142,7 +144,7 @@ fn parse_scale(text: &str) -> Result<f64, String> {
     scale.ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
-/// Parses the spellings of a boolean that ASTRA-sim accepts.
+/// Parses a boolean in any spelling that ASTRA-sim accepts.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "true" | "True" | "t" | "T" | "1" => Ok(true),
@@ -155,7 +157,7 @@ fn parse_bool(text: &str) -> Result<bool, String> {
 ///
 /// # Errors
 ///
-/// Fails on bad input, on a replay that deadlocks, or if output cannot be written.
+/// Fails if input is invalid, if the replay deadlocks, or if output cannot be written.
 pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     for path in [
@@ -180,7 +182,7 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
 }
 
 impl AstraSimArgs {
-    /// Reads all input files, for a run with the quirks `quirks`.
+    /// Reads all input files for a run that has the quirks `quirks`.
     fn load_job(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let hash = self.format == ReportFormatArg::Json;
         let flags = self.to_flags(quirks);
@@ -189,7 +191,7 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Calls [`Self::load_job`], and prints the time that this took if the general options request details.
+    /// Calls [`Self::load_job`]. If the general options ask for details, prints how long this took.
     fn load_job_timed(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
         let start = Instant::now();
         let job = self.load_job(quirks)?;
@@ -198,8 +200,8 @@ impl AstraSimArgs {
         Ok(job)
     }
 
-    /// Returns whether to print and log ASTRA-sim's own lines. The program prints these lines if it was called by a
-    /// name of ASTRA-sim's programs, unless the user requested another format.
+    /// Returns true if ASTRA-sim's own lines are printed and logged. This is so if the program was called by
+    /// the name of one of ASTRA-sim's programs, and the user did not ask for another format.
     fn prints_transcript(&self) -> bool {
         self.original && self.format == ReportFormatArg::Text && !self.explain_quirks
     }
@@ -221,7 +223,7 @@ impl AstraSimArgs {
         fields.map(|(key, value)| (key.to_owned(), value)).collect()
     }
 
-    /// Returns the flags in the form that the library takes.
+    /// Returns the flags in the library's form.
     fn to_flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
             model: self.network_model,

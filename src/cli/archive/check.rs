@@ -45,7 +45,7 @@ impl CheckFormat {
     }
 }
 
-/// The options of `chakram replay` that a baseline stores.
+/// The options of `chakram replay` that are stored with a baseline.
 #[derive(Debug, Parser)]
 #[command(name = "replay options", no_binary_name = true)]
 struct KeptOptions {
@@ -98,7 +98,7 @@ pub struct BaselineArgs {
     options: Vec<String>,
 }
 
-/// Replays the chosen workloads on each machine and stores the results as baselines.
+/// Replays the chosen workloads on each machine, and stores the results as baselines.
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
@@ -243,10 +243,10 @@ fn parse_budget(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(span.0 / 1000))
 }
 
-/// A baseline to check, with its workload.
+/// A baseline to check, and its workload.
 type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
 
-/// Repeats the predictions of the chosen baselines and prints the verdict.
+/// Repeats the predictions of the chosen baselines, and prints the verdict.
 pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open_archive(&args.archive)?);
     let mut outputs = OutputSet::default();
@@ -333,8 +333,8 @@ fn check_one(
     checked.map_err(Into::into)
 }
 
-/// Chooses the pairs that `threads` threads can replay within `budget`; records the other pairs and their features in
-/// `outcome`.
+/// Chooses the baselines that `threads` threads can check within `budget`. Records the others, and the
+/// features that only they cover, in `outcome`.
 fn choose_within_budget<'a>(
     budget: Duration,
     pairs: &[BaselinePair<'a>],
@@ -370,8 +370,8 @@ mod tests {
     use clap::{Command, CommandFactory};
     use std::collections::BTreeSet;
 
-    /// All other options of `replay` only choose the report or repeat the job, and a stored prediction depends on
-    /// neither.
+    /// All other options of `replay` only select the report or repeat the job, so they do not affect a stored
+    /// prediction.
     #[test]
     fn baselines_take_every_option_of_replays_about_times_and_traces() {
         let about = |command: &Command| -> BTreeSet<String> {

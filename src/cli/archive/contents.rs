@@ -63,12 +63,13 @@ impl ListArgs {
     }
 }
 
-/// Parses the condition of `--where`.
+/// Parses a condition of `--where`.
 pub fn query(text: &str) -> Result<MetadataQuery, String> {
     MetadataQuery::parse(text).map_err(|error| error.to_string())
 }
 
-/// Renders workloads as CSV. A workload has an empty cell for a key that only other workloads have.
+/// Renders workloads as CSV. If a workload does not have a key that another one has, the cell is
+/// empty.
 fn list_csv(found: &[&ListedWorkload<'_>]) -> String {
     let keys = found.iter().flat_map(|row| &row.metadata.0);
     let keys: BTreeSet<&str> = keys.map(|(key, _)| &key[..]).collect();
@@ -121,7 +122,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.tail()));
     }
-    // Numbers and the spaces around them take 26 columns; the metadata needs as much space as the longest name.
+    // Numbers and spaces take 26 columns, and the metadata as many columns as the longest name.
     let columns = plain_style().width;
     let longest = columns.saturating_sub(52);
     let names = found.iter().map(|row| clip(&row.name, longest));
@@ -151,7 +152,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     writeln!(out, "{count}, {}", Bytes(listing.stored_bytes()))?;
     drop((found, names));
-    // The memory is not freed, because the program ends here and freeing ten thousand workloads would take a tenth of
+    // Do not free the memory: the program ends here, and freeing ten thousand workloads would take a tenth of
     // the run.
     std::mem::forget(all);
     Ok(super::exit_code(listing.tail()))
@@ -285,7 +286,7 @@ fn parse_range(text: &str) -> Result<NumberRange, String> {
     }
 }
 
-/// Writes the files of a workload, or of the chosen ranks and nodes, into the output folder.
+/// Writes the files of a workload into the output folder, or only the chosen ranks and nodes.
 pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = super::open_archive(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;

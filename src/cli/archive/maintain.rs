@@ -25,7 +25,7 @@ pub struct VerifyArgs {
     archive: PathBuf,
 }
 
-/// Verifies every byte of the archive against its checksums and prints the result.
+/// Compares every byte of the archive with its checksums, and prints the result.
 pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Archive::open(&args.archive)?;
     let progress = Progress::start("verifying", "objects", archive.objects());
@@ -77,7 +77,8 @@ pub struct MergeArgs {
     from: Vec<PathBuf>,
 }
 
-/// Adds the workloads of the other archives; adds none if two workloads of one name differ.
+/// Adds the workloads of the other archives. If two different workloads have the same name, adds
+/// none.
 pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let sources = args.from.iter().map(|path| super::open_archive(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
@@ -121,7 +122,7 @@ pub struct GcArgs {
     dry_run: bool,
 }
 
-/// Removes workloads whose retention is over or that `--drop` names, and then the data that no workload uses.
+/// Removes workloads whose retention has ended or that `--drop` names, and all data that no workload uses.
 pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let dropped = |archive: &Archive| {
         let mut names = Vec::new();

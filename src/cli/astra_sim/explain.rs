@@ -1,5 +1,5 @@
-//! Shows the effect of quirks on a result: replays with all quirks, with each quirk corrected, and with all quirks
-//! corrected.
+//! Shows the effects of quirks on a result, by replays with all quirks, with each quirk corrected, and with
+//! all quirks corrected.
 
 use super::{AstraSimArgs, replay};
 use crate::compare::parallel_map;
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 mod table;
 
-/// The quirks that a replay corrects.
+/// Which quirks a replay corrects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuirkVariation {
     Nothing,
@@ -24,7 +24,7 @@ enum QuirkVariation {
 }
 
 impl QuirkVariation {
-    /// Returns all variations in the order of the table.
+    /// Returns all variations, in the table's order.
     fn all_variations() -> Vec<Self> {
         let ones = Quirk::all().map(Self::One);
         let all = [Self::Nothing].into_iter().chain(ones);
@@ -44,7 +44,7 @@ impl QuirkVariation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ReplayEnding {
     After(Span),
-    /// The quirk does not exist in the chosen network.
+    /// The quirk does not exist on the chosen network.
     NotApplicable,
     /// The replay was rejected, deadlocked or never ends.
     Failed {
@@ -60,8 +60,8 @@ struct QuirkRow {
     ended: ReplayEnding,
 }
 
-/// Replays the inputs of `args` once per variation and prints the table. If a replay with a corrected quirk fails, the
-/// table and the exit code report it.
+/// Replays the inputs of `args` once per variation, and prints the table. A replay that fails with a
+/// corrected quirk is reported in the table and by the exit code.
 pub fn run(
     args: &AstraSimArgs,
     to: &mut ReportDestination<'_>,
@@ -113,7 +113,8 @@ pub fn run(
     }
 }
 
-/// Returns the makespan with the quirks `quirks`, or the kind of failure and its message.
+/// Returns the makespan with the quirks `quirks`; if the replay fails, the kind of failure and its
+/// message.
 fn makespan_with(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str, String)> {
     let job = args
         .load_job(quirks)

@@ -1,4 +1,4 @@
-//! Renders the output formats: ASTRA-sim's lines, a table, or the report as JSON.
+//! Renders the output formats: ASTRA-sim's lines, a table, or the report in JSON.
 
 use chakram_astra_sim::{AstraInputs, RankWork};
 use chakram_base::units::Span;
@@ -13,10 +13,11 @@ use std::fmt::Write as _;
 /// Statistics of a rank that finished, with times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct RankStatistics {
-    /// Number of the rank.
+    /// Index of the rank.
     pub rank: u32,
     finish: u64,
-    /// Wall time minus the recorded time of the rank's nodes; negative in a pure replay whose nodes overlap.
+    /// Wall time minus the recorded times of the rank's nodes. Negative in a pure replay in which nodes
+    /// overlap.
     exposed: i64,
     time: RankBusyTime,
     work: RankWork,

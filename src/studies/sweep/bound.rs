@@ -482,10 +482,11 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
             ..StagePath::default()
         })
         .collect();
-    // The next node and the next message of each rank.
+    // For each rank, the next node, and the next message among its nodes.
     let mut at = vec![(0_usize, 0_usize); nodes.len()];
     let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
-    // If no rank can advance, receives do not wait: the result is lower, but still a lower bound.
+    // If no rank can advance, receives no longer wait. This makes the result smaller, so it is
+    // still a lower bound.
     let mut stuck = false;
     loop {
         let mut moved = false;
@@ -520,12 +521,14 @@ fn longest_paths(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) 
                 if let Some(half) = half {
                     message += 1;
                     if half.receives {
-                        // The first stage receives only the inputs of its later chunks.
+                        // The first stage receives only inputs of its later chunks, so it has no
+                        // first receive.
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }
                     } else if let Some(way) = topology.path(npu(ranks[i]), npu(half.peer)) {
-                        // A send starts no earlier than its dependencies end, so this arrival is a lower bound.
+                        // A send starts no earlier than its dependencies end, so this arrival time is a lower
+                        // bound.
                         let time = way.time(BufferShare::whole(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)

@@ -1,5 +1,5 @@
-//! Loading of studies: a study is parsed, checked with the files that it names, and hashed together
-//! with these files.
+//! Loading of studies: a study is parsed, checked together with the files that it names, and hashed
+//! with them.
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
@@ -12,7 +12,7 @@ use chakram_jobs::ReplaySettings;
 use chakram_workloads::model::ModelSource;
 use std::path::{Path, PathBuf};
 
-/// A rejected study.
+/// Reason why a study is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
     /// A file cannot be read.
@@ -26,28 +26,27 @@ pub enum StudyError {
     /// The study itself is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A value is rejected by the object that it configures.
+    /// The machine, model, plan or replay that a value configures rejects it.
     #[error("{file}:{line}: {key} = {value}: {why}")]
     Value {
         /// Name of the study's file.
         file: String,
         /// Line in the file, from 1.
         line: usize,
-        /// Key with the rejected value.
+        /// Key that has the rejected value.
         key: String,
         /// The rejected value.
         value: String,
-        /// Reason for the rejection.
+        /// Why the value is rejected.
         why: String,
     },
 }
 
-/// Loads the study at `path`, and returns it with one hash of the study and of the files that it
-/// names.
+/// Loads the study at `path`. Returns the study, and one hash of it and of the files that it names.
 ///
 /// # Errors
 ///
-/// Fails if the study cannot be read, or anything in the study is unknown.
+/// Fails if the study cannot be read, or if it has an unknown key or value.
 pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     let text = config::read(path).map_err(|source| StudyError::Read {
         path: path.to_owned(),
@@ -93,7 +92,7 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     Ok((study, hasher.finalize().to_hex().to_string()))
 }
 
-/// Returns every key with each value that the base or an axis sets.
+/// Returns every key that the base or an axis sets, with each of its values.
 fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
     let axes = study.axes.iter().flat_map(|axis| {
@@ -103,8 +102,8 @@ fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
     base.chain(axes)
 }
 
-/// Rejects values that are invalid with any other values: tries each with the first values of all other axes, and
-/// without limits. Refusals that depend on other values become rows instead.
+/// Rejects values that are invalid in every point. Each value is tried with the first values of all other
+/// axes, and without limits. If the rejection depends on other values, it later becomes a row instead.
 fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
     let lenient = Study {
         limits: PointLimits::default(),
@@ -120,7 +119,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
                 .zip(axis.values[0].iter().cloned()),
         );
     }
-    // The first value of a plan axis may be impossible for the model, and so may values of plan options.
+    // Plan options are not tried in a point, because the first value of a plan axis, or of a plan
+    // option, may be impossible for the model.
     let alone = |key: &str| !matches!(kind(key), Ok(SettingKind::Plan(_)));
     let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
         line: line_of(text, key, value),
@@ -153,8 +153,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             ));
         }
     }
-    // The settings that all points have, without settings of axes except the names of machine,
-    // model, stack and trace.
+    // The settings that all points have: no settings of axes, except names of machine, model, stack
+    // and trace.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "stack" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
@@ -181,8 +181,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             return Err(refuse(key, value, refusal.detail));
         }
     }
-    // Check each value with the first values of the other axes; if keys depend on other keys, the first rejection among
-    // all values counts.
+    // Check each value with the first values of the other axes. If keys depend on one another, report the
+    // first rejection.
     for axis in &study.axes {
         if !axis.keys.iter().all(|key| alone(key)) {
             continue;
@@ -207,13 +207,13 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     Ok(())
 }
 
-/// Returns true if a point is rejected because of several values of a plan together, so that other combinations may be
+/// Returns true if several values of the plan together cause the rejection, so that other combinations may be
 /// valid.
 fn of_plans(refusal: &PointRefusal) -> bool {
     refusal.reason.starts_with("plan.") || refusal.reason == "size"
 }
 
-/// Returns the line, from 1, where `text` sets a key or has one of its values.
+/// Returns the line, from 1, on which `text` sets a key or has one of the key's values.
 fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
     let last = key.rsplit('.').next().unwrap_or(key);
     let value = value.to_string();
@@ -228,7 +228,7 @@ fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
         has(line, key) || (has(line, last) && line.contains('=') && has(line, &value))
     });
     let start = keyed.map_or(1, |(number, _)| number);
-    // Lists of values are below the key.
+    // Lists of values are on lines below their key.
     let below = lines().skip(start - 1).find(|(_, line)| has(line, &value));
     below.map_or(start, |(number, _)| number)
 }

@@ -1,4 +1,4 @@
-//! The settings to replay a single point.
+//! The settings that replay a single point without its study.
 
 use super::setting::{SettingKind, Settings, kind, option_words};
 use super::study::Study;
@@ -7,25 +7,25 @@ use chakram_jobs::ReplayOption;
 /// The work of a point's replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PointWork {
-    /// The model of this name or file.
+    /// A model, by name or file.
     Model(String),
-    /// The traces at this path.
+    /// Traces at this path.
     Trace(String),
 }
 
-/// A replay of one point without its study.
+/// The replay of one point, expressed without its study.
 #[derive(Clone, Debug)]
 pub struct PointCommand {
-    /// The model or the traces of the replay.
+    /// The model or the traces that are replayed.
     pub work: PointWork,
-    /// Settings of the replay, as keys and values.
+    /// Settings of the replay: keys with their values.
     pub settings: Vec<(String, String)>,
     /// Replay options, with their words.
     pub options: Vec<(&'static ReplayOption, Vec<String>)>,
 }
 
 impl PointCommand {
-    /// Returns the replay of `point`, or `None` if only the study can express it.
+    /// Returns the replay of `point`, or `None` if only a study can express it.
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
         let (mut work, mut options) = (None, Vec::new());
@@ -41,7 +41,7 @@ impl PointCommand {
                 Ok(SettingKind::Option(option)) => {
                     options.push((option, option_words(option, &value)))
                 }
-                // Powers and prices do not affect a replay.
+                // Powers and prices have no effect on a replay.
                 Ok(SettingKind::Rate) => {}
                 Ok(
                     SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),

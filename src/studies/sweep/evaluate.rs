@@ -1,4 +1,4 @@
-//! Answers for points: rejected before a replay, bounded, or replayed.
+//! Answers for points: a rejection before the replay, a bound, or a replay.
 
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
@@ -26,12 +26,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub enum PointAnswer {
     /// The point is impossible, or exceeds a limit.
     Refused {
-        /// Class of the reason, for counting.
+        /// Class of the reason, by which rejected points are counted.
         reason: String,
         /// The full reason.
         detail: String,
     },
-    /// Measures of the point's replay.
+    /// The point was replayed, with these measures.
     Replayed(PointMeasures),
 }
 
@@ -44,7 +44,7 @@ impl From<PointRefusal> for PointAnswer {
     }
 }
 
-/// Replays points of a study; several threads may use one evaluator.
+/// Replays points of a study. Several threads may share one evaluator.
 #[derive(Debug)]
 pub struct PointEvaluator<'s> {
     study: &'s Study,
@@ -62,8 +62,8 @@ impl<'s> PointEvaluator<'s> {
         }
     }
 
-    /// Returns a key that is equal for points with the same work, so that such points can be
-    /// evaluated consecutively.
+    /// Returns a key that is equal for points with the same work, so that these points can be
+    /// evaluated one after another.
     pub fn work_key(point: &Settings) -> String {
         let of_work = |key: &str| {
             ["trace", "model", "plan", "stack", "tokens"]
@@ -78,7 +78,7 @@ impl<'s> PointEvaluator<'s> {
         setting::line(&of_work)
     }
 
-    /// Resolves a point and checks the limits that need no walk over its nodes.
+    /// Resolves a point, and checks the limits that can be checked without its nodes.
     pub fn resolve(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
         let settings = self.study.whole(point);
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
@@ -109,7 +109,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Rejects a plan that does not fit in memory; `least` if its memory need is a lower bound.
+    /// Rejects a plan that needs too much memory. `least` is true if the memory need is only a
+    /// lower bound.
     fn check_memory(
         &self,
         point: &ResolvedPoint,
@@ -138,8 +139,8 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Returns a lower bound of a valid point's plan, from all micro-batches if `whole`, otherwise
-    /// quick.
+    /// Returns a lower bound for a valid point's plan. If `whole`, the bound simulates all
+    /// micro-batches; otherwise it is quick.
     pub fn bound(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
         let resolved = self.resolve(point)?;
         let WorkSource::Plan(pattern) = &resolved.work else {
@@ -155,8 +156,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(bound)
     }
 
-    /// Returns the measures of a plan that are known without a replay, for objectives that follow
-    /// from its time.
+    /// Returns the measures of a plan that need no replay. With its time, they give the objectives.
     pub fn bounded_measures(
         &self,
         point: &Settings,
@@ -177,7 +177,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Replays a point; `is_bounded` if its memory was already checked with its whole bound.
+    /// Replays a point. `is_bounded` is true if its memory was already checked with its whole
+    /// bound.
     pub fn answer(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
         self.replay_point(point, is_bounded)
             .map_or_else(PointAnswer::from, PointAnswer::Replayed)
@@ -189,8 +190,7 @@ impl<'s> PointEvaluator<'s> {
         is_bounded: bool,
     ) -> Result<PointMeasures, PointRefusal> {
         let resolved = self.resolve(point)?;
-        // A plan that cannot fit is rejected before its replay, because its bound is quick to
-        // compute.
+        // Reject a plan that cannot fit before its replay, because its bound takes little time.
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
@@ -199,13 +199,12 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.work_of_point(&resolved)?;
         let workload = work.workload();
-        // The number of ranks is known only now, because only the traces give it.
+        // Check the number of ranks only now, because it comes from the traces.
         if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        // With `aggregate`, one rank runs for all equal ranks, which the engine finds from all
-        // ranks.
+        // With `aggregate`, the engine itself looks for equal ranks, for which it needs all ranks.
         let copies = if options.aggregate {
             &[]
         } else {
@@ -232,15 +231,15 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the work of a point; fails if any option of the point has no effect.
+    /// Returns the work of a point. Fails if an option of the point has no effect.
     fn work_of_point(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
     }
 
-    /// Returns the reason why the machines of two points with equal results make no difference, or `None` if
-    /// another replay would be too large.
+    /// For two points with equal results, returns the reason why their machines make no difference. Returns
+    /// `None` if another replay would be too large.
     pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
         let before = self.resolve(one).ok()?.machine;
         self.with_facts(other, |run, machine| {
@@ -248,8 +247,8 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
-    /// Returns the reason why an option makes no difference to a point, or `None` if another replay would be too
-    /// large.
+    /// Returns the reason why an option makes no difference to a point. Returns `None` if another replay
+    /// would be too large.
     pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
         self.with_facts(point, |run, _| option_reason(key, false, run))
     }
@@ -274,7 +273,7 @@ impl<'s> PointEvaluator<'s> {
         Some(say(&run, &resolved.machine))
     }
 
-    /// Returns the report of a point if its work has at most this number of `nodes`.
+    /// Returns the report of a point, or `None` if its work has more than `nodes` nodes.
     pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
         let work = self.work_of_point(&self.resolve(point).ok()?).ok()?;
         if work.workload().nodes() > nodes {
@@ -287,7 +286,7 @@ impl<'s> PointEvaluator<'s> {
     ///
     /// # Errors
     ///
-    /// Fails if the point cannot be replayed; the error states the reason.
+    /// Fails if the point cannot be replayed; the error gives the reason.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
         let work = self.work_of_point(&resolved)?;
@@ -307,22 +306,22 @@ impl<'s> PointEvaluator<'s> {
 /// Result of a replay.
 struct MeasuredReplay {
     makespan: Span,
-    /// Mean time of NPUs in each part.
+    /// Mean over NPUs of the time in each part.
     parts_ps: [u64; PARTS.len()],
-    /// Mean energy of an NPU's kernels whose times are from loop nests, in picojoules, if there are
-    /// any.
+    /// Mean energy per NPU of the kernels whose times come from loop nests, in picojoules; `None`
+    /// if there are none.
     kernel_energy: Option<f64>,
-    /// Mean compute time of the other kernels.
+    /// Mean compute time of all other kernels.
     unmapped_ps: u64,
-    /// Maximum bytes in use on an NPU, if traces give allocations.
+    /// Maximum bytes in use on an NPU, if the traces give allocations.
     peak: Option<u64>,
-    /// True if these bytes fit on every NPU.
+    /// True if these bytes fit into every NPU's memory.
     fits: bool,
-    /// Mean busy time of links and of memory ports of tiles.
+    /// Mean busy time of links and of memory ports, on a machine of tiles.
     busy: Option<[Span; 2]>,
 }
 
-/// Replays a workload; also returns true if its ranks may represent all ranks of the job.
+/// Replays a workload. The second result is true if its ranks may represent all ranks of the job.
 fn replay_measured(
     workload: &Workload,
     resolved: &ResolvedPoint,
@@ -373,10 +372,10 @@ fn replay_measured(
     Ok((measured, check.stands_for_all()))
 }
 
-/// Number of cached workloads.
+/// Maximum number of cached workloads.
 const KEPT: usize = 4;
 
-/// Work shared by several points.
+/// Work that several points share.
 #[derive(Debug)]
 enum SharedWork {
     Generated(Workload, Vec<Vec<u32>>),
@@ -384,7 +383,7 @@ enum SharedWork {
 }
 
 impl SharedWork {
-    /// Returns the ranks of each copy, for a job of several copies.
+    /// Returns the ranks of each copy, if the job consists of several copies.
     fn rank_copies(&self) -> &[Vec<u32>] {
         match self {
             Self::Generated(_, copies) => copies,
@@ -402,7 +401,7 @@ impl SharedWork {
 
 type WorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
 
-/// Cache of the last few workloads; each is built once, for any number of points that ask for it.
+/// Cache of the workloads that were used last. Each is built once, however many points ask for it.
 #[derive(Debug, Default)]
 struct SharedWorkloads(Mutex<Vec<(String, WorkCell)>>);
 
@@ -412,7 +411,7 @@ impl SharedWorkloads {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let known = kept.iter().position(|(key, _)| *key == point.work_key);
             let entry = match known {
-                // The entry moves to the end, so that the least recently used one is dropped.
+                // Move the entry to the end, so that the least recently used entry is dropped.
                 Some(index) => kept.remove(index),
                 None => (point.work_key.clone(), WorkCell::default()),
             };
@@ -423,7 +422,7 @@ impl SharedWorkloads {
             }
             cell
         };
-        // Build without the lock, so that other points do not wait.
+        // Build the workload without holding the lock, so that other points do not wait.
         cell.get_or_init(|| build_work(&point.work).map(Arc::new))
             .clone()
     }

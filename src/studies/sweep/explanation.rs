@@ -1,4 +1,4 @@
-//! Comparison of a row with its neighbours: rows that differ along exactly one axis.
+//! Comparison of a row with its neighbours, which are rows that differ along exactly one axis.
 
 use super::objective::PARTS;
 use super::setting::Settings;
@@ -7,8 +7,8 @@ use chakram_base::units::Span;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 
-/// Compares the row with this index with its neighbours, nearest in the first objective first, and
-/// returns text for users.
+/// Compares the row at this index with its neighbours, and returns text for users. Neighbours that
+/// are nearest in the first objective come first.
 pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
     let row = &sweep.rows[index];
     let Some(own) = measures_of(row) else {
@@ -61,7 +61,8 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
             continue;
         };
         let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
-        // The parts of the mean NPU sum to the makespan, so their changes sum to its change.
+        // An NPU's parts of the time add up to the makespan, so their changes add up to the
+        // makespan's change.
         let parts = (0..PARTS.len()).map(|part| {
             let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
             (b - a, PARTS[part])
@@ -80,7 +81,7 @@ pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String
     text
 }
 
-/// Returns the axis along which two points differ, if there is exactly one.
+/// Returns the axis along which two points differ, or `None` if it is not exactly one.
 fn differing_axis(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
     let differing = |axis: &usize| {
         sweep.study.axes[*axis]

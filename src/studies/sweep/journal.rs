@@ -1,7 +1,7 @@
-//! The journal of a sweep: one line for each answer or bound, in the order of computation.
+//! The journal of a sweep: one line per answer or bound, in the order in which they were computed.
 //!
-//! Lines are appended while the sweep runs, with one write each, so that a crash loses only the work in progress. When
-//! the journal is opened again, an incomplete last line is cut off.
+//! Each line is appended with a single write while the sweep runs, so a crash loses only work in progress.
+//! When the journal is opened again, an incomplete last line is removed.
 
 use super::bound::PointBound;
 use super::evaluate::PointAnswer;
@@ -22,7 +22,7 @@ struct JournalHead {
 
 const SCHEMA: &str = "chakram-sweep-journal-1";
 
-/// An answer or bound of a point.
+/// An answer or a bound of a point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JournalEntry {
     /// Settings of the point, as text.
@@ -35,7 +35,7 @@ pub struct JournalEntry {
     pub answer: Option<PointAnswer>,
 }
 
-/// A journal that cannot be used.
+/// Reason why a journal cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The operating system returned an error.
@@ -46,8 +46,7 @@ pub enum JournalError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The journal belongs to another study, or the study or a file that the study names has
-    /// changed.
+    /// The journal belongs to another study, or the study or one of its files has changed.
     #[error(
         "{}: the journal is of a different study, or the study or one of its files has changed since\n  \
          try: another folder",
@@ -61,13 +60,13 @@ pub enum JournalError {
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,
-        /// The problem.
+        /// Description of the problem.
         why: String,
     },
     /// The folder already has a journal.
     #[error("{}: the folder has results of an earlier run\n  try: {} to resume the run, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
-    /// A file that the sweep would write exists without a journal, so it is not from a sweep.
+    /// The sweep would overwrite a file that is not from a sweep, because there is no journal.
     #[error("{}: the folder exists but has no journal, so no sweep wrote it\n  try: another folder", .0.display())]
     Foreign(PathBuf),
     /// The folder has no journal.
@@ -75,10 +74,10 @@ pub enum JournalError {
     Missing(PathBuf),
 }
 
-/// Files that a sweep writes next to its journal: rows, the front, and the page.
+/// Files that a sweep writes to the folder of its journal: rows, Pareto front and page.
 pub const RESULTS: [&str; 4] = ["rows.jsonl", "rows.csv", "front.csv", "index.html"];
 
-/// A journal open for writing.
+/// A journal that is open for writing.
 #[derive(Debug)]
 pub struct SweepJournal {
     path: PathBuf,
@@ -122,7 +121,8 @@ impl SweepJournal {
         Ok(journal)
     }
 
-    /// Continues the journal in `folder`, or creates one, and returns the journal and its entries.
+    /// Continues the journal in `folder`, or creates it. Returns the journal and the entries that
+    /// it already has.
     pub fn resume(folder: &Path, study: &str) -> Result<(Self, Vec<JournalEntry>), JournalError> {
         let path = Self::path(folder);
         let failed = |source| JournalError::Io {
@@ -134,7 +134,7 @@ impl SweepJournal {
             other => other?,
         };
         if whole == 0 {
-            // The program was killed before the first line was complete.
+            // The program was killed while it wrote the first line.
             std::fs::remove_file(&path).map_err(failed)?;
             return Ok((Self::create(folder, study)?, Vec::new()));
         }
@@ -142,7 +142,7 @@ impl SweepJournal {
             .append(true)
             .open(&path)
             .map_err(failed)?;
-        // An incomplete last line is cut off, because it would corrupt the next entry.
+        // Remove an incomplete last line, because the next entry would be appended to it.
         file.set_len(whole).map_err(failed)?;
         let file = Mutex::new(file);
         Ok((Self { path, file }, entries))
@@ -153,14 +153,14 @@ impl SweepJournal {
         parse_journal(&Self::path(folder), study).map(|(entries, _)| entries)
     }
 
-    /// Appends an entry in one write.
+    /// Appends an entry with a single write.
     pub fn add(&self, entry: &JournalEntry) -> Result<(), JournalError> {
         self.write_line(entry)
     }
 
     fn write_line(&self, line: &impl Serialize) -> Result<(), JournalError> {
         let mut text = serde_json::to_vec(line).expect("entries are texts and numbers");
-        // The whole line is one write, so that a crash leaves at most one incomplete line.
+        // Write the whole line at once, so that a crash leaves at most one incomplete line.
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(&text).map_err(|source| JournalError::Io {
@@ -170,7 +170,7 @@ impl SweepJournal {
     }
 }
 
-/// Parses a journal; returns its entries, and the number of bytes of its complete lines.
+/// Parses a journal. Returns its entries, and the number of bytes in its complete lines.
 fn parse_journal(path: &Path, study: &str) -> Result<(Vec<JournalEntry>, u64), JournalError> {
     let mut text = Vec::new();
     let opened = File::open(path);
@@ -235,7 +235,7 @@ mod tests {
         journal.add(&entry("b")).unwrap();
         let path = SweepJournal::path(dir.path());
         let all = std::fs::read(&path).unwrap();
-        // The program may have been killed at every position.
+        // The program may be killed after any byte.
         for end in 0..=all.len() {
             std::fs::write(&path, &all[..end]).unwrap();
             let (journal, known) = SweepJournal::resume(dir.path(), "s").unwrap();

@@ -1,4 +1,4 @@
-//! Objectives, and the measures of a point.
+//! Objectives, and the measures of a point from which they follow.
 
 use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
@@ -6,42 +6,43 @@ use chakram_report::cost::dollars;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Results of a replayed point.
+/// Results of a point's replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PointMeasures {
     /// Makespan, in picoseconds.
     pub time_ps: u64,
     /// Number of NPUs of the job.
     pub npus: u32,
-    /// Mean time of NPUs in each part, in the order of [`PARTS`]. Older files have no bubble: there
-    /// the bubble is part of exposed communication.
+    /// Mean over NPUs of the time in each part, in the order of [`PARTS`]. In older files, exposed
+    /// communication includes the bubble.
     #[serde(default, deserialize_with = "read_parts")]
     pub parts_ps: [u64; PARTS.len()],
-    /// Maximum bytes in use on an NPU, if traces give allocations.
+    /// Maximum bytes in use on an NPU, if the traces give allocations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Energy of the kernels whose times are from loop nests, over all NPUs, in picojoules, or
-    /// `None` without such kernels.
+    /// Energy, on all NPUs together, of the kernels whose times come from loop nests, in
+    /// picojoules; `None` if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_energy_pj: Option<f64>,
-    /// Mean compute time of NPUs in other kernels, if loop nests give the times of some kernels.
+    /// Mean compute time per NPU of all other kernels, if loop nests give the times of some
+    /// kernels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
-    /// Price of an NPU in dollars per hour, if the machine file gives one.
+    /// Price of an NPU in dollars per hour, if the machine's file gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dollars_per_npu_hour: Option<f64>,
-    /// Tokens of the job, or samples for jobs without tokens.
+    /// Tokens of the job; samples if it has no tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Mean busy time of a link between cores, on a machine of tiles with shared links.
+    /// Mean busy time of a link between cores, if the machine consists of tiles with shared links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links_busy_ps: Option<u64>,
-    /// Mean busy time of a memory port, on such a machine.
+    /// Mean busy time of a memory port, if the machine consists of tiles with shared links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ports_busy_ps: Option<u64>,
 }
 
-/// Quantity that a sweep optimises.
+/// Quantity that a sweep minimises or maximises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepObjective {
     /// Makespan of the replay.
@@ -52,23 +53,22 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// Maximum bytes in use on an NPU.
     Memory,
-    /// Energy of all NPUs: the mapping energy of kernels whose times are from loop nests,
-    /// `power.busy` W while other kernels run, and `power.idle` W while no kernel runs.
+    /// Energy of all NPUs: the mapping's energy for kernels that loop nests time, `power.busy` W
+    /// while other kernels run, and `power.idle` W while no kernel runs.
     Energy,
-    /// Energy times makespan.
+    /// Energy multiplied by makespan.
     EnergyDelay,
-    /// Price of renting the NPUs for the makespan, at `price.npu` per hour or at the machine's own
-    /// price.
+    /// Price of the NPUs for the makespan, at `price.npu` per hour or the machine's own price.
     Cost,
     /// Cost per million tokens.
     TokenCost,
-    /// Days of a run over `total_tokens`.
+    /// Days that a run of `total_tokens` takes.
     RunDays,
-    /// NPU hours of such a run.
+    /// NPU hours that a run of `total_tokens` takes.
     RunNpuHours,
-    /// Price of these NPU hours.
+    /// Price of a run of `total_tokens`.
     RunCost,
-    /// Energy of such a run.
+    /// Energy of a run of `total_tokens`.
     RunEnergy,
     /// Number of NPUs of the job.
     Npus,
@@ -92,7 +92,7 @@ impl SweepObjective {
         Self::Npus,
     ];
 
-    /// Objectives shown in rows in addition to the study's objectives, if known.
+    /// Objectives that rows show besides the study's own, if their values are known.
     pub const STATED: [Self; 6] = [
         Self::Tokens,
         Self::TokenCost,
@@ -102,7 +102,7 @@ impl SweepObjective {
         Self::RunEnergy,
     ];
 
-    /// Returns the name in studies, which is also the column heading.
+    /// Returns the name in study files, which is also the column heading.
     pub fn name(self) -> &'static str {
         match self {
             Self::Time => "time",
@@ -126,8 +126,8 @@ impl SweepObjective {
         matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
-    /// Returns the settings that the objective requires; `all_mapped` if loop nests give the times
-    /// of all kernels.
+    /// Returns the settings that the objective needs. `all_mapped` is true if loop nests give the
+    /// times of all kernels.
     pub fn needs(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
@@ -141,7 +141,7 @@ impl SweepObjective {
         }
     }
 
-    /// Returns true if a lower bound of the time implies a bound of this objective (an upper bound if larger is
+    /// Returns true if a lower bound on the time gives a bound on this objective (an upper bound if larger is
     /// better).
     pub fn is_bounded(self) -> bool {
         matches!(
@@ -162,8 +162,8 @@ impl SweepObjective {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
 
-    /// Returns the value in seconds, tokens per second, bytes, joules, joule-seconds, dollars,
-    /// days, hours, or NPUs, or `None` if unknown.
+    /// Returns the value, or `None` if it is unknown. Units are seconds, tokens per second, bytes,
+    /// joules, joule-seconds, dollars, days, hours or NPUs.
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
@@ -191,7 +191,8 @@ impl SweepObjective {
             Self::TokenCost => {
                 Self::Cost.value(measures, settings)? / measures.tokens? as f64 * 1e6
             }
-            // The number of replays is the total tokens divided by the tokens of one replay.
+            // The run takes as many replays as its tokens are multiples of the tokens of one
+            // replay.
             Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
             Self::RunNpuHours => Self::RunDays.value(measures, settings)? * 24.0 * npus,
             Self::RunCost => {
@@ -206,7 +207,8 @@ impl SweepObjective {
         })
     }
 
-    /// Returns the value, negated if larger is better, so that smaller is always better.
+    /// Returns the value, with its sign changed if larger is better, so that smaller is always
+    /// better.
     pub fn score(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let value = self.value(measures, settings)?;
         Some(if self.is_maximised() { -value } else { value })
@@ -243,7 +245,7 @@ pub const PARTS: [&str; 6] = [
     "pipeline bubble",
 ];
 
-/// Deserializes the parts; parts missing in an older file are zero.
+/// Deserializes the parts of the time. Parts that an older file does not have are zero.
 fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], D::Error> {
     let found = Vec::<u64>::deserialize(from)?;
     let mut parts = [0; PARTS.len()];
@@ -288,8 +290,8 @@ mod tests {
 
     #[test]
     fn objectives_follow_from_measures_and_prices() {
-        // 2 s on 4 NPUs, of which they are busy 1.5 s, take 4 x (700 x 1.5 + 100 x 0.5) = 4400 J;
-        // at 3.6 per hour they cost 3.6 x 4 x 2 / 3600 = 0.008.
+        // 2 s on 4 NPUs that are busy for 1.5 s take 4 x (700 x 1.5 + 100 x 0.5) = 4400 J. At 3.6
+        // per hour, they cost 3.6 x 4 x 2 / 3600 = 0.008.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
@@ -314,7 +316,7 @@ mod tests {
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
         // 0.008 for 8,192 tokens is 0.97656 per million tokens. 8.192e9 tokens are a million
-        // replays, which take 2e6 s on 4 NPUs, cost 8,000 and use 4.4 GJ.
+        // replays. These take 2e6 s on 4 NPUs, cost 8,000, and use 4.4 GJ.
         settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
         let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
         for (objective, expected) in [
@@ -331,8 +333,8 @@ mod tests {
                 objective.name()
             );
         }
-        // The machine's own price applies if the study sets no price. Without both prices, the
-        // point has no cost.
+        // If the study sets no price, the machine's own price applies. If the machine has none
+        // either, the point has no cost.
         let mut own = settings.clone();
         own.remove("price.npu");
         assert_eq!(SweepObjective::Cost.value(&measures, &own), None);
@@ -351,8 +353,8 @@ mod tests {
             SweepObjective::Energy.value(&measures, &Settings::new()),
             None
         );
-        // Kernels use 9e14 pJ = 900 J by loop nests; of the 1.5 s only 0.5 s are in other kernels:
-        // 900 + 4 x (700 x 0.5 + 100 x 0.5).
+        // By loop nests, kernels use 9e14 pJ = 900 J. Of the 1.5 s, only 0.5 s are in other
+        // kernels: 900 + 4 x (700 x 0.5 + 100 x 0.5).
         let mapped = PointMeasures {
             kernel_energy_pj: Some(9e14),
             unmapped_ps: Some(500_000_000_000),
@@ -360,8 +362,7 @@ mod tests {
         };
         let energy = |measures| SweepObjective::Energy.value(measures, &settings);
         assert_eq!(energy(&mapped), Some(2500.0));
-        // If loop nests give the times of all kernels, the energy is 900 + 4 x 100 x 0.5, with no
-        // busy power.
+        // If loop nests give the times of all kernels, there is no busy power: 900 + 4 x 100 x 0.5.
         let all = PointMeasures {
             unmapped_ps: Some(0),
             ..mapped

@@ -1,5 +1,5 @@
-//! The HTML page of a sweep: one file that needs neither network nor scripts. Every point shows its command as a
-//! tooltip.
+//! The HTML page of a sweep: a single file that needs neither network nor scripts. A point's tooltip shows
+//! its command.
 
 use super::objective::SweepObjective;
 use super::setting;
@@ -13,12 +13,12 @@ use chakram_report::html::page::{figure, page, section, table, text};
 
 /// Maximum number of points in a chart.
 const MOST_MARKS: usize = 2_000;
-/// Maximum number of lines in the parallel coordinates.
+/// Maximum number of lines in the chart of parallel coordinates.
 const MOST_LINES: usize = 300;
-/// Number of table rows.
+/// Maximum number of rows in the table.
 const ROWS: usize = 50;
 
-/// Renders the page; `command` returns the command of a row.
+/// Renders the page; `command` returns the command that replays a row.
 pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> String {
     let study = sweep.study;
     let ranked = sweep.ranked();
@@ -73,7 +73,7 @@ fn row_title(sweep: &SweepTable<'_>, index: usize, command: &dyn Fn(usize) -> St
     )
 }
 
-/// Returns the rows shown in a chart: the front, the best rows, and other rows at even intervals.
+/// Returns the rows that a chart shows: the front, the best rows, and others at even intervals.
 fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     let mut chosen = ranked.to_vec();
     if ranked.len() > MOST_MARKS {
@@ -93,7 +93,7 @@ fn charted_rows(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// Renders the best row of each objective, with its interval and its comparison with other rows.
+/// Renders the best row by each objective, with its interval and a comparison with other rows.
 fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     let tile = |(objective, row): &(SweepObjective, usize)| {
         let place = sweep
@@ -131,8 +131,8 @@ fn render_tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> St
     format!("<div class=\"tiles\">{tiles}</div>{lead}")
 }
 
-/// Renders charts of the first objective by each other objective, or by memory, NPUs or the row's
-/// index.
+/// Renders charts of the first objective against each other objective. If there is none, they are
+/// against memory, NPUs or the row's index.
 fn draw_points(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -149,7 +149,7 @@ fn draw_points(
     };
     let mut beside: Vec<Option<SweepObjective>> =
         study.objectives[1..].iter().copied().map(Some).collect();
-    // If one row is the best by both objectives, there is no trade-off to show.
+    // If one row is the best by both objectives, the chart would show no trade-off.
     let is_chosen = |second: &Option<SweepObjective>| {
         let best = |objective: SweepObjective| {
             let mut bests = bests.iter();
@@ -185,19 +185,19 @@ fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Op
     objective.value(measures_of(&sweep.rows[row])?, &settings)
 }
 
-/// Chart of an objective by another quantity.
+/// A chart of an objective against another quantity.
 struct PointsChart<'a> {
     sweep: &'a SweepTable<'a>,
     ranked: &'a [usize],
     bests: &'a [(SweepObjective, usize)],
     front: &'a [usize],
     first: SweepObjective,
-    /// Second objective, or `None` for the row's index.
+    /// Second objective; `None` for the row's index.
     second: Option<SweepObjective>,
 }
 
 impl PointsChart<'_> {
-    /// Returns the coordinates of a row.
+    /// Returns the coordinates of a row in the chart.
     fn coordinates_of(&self, row: usize) -> Option<(f64, f64)> {
         let x = match self.second {
             Some(objective) => value_of(self.sweep, row, objective)?,
@@ -223,8 +223,8 @@ impl PointsChart<'_> {
         named.collect()
     }
 
-    /// Returns the Pareto front of both quantities, from left to right (empty without a second
-    /// quantity).
+    /// Returns the Pareto front of both quantities from left to right; empty if there is no second
+    /// quantity.
     fn front_of_two(&self) -> ScatterLine {
         let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
         {
@@ -284,7 +284,7 @@ impl PointsChart<'_> {
                 })
             })
             .collect();
-        // Draw named points above the others.
+        // Draw the points that have names above all others.
         points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
         let line = self.front_of_two();
         let beside = second.map_or("row", SweepObjective::name);
@@ -317,7 +317,7 @@ impl PointsChart<'_> {
     }
 }
 
-/// Renders parallel coordinates: axes of the study, then objectives.
+/// Renders parallel coordinates: first the axes of the study, then the objectives.
 fn draw_coordinates(
     sweep: &SweepTable<'_>,
     ranked: &[usize],
@@ -362,7 +362,7 @@ fn draw_coordinates(
         });
     }
     let tenth = chosen.len().div_ceil(10);
-    // Draw the best rows last, above the others.
+    // Draw the best rows last, so that they are above the others.
     let lines = chosen
         .iter()
         .enumerate()
@@ -386,8 +386,8 @@ fn draw_coordinates(
     figure(&picture, &legend, &caption)
 }
 
-/// Returns the axis of a setting, and the positions of rows on the axis: numbers by value,
-/// logarithmic if they span a large range, and words at even distances.
+/// Returns the axis of a setting, and the position of each row on it. Numbers are placed by value,
+/// on a logarithmic scale if their range is large; words are placed at even distances.
 fn setting_axis(
     sweep: &SweepTable<'_>,
     key: &str,
@@ -433,8 +433,8 @@ fn setting_axis(
     (axis, places)
 }
 
-/// Returns the last part of a plan key, or the last two parts of another path, because axis names
-/// are printed close together.
+/// Returns the last part of a plan key, or the last two parts of another path, because there is
+/// little space for names of axes.
 fn last_parts(key: &str) -> &str {
     let kept = if key.starts_with("plan.") { 1 } else { 2 };
     key.rmatch_indices('.')
@@ -442,14 +442,14 @@ fn last_parts(key: &str) -> &str {
         .map_or(key, |(at, _)| &key[at + 1..])
 }
 
-/// Renders a chart of the best value of the first objective so far, by row.
+/// Renders a chart of the best value of the first objective found so far, by row.
 fn so_far(sweep: &SweepTable<'_>) -> String {
     let objective = sweep.study.objectives[0];
     let curve = best_so_far(sweep, objective, 0);
     let most = curve
         .iter()
         .fold(0.0_f64, |most, (_, value)| most.max(*value));
-    // Charts take integers.
+    // Charts need integers, so scale the values.
     let scale = if most > 0.0 { 1e12 / most } else { 1.0 };
     let series = LineSeries {
         label: format!("best {} so far", objective.name()),

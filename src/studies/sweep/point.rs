@@ -1,4 +1,4 @@
-//! Points as jobs: settings are resolved to a job, or rejected with the reason.
+//! Points as jobs: settings become a job, or a rejection with the reason.
 
 use super::setting::{SettingKind, Settings, kind, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
@@ -15,24 +15,24 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Reason why a point has no answer.
+/// Reason why a point has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointRefusal {
-    /// Class of the reason, for counting.
+    /// Class of the reason, by which rejected points are counted.
     pub reason: String,
     /// The full reason.
     pub detail: String,
-    /// True if an option of the replay has no effect on this machine and work, but may have an
-    /// effect on others.
+    /// True if a replay option has no effect on this machine and work, although it may have one on
+    /// others.
     pub is_option: bool,
 }
 
 impl PointRefusal {
-    /// Creates the answer for a point that is rejected for a reason of class `reason`.
+    /// Creates the rejection of a point; `reason` is the class of the reason.
     pub fn new(reason: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             reason: reason.into(),
-            // Details are shown in table cells, so they have no line breaks.
+            // Details are shown in cells of tables, so they must not have line breaks.
             detail: detail.to_string().replace(['\n', '\r'], " "),
             is_option: false,
         }
@@ -53,7 +53,8 @@ impl From<ReplaySettingsError> for PointRefusal {
     fn from(error: ReplaySettingsError) -> Self {
         match error {
             ReplaySettingsError::Option(refusal) => refusal.into(),
-            // The contradiction depends on the values of both options, so other values may be valid.
+            // The two options contradict each other only with these values, so other values may be
+            // valid.
             ReplaySettingsError::Beside(..)
             | ReplaySettingsError::RateMissing { .. }
             | ReplaySettingsError::OwnRates(_) => Self {
@@ -69,36 +70,36 @@ impl From<OptionRefusal> for PointRefusal {
     fn from(refusal: OptionRefusal) -> Self {
         Self {
             is_option: true,
-            // A study file names options by key.
+            // In a study file, options are named by their keys.
             ..Self::new(refusal.key().key().to_string(), format!("{refusal:#}"))
         }
     }
 }
 
-/// Source of a point's work.
+/// Source of the work that a point replays.
 #[derive(Clone, Debug)]
 pub enum WorkSource {
     /// A model under a plan.
     Plan(Box<TrainingPattern>),
-    /// Traces at this path, read with these options.
+    /// Traces at this path, which are read with these options.
     Traces(PathBuf, Box<JobOptions>),
 }
 
-/// A point resolved to a job on a machine.
+/// A point whose settings are resolved to a job on a machine.
 #[derive(Clone, Debug)]
 pub struct ResolvedPoint {
     /// The model under its plan, or the traces.
     pub work: WorkSource,
-    /// Key of the point's work: points with equal keys share the work.
+    /// Key of the work. Points with equal keys have the same work.
     pub work_key: String,
-    /// The machine, scaled to the work if possible.
+    /// The machine; if possible, it is scaled to the work's number of ranks.
     pub machine: Arc<Machine>,
     /// Options of the replay.
     pub options: ReplayOptions,
 }
 
 impl ResolvedPoint {
-    /// Resolves `settings`; uses machines and models of earlier points from `parts`.
+    /// Resolves `settings`. Machines and models that earlier points used come from `parts`.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
         let replay = replay_settings(settings)?;
@@ -111,7 +112,7 @@ impl ResolvedPoint {
                 (machine, work, key)
             }
             None => {
-                // An error of the machine takes precedence over an error of the plan.
+                // If both the machine and the plan are invalid, report the machine's error.
                 let mut pattern = match training_pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
@@ -140,13 +141,14 @@ impl ResolvedPoint {
         })
     }
 
-    /// Returns the memory of the smallest NPU in bytes, or `None` if unknown.
+    /// Returns the memory of the smallest NPU in bytes, or `None` if it is unknown.
     pub fn capacity(&self) -> Option<u64> {
         least_memory(&self.machine)
     }
 }
 
-/// Returns the settings whose keys `path` maps to paths of the machine.
+/// Returns the settings that change the machine's file: those whose keys `path` maps to a path in
+/// it.
 fn machine_edits<'s>(
     settings: &'s Settings,
     path: impl Fn(SettingKind<'s>) -> Option<&'s str>,
@@ -156,8 +158,8 @@ fn machine_edits<'s>(
         .collect()
 }
 
-/// Returns the text of `machine` with enough NPUs along its outermost dimension for `ranks`, if
-/// this dimension is scalable.
+/// If the outermost dimension of `machine` is scalable, returns the machine's text with enough NPUs
+/// along it for `ranks`.
 fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
     let size = machine.outermost_size_for(ranks);
@@ -169,7 +171,7 @@ fn scaled_machine_text(machine: &Machine, text: &str, ranks: u128) -> Option<Str
     scalable.then(|| with_values(text, machine.name(), &edits).ok())?
 }
 
-/// Cache of machines, models and software stacks, by the settings that determine them; files are read once.
+/// Cache of machines, models and software stacks, by the settings that determine them. Files are read once.
 #[derive(Debug, Default)]
 pub struct SharedParts {
     machines: Mutex<PartTable<Arc<Machine>>>,
@@ -179,10 +181,10 @@ pub struct SharedParts {
 
 type PartTable<T> = BTreeMap<String, Result<T, PointRefusal>>;
 
-/// Maximum number of cached parts of each kind.
+/// Maximum number of cached entries of each kind.
 const KEPT: usize = 256;
 
-/// Returns the entry of `parts` for `key`, created by `make` if missing.
+/// Returns the entry of `parts` for `key`. If it is missing, `make` creates it.
 fn get_or_create<T: Clone>(
     parts: &Mutex<PartTable<T>>,
     key: String,
@@ -192,8 +194,8 @@ fn get_or_create<T: Clone>(
     if let Some(known) = lock().get(&key) {
         return known.clone();
     }
-    // Make the part without the lock, so that other threads do not wait; two threads may make the
-    // same part.
+    // Create the part without holding the lock, so that other threads do not wait, even if two
+    // threads then create the same part.
     let made = make();
     let mut table = lock();
     if table.len() >= KEPT {
@@ -204,7 +206,7 @@ fn get_or_create<T: Clone>(
 }
 
 impl SharedParts {
-    /// Returns the machine of `settings`, with at least `ranks` NPUs if it can be scaled.
+    /// Returns the machine of `settings`. If it can be scaled, it has at least `ranks` NPUs.
     fn machine_of(
         &self,
         settings: &Settings,
@@ -232,7 +234,7 @@ impl SharedParts {
             let mut text = source.text.into_owned();
             let mut original = None;
             if !edits.is_empty() {
-                // The file may be incomplete without the edits.
+                // Without its edits, the file may be incomplete.
                 original = Machine::parse(&text, &source.file).ok();
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
@@ -259,7 +261,7 @@ impl SharedParts {
         })
     }
 
-    /// Returns the software stack of `settings`, if they have one.
+    /// Returns the software stack of `settings`, if there is one.
     fn stack_of(&self, settings: &Settings) -> Result<Option<Arc<SoftwareStack>>, PointRefusal> {
         let name = settings.get("stack").map(ConfigLiteral::to_string);
         let load = |name: String| {
@@ -324,7 +326,7 @@ fn training_pattern(
     Ok(TrainingPattern { model, plan })
 }
 
-/// Binds a plan to its machine, and returns the key of its work.
+/// Binds a plan to its machine. Returns the key of the plan's work.
 fn bind_plan(
     plan: &mut ParallelismPlan,
     machine: &Machine,
@@ -343,7 +345,7 @@ fn bind_plan(
     Ok(format!("{} on {taken:?}", super::setting::line(&own)))
 }
 
-/// Returns the options of the replay; rejects options that `machine` does not support.
+/// Returns the options of the replay. Rejects options that have no effect on `machine`.
 fn replay_options(
     settings: &Settings,
     replay: &ReplaySettings,

@@ -1,7 +1,8 @@
-//! Exploration of a study's points: layers of strategies, with each answer computed once and in parallel.
+//! Exploration of a study's points: layers of strategies. Each answer is computed once, in parallel with
+//! others.
 //!
-//! Strategies are sequential; threads only compute the answers that a strategy will ask for in advance. The rows
-//! therefore depend neither on the number of threads nor on earlier answers.
+//! Strategies run sequentially; threads only compute answers in advance for which a strategy will ask. So the
+//! rows depend neither on the number of threads nor on answers from earlier runs.
 
 use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointEvaluator};
@@ -22,24 +23,24 @@ use draw::draw_indices;
 use knowledge::{PointKnowledge, PointQuestion};
 pub use rounds::LayerTurn;
 
-/// A sweep that cannot continue.
+/// Reason why a sweep cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// The journal cannot be written or read.
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
-    /// The sweep was interrupted from outside, or is out of memory; the journal has all points
+    /// The sweep was interrupted or ran out of memory. The journal has all points that were
     /// answered before.
     #[error(transparent)]
     Interrupted(#[from] Interruption),
-    /// Points have no answer, and replays are not allowed.
+    /// Points have no answer, and new replays are not allowed.
     #[error(
         "{} of the points have no result yet\n  try: the missing shards, or `chakram sweep … {:#}`",
         .0,
         SettingKey::Resume
     )]
     Missing(u64),
-    /// The study's points cannot be divided into shards.
+    /// The points of this study cannot be divided into shards.
     #[error(
         "{} is for studies of one layer whose strategy is grid, random or branch-and-bound",
         SettingKey::Shard
@@ -47,23 +48,23 @@ pub enum SweepError {
     NoShards,
 }
 
-/// A part of a study's points: the points whose index has this remainder.
+/// A part of a study's points: those whose index, divided by `of`, has the remainder `index`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StudyShard {
-    /// Remainder of the index of each point of the shard.
+    /// Remainder that selects the points.
     pub index: u64,
     /// Number of shards.
     pub of: u64,
 }
 
-/// Options for running a sweep.
+/// Options of a run of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepOptions {
     /// Number of threads.
     pub threads: NonZeroUsize,
     /// The shard to compute, or `None` for all points.
     pub shard: Option<StudyShard>,
-    /// True if only known answers may be used.
+    /// True if no new answers may be computed.
     pub is_closed: bool,
 }
 
@@ -72,41 +73,42 @@ pub struct SweepOptions {
 pub enum RowOutcome {
     /// The point was replayed, or rejected.
     Answered(PointAnswer),
-    /// The point was not replayed, because its bound is not better than the best point.
+    /// The point was not replayed, because its bound is no better than the best point.
     Dominated(PointBound),
 }
 
-/// A point that was visited.
+/// A point that was visited, with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SweepRow {
-    /// Index of the point if all points can be listed; otherwise its position in the order of first
-    /// visits.
+    /// Index of the point if the study's points can be listed, otherwise its position in the order
+    /// of first visits.
     pub number: u64,
-    /// Values of the axes.
+    /// Values that the axes set.
     pub point: Settings,
     /// Result of the point.
     pub outcome: RowOutcome,
 }
 
-/// A newly computed answer or bound, for progress reports.
+/// A new answer or bound, for progress reports.
 #[derive(Clone, Copy, Debug)]
 pub struct SweepStep<'a> {
-    /// True for a bound.
+    /// True for a bound, false for an answer.
     pub is_bound: bool,
-    /// The best point so far, and its score in the first objective.
+    /// The best point so far, with its score by the first objective.
     pub best: Option<(&'a str, f64)>,
 }
 
-/// Counts of new work, which exclude answers that were known before.
+/// Counts of new work. Answers that were known before do not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct WorkDone {
-    /// Number of computed bounds, and their time in seconds over all threads.
+    /// Number of bounds that were computed, and the time for them in seconds, summed over threads.
     pub bounded: (u64, f64),
-    /// Number of replayed or rejected points, and their time in seconds.
+    /// Number of points that were replayed or rejected, and the time for them in seconds, summed
+    /// over threads.
     pub replayed: (u64, f64),
 }
 
-/// Function that is called for each new answer or bound, from any thread.
+/// Function that is called with each new answer or bound, from any thread.
 pub type SweepWatcher<'w> = dyn Fn(&SweepStep<'_>) + Sync + 'w;
 
 /// Explores the points of a study.
@@ -125,7 +127,8 @@ pub struct StudyExplorer<'s> {
 }
 
 impl<'s> StudyExplorer<'s> {
-    /// Creates an explorer of `study`; new answers are added to `journal`, whose entries are known.
+    /// Creates an explorer of `study`. Entries of `journal` are known answers, and new answers are
+    /// appended to it.
     pub fn new(
         study: &'s Study,
         options: SweepOptions,
@@ -172,7 +175,7 @@ impl<'s> StudyExplorer<'s> {
     ///
     /// # Errors
     ///
-    /// Fails if the journal cannot be written, or answers are missing and must not be computed.
+    /// Fails if the journal cannot be written, or if answers are missing that must not be computed.
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
         match self.study.rounds {
             Some(rounds) => self.take_turns(rounds)?,
@@ -186,7 +189,8 @@ impl<'s> StudyExplorer<'s> {
         Ok(rows)
     }
 
-    /// Explores the layers from `depth` on with `fixed` settings, and returns the best score.
+    /// Explores the layers from `depth` on, with the settings `fixed` of outer layers, and returns
+    /// the best score.
     fn explore_layers(
         &mut self,
         depth: usize,
@@ -205,8 +209,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Returns the points of a layer that can be listed, with their indices, or only the shard's
-    /// points in a sharded study.
+    /// Returns the points of a layer that can be listed, each with its index. If the study is
+    /// sharded, returns only the points of this shard.
     fn list_points(&self, depth: usize, fixed: &Settings) -> Vec<(u64, Settings)> {
         let layer = &self.study.layers[depth];
         let size = self.study.size(layer);
@@ -232,15 +236,15 @@ impl<'s> StudyExplorer<'s> {
         point
     }
 
-    /// Returns the score of each point of a list: the score of its answer in the last layer,
-    /// otherwise the best score of the inner layers.
+    /// Returns the score of each point of a list. In the last layer, it is the score of the point's
+    /// answer, otherwise the best score of the inner layers.
     fn score_points(
         &mut self,
         depth: usize,
         list: &[(u64, Settings)],
     ) -> Result<Vec<Option<f64>>, SweepError> {
         let study = self.study;
-        // Layers that take turns have no inner layers.
+        // Layers that take turns are not nested, so there are no inner layers.
         let inner = match study.rounds {
             Some(_) => &[],
             None => &study.layers[depth + 1..],
@@ -258,7 +262,7 @@ impl<'s> StudyExplorer<'s> {
                 .collect());
         }
         if inner.iter().all(|layer| layer.strategy.lists()) {
-            // Collect all points of all inner layers at once, so that threads have enough work.
+            // Collect the points of all inner layers first, so that threads have enough work.
             let mut leaves: Vec<(usize, Settings)> = list
                 .iter()
                 .enumerate()
@@ -291,7 +295,7 @@ impl<'s> StudyExplorer<'s> {
             .collect()
     }
 
-    /// Coordinate descent: changes one axis after another to its best value, starting from the first values.
+    /// Coordinate descent: starts from the first values, and sets one axis after another to its best value.
     fn descend_coordinates(
         &mut self,
         depth: usize,
@@ -320,7 +324,7 @@ impl<'s> StudyExplorer<'s> {
                     .collect();
                 let scores = self.score_points(depth, &list)?;
                 for (value, score) in (0..).zip(scores) {
-                    // Only strict improvements count, so that the descent ends.
+                    // Accept only strict improvements; otherwise the descent might never end.
                     if score.is_some_and(|score| best.is_none_or(|best| score < best)) {
                         (best, at[axis]) = (score, value);
                     }
@@ -332,8 +336,8 @@ impl<'s> StudyExplorer<'s> {
         }
     }
 
-    /// Adds a row for an answered point, unless the point already has a row or the answer is
-    /// missing, and returns the point's score.
+    /// Returns the score of an answered point. Adds a row for the point, unless it already has one
+    /// or has no answer.
     fn visit_point(&mut self, number: Option<u64>, point: &Settings) -> Option<f64> {
         let key = setting::line(point);
         let answer = self.known.get(&key).and_then(|known| known.answer.clone());
@@ -342,7 +346,7 @@ impl<'s> StudyExplorer<'s> {
             return None;
         };
         let score = self.score_answer(point, &answer);
-        // Every point with an index gets a row, even if it equals another point.
+        // Every point that has an index gets a row, even if an equal point already has one.
         if self.visited.insert(key) || number.is_some() {
             let number = number.unwrap_or(self.rows.len() as u64);
             self.rows.push(SweepRow {
@@ -358,7 +362,7 @@ impl<'s> StudyExplorer<'s> {
         score_of_answer(self.study, point, answer)
     }
 
-    /// Returns the score of a row, or `None`.
+    /// Returns the score of a row, or `None` if it has none.
     fn row_score(&self, row: &SweepRow) -> Option<f64> {
         match &row.outcome {
             RowOutcome::Answered(answer) => self.score_answer(&row.point, answer),
@@ -367,7 +371,7 @@ impl<'s> StudyExplorer<'s> {
     }
 }
 
-/// Returns the score of an answer by the study's first objective.
+/// Returns the score of an answer: its value by the study's first objective.
 fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Option<f64> {
     match answer {
         PointAnswer::Replayed(measures) => study.objectives[0].score(measures, &study.whole(point)),
@@ -375,7 +379,7 @@ fn score_of_answer(study: &Study, point: &Settings, answer: &PointAnswer) -> Opt
     }
 }
 
-/// Returns the smallest known score.
+/// Returns the smallest of the scores that are known.
 fn least_score(scores: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     scores.into_iter().flatten().min_by(f64::total_cmp)
 }

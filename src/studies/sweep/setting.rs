@@ -14,10 +14,11 @@ use std::collections::BTreeMap;
 /// Settings of a point, by key.
 pub type Settings = BTreeMap<String, ConfigLiteral>;
 
-/// Keys of a point's work and machine.
+/// Keys that name a point's machine and work.
 const NAMES: [&str; 5] = ["machine", "model", "stack", "tokens", "trace"];
 
-/// Keys for objectives and limits, with non-negative numbers: watts, dollars, and the tokens of a whole run.
+/// Keys that objectives and limits need, with non-negative numbers: watts, dollars, and the tokens of a
+/// whole run.
 const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
 
 /// Key of the price of an NPU, in dollars per hour.
@@ -26,9 +27,9 @@ pub(super) const PRICE: &str = "price.npu";
 /// Part of the configuration to which a key belongs.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
-    /// The machine, the work, or the length of its samples.
+    /// The machine, the model, the stack, the traces, or the number of tokens per sample.
     Name,
-    /// A power, a price, or the tokens of a run.
+    /// A power, a price, or the total tokens of a run.
     Rate,
     /// An option of the replay.
     Option(&'static ReplayOption),
@@ -36,18 +37,18 @@ pub enum SettingKind<'k> {
     Machine(&'k str),
     /// A path in the model file.
     Model(&'k str),
-    /// A key of the accelerator for kernel times by loop nests.
+    /// A key of the accelerator whose loop nests time kernels.
     Accelerator(&'k str),
     /// An option of the plan.
     Plan(&'static PlanOption),
 }
 
-/// Returns true if `key` affects how the traces of a point are read.
+/// Returns true if `key` affects how a point's traces are read.
 pub(super) fn is_of_traces(key: &str) -> bool {
     matches!(kind(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
 }
 
-/// Returns the words of `value` in the syntax of `option`.
+/// Returns the words of `value`, in the syntax of `option`.
 pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
     match (option.syntax, value) {
         (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
@@ -57,7 +58,7 @@ pub(super) fn option_words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<
     }
 }
 
-/// Parses the replay options among `settings`.
+/// Parses those of `settings` that are replay options.
 pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, ReplaySettingsError> {
     let given = settings.iter().filter_map(|(key, value)| match kind(key) {
         Ok(SettingKind::Option(option)) => Some((option.key, option_words(option, value))),
@@ -67,7 +68,7 @@ pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, Rep
     ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
-/// Returns the plan option called `key`, written with dashes or underscores.
+/// Returns the plan option called `key`; dashes and underscores are equal.
 fn plan_option(key: &str) -> Option<&'static PlanOption> {
     let key = key.replace('-', "_");
     OPTIONS
@@ -79,7 +80,7 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
 ///
 /// # Errors
 ///
-/// Fails if `key` is unknown, with the most similar known key.
+/// Fails if `key` is unknown; the error has the most similar known key.
 pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     if NAMES.contains(&key) {
         return Ok(SettingKind::Name);
@@ -107,7 +108,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
             let all: Vec<String> = plain_keys().chain(plan).collect();
-            // A bare `tensor` probably means the plan's option, as do the names of other options.
+            // The bare name of a plan option, such as `tensor`, probably means that option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
             let bare = bare.or_else(|| {
                 let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
@@ -120,7 +121,7 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
     }
 }
 
-/// Returns the keys that are not paths in a file.
+/// Returns all keys that are not paths in a file.
 fn plain_keys() -> impl Iterator<Item = String> {
     let options = REPLAY_OPTIONS.iter();
     let options = options.map(|option| option.key.key().to_string());
@@ -134,7 +135,8 @@ pub fn line(settings: &Settings) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the settings of `keys`, in their order, for users: `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
+/// Formats the settings of `keys` for users, in this order:
+/// `tensor 8, data 4, dimension.nvlink.bandwidth 100 GB/s`.
 pub fn short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -> String {
     let parts = keys.into_iter().filter_map(|key| {
         let value = settings.get(key)?;

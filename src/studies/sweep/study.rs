@@ -1,4 +1,5 @@
-//! Studies: the settings of all points, the axes along which points differ, limits, objectives and strategies.
+//! Studies: the settings that all points share, the axes along which points differ, limits, objectives and
+//! strategies.
 //!
 //! ```toml
 //! name = "which plan"
@@ -45,10 +46,10 @@ const ROOT: &[&str] = &[
     "axis",
     "layer",
 ];
-/// Maximum number of rounds; a study ends earlier with the first round that improves nothing.
+/// Maximum number of rounds. A study ends earlier, after the first round without an improvement.
 const MAX_ROUNDS: u32 = 1000;
-/// Options of the replay with which a step can be faster than its bound, or which place ranks differently from the
-/// bound's assumptions.
+/// Replay options that make bounds invalid, because steps can be faster or ranks can be placed differently
+/// than bounds assume.
 const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",
@@ -62,10 +63,10 @@ const UNBOUNDED: [&str; 9] = [
 ];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
 
-/// Limits for points.
+/// Limits that points must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PointLimits {
-    /// True if every rank must fit in the memory of its NPU.
+    /// True if every rank must fit into its NPU's memory.
     pub fits: bool,
     /// Maximum number of NPUs of the job.
     pub npus: Option<u32>,
@@ -78,29 +79,30 @@ pub struct PointLimits {
 pub struct Study {
     /// Name of the study in reports.
     pub name: String,
-    /// Seed of random choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Objectives; strategies optimise the first one.
+    /// Objectives. Strategies optimise the first one.
     pub objectives: Vec<SweepObjective>,
-    /// Settings of all points.
+    /// Settings that all points share.
     pub base: Settings,
     /// Axes along which points differ.
     pub axes: Vec<StudyAxis>,
-    /// Layers, at least one, outermost first or in the order of turns.
+    /// Layers, at least one. Nested layers are listed from the outermost inward, others in the
+    /// order of their turns.
     pub layers: Vec<StudyLayer>,
-    /// Maximum number of rounds, in which layers take turns with all other axes fixed at the best point so far, or
-    /// `None` if layers are nested.
+    /// Maximum number of rounds in which layers take turns, with all other axes fixed at the best point so
+    /// far. `None` if layers are nested.
     pub rounds: Option<u32>,
     /// Limits on memory, NPUs and price.
     pub limits: PointLimits,
 }
 
 impl Study {
-    /// Parses a study; `file` is its name in errors.
+    /// Parses a study, which errors call `file`.
     ///
     /// # Errors
     ///
-    /// Fails if the text is not TOML, lacks a key, or has a key that is unknown or contradicts another key.
+    /// Fails if the text is not TOML, if a key is missing, or if a key is unknown or contradicts another.
     pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
         let document = ConfigDocument::parse(text, file)?;
         let root = document.root(ROOT)?;
@@ -131,7 +133,7 @@ impl Study {
         Ok(study)
     }
 
-    /// Rejects studies that contradict themselves.
+    /// Rejects studies with contradictory keys.
     fn check_consistency(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
         let sets = |key: &str| {
             self.base.contains_key(key)
@@ -196,7 +198,7 @@ impl Study {
                 }
             }
         }
-        // Kernels of captured jobs may have no mapping.
+        // Only models are checked, because kernels of captured jobs may have no mapping.
         if all_mapped && sets("model") && sets("power.busy") {
             return Err(base.refuse(
                 "power.busy with kernels by loop nests, whose mappings state their energy",
@@ -284,7 +286,7 @@ impl Study {
             .chain(axes)
     }
 
-    /// Returns true if a machine of the study has its own price.
+    /// Returns true if one of the study's machines has its own price.
     fn machines_have_price(&self) -> bool {
         let price = |name: String| Machine::load(&name).ok()?.price_per_npu_hour();
         self.values_of_key("machine.price_per_npu_hour").count() > 0
@@ -319,7 +321,7 @@ impl Study {
         sizes.fold(1, u64::saturating_mul)
     }
 
-    /// Returns combination `index` of a layer's axes; the last axis varies fastest.
+    /// Returns combination `index` of a layer's axes. The last axis varies fastest.
     pub fn combination(&self, layer: &StudyLayer, mut index: u64) -> Settings {
         let mut settings = Settings::new();
         for axis in layer.axes.iter().rev() {
@@ -351,7 +353,7 @@ fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
     )
 }
 
-/// Parses the table of base settings; nested tables are parts of keys.
+/// Parses the table of base settings. Nested tables give parts of keys.
 fn parse_base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
     fn collect_settings(
         table: &ConfigTable<'_>,

@@ -1,4 +1,4 @@
-//! Output of rows as CSV and JSON Lines, the Pareto front, and the table of the best rows.
+//! Rows as CSV and JSON Lines, the Pareto front, and the table of the best rows.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::objective::{PointMeasures, SweepObjective};
@@ -18,39 +18,38 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// Column heading, and the function that formats it for a point.
+/// Heading of a column, and the function that formats a point's value in it.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Number of rows, by rank and on the front, for which intervals are computed. The number of these
-/// rows is independent of the number of printed rows, so that files do not depend on what is
-/// printed.
+/// Number of rows, both in the ranking and on the front, for which intervals are computed. It does
+/// not depend on the number of printed rows, because otherwise files would depend on it.
 const ROWS_WITH_INTERVAL: usize = 10;
 
-/// Formats a number (empty if unknown).
+/// Formats a number; unknown numbers are empty.
 fn format_optional<T: ToString>(value: Option<T>) -> String {
     value.map_or(String::new(), |value| value.to_string())
 }
 
-/// The rows of a study, and derived data.
+/// The rows of a study, with data derived from them.
 #[derive(Clone, Debug)]
 pub struct SweepTable<'s> {
     /// The study that the rows answer.
     pub study: &'s Study,
     /// Rows of the study, by number.
     pub rows: Vec<SweepRow>,
-    /// Turns of the study's layers in a search in rounds (empty for other searches).
+    /// Turns of the layers, if the study is searched in rounds; otherwise empty.
     turns: Vec<LayerTurn>,
-    /// Objective values of each row; `None` unless all values are known.
+    /// Values of each row's objectives; `None` if one of them is unknown.
     values: Vec<Option<Vec<f64>>>,
-    /// Ends of the 90 % time interval of the rows shown to users, by row index.
+    /// Ends of the 90 % interval of the time, for the rows that users see, by row index.
     intervals: BTreeMap<usize, [Span; 2]>,
-    /// For each row, the keys without an effect.
+    /// For each row, the keys that have no effect on it.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
-    /// Creates the table of `rows`. `turns` are the layers' turns of a search in rounds (empty for other
-    /// searches).
+    /// Creates the table of `rows`. `turns` are the turns of the layers if the study is searched in
+    /// rounds; otherwise it is empty.
     pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures_of(row)?;
@@ -71,8 +70,8 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective, while
-    /// their replays are small enough.
+    /// Computes intervals for the best rows, the first rows of the front, and the best row by each objective,
+    /// as long as their replays are small enough.
     pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
         let mut rows: Vec<usize> = self.ranked().into_iter().take(ROWS_WITH_INTERVAL).collect();
         rows.extend(self.front().into_iter().take(ROWS_WITH_INTERVAL));
@@ -82,7 +81,7 @@ impl<'s> SweepTable<'s> {
             if self.intervals.contains_key(&row) {
                 continue;
             }
-            // The size of work is known only after it is built, so the first row that is too large ends the search.
+            // How large the work is shows only after it is built, so stop at the first row that is too large.
             let Some(report) = evaluator.small_report(&self.rows[row].point, left) else {
                 break;
             };
@@ -93,7 +92,7 @@ impl<'s> SweepTable<'s> {
         }
     }
 
-    /// Returns the ends of the 90 % interval of a row's objective, the smaller first, or `None` if
+    /// Returns the ends of the 90 % interval of a row's objective, the smaller one first; `None` if
     /// unknown.
     pub fn interval(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
         let measures = measures_of(&self.rows[row])?;
@@ -110,7 +109,7 @@ impl<'s> SweepTable<'s> {
         (a != b).then_some([a.min(b), a.max(b)])
     }
 
-    /// Formats the interval of a row's objective (empty if unknown).
+    /// Formats the interval of a row's objective; unknown intervals are empty.
     pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
         let ends = self.interval(row, objective);
         ends.map_or(String::new(), |ends| {
@@ -119,7 +118,7 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the best row by each objective, and the first of equal rows.
+    /// Returns the best row by each objective; of equal rows, the first.
     pub fn best_rows(&self) -> Vec<(SweepObjective, usize)> {
         let scores: Vec<_> = (0..self.rows.len())
             .filter_map(|row| Some((row, self.minimised_scores(row)?)))
@@ -134,8 +133,8 @@ impl<'s> SweepTable<'s> {
             .collect()
     }
 
-    /// Compares the interval of the best row by `objective` with the values of the other rows. Returns `None` if the
-    /// interval is unknown.
+    /// Compares the interval of the best row by `objective` with the other rows' values. Returns `None` if
+    /// the interval is unknown.
     pub fn lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
         let [low, high] = self.interval(best, objective)?;
         let place = self
@@ -166,12 +165,12 @@ impl<'s> SweepTable<'s> {
         })
     }
 
-    /// Returns the values of a row's objectives, in the order of objectives.
+    /// Returns the values of a row's objectives in the study's order; `None` if one is unknown.
     pub fn values(&self, row: usize) -> Option<&[f64]> {
         self.values[row].as_deref()
     }
 
-    /// Returns the values of a row's objectives with signs such that smaller is better.
+    /// Returns the values of a row's objectives, with signs such that smaller is better.
     fn minimised_scores(&self, row: usize) -> Option<Vec<f64>> {
         let signs = self
             .study
@@ -187,8 +186,8 @@ impl<'s> SweepTable<'s> {
         )
     }
 
-    /// Returns the indices of the rows with all objectives, ordered by the first objective, best
-    /// first; equal rows keep their order.
+    /// Returns the indices of the rows whose objectives are all known, best by the first objective
+    /// first. Equal rows keep their order.
     pub fn ranked(&self) -> Vec<usize> {
         let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
             .filter_map(|row| Some((self.minimised_scores(row)?[0], row)))
@@ -197,8 +196,8 @@ impl<'s> SweepTable<'s> {
         ranked.into_iter().map(|(_, row)| row).collect()
     }
 
-    /// Returns the indices of the Pareto-optimal rows, best in the first objective first. If rows are equal in all
-    /// objectives, only the first is returned.
+    /// Returns the indices of the Pareto-optimal rows, best by the first objective first. Of rows that are
+    /// equal in all objectives, only the first is returned.
     pub fn front(&self) -> Vec<usize> {
         let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
         let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
@@ -212,7 +211,7 @@ impl<'s> SweepTable<'s> {
                 .find(|order| order.is_ne());
             differing.unwrap_or(std::cmp::Ordering::Equal)
         };
-        // In lexical order, no row can dominate an earlier one.
+        // After this lexical sort, no row can dominate an earlier one.
         ranked.sort_by(|a, b| order(&a.0, &b.0).then(a.1.cmp(&b.1)));
         for (scores, row) in ranked {
             let dominated = front
@@ -225,7 +224,7 @@ impl<'s> SweepTable<'s> {
         front.into_iter().map(|(row, _)| row).collect()
     }
 
-    /// Returns the keys that axes set, in order.
+    /// Returns the keys that axes set, in the study's order.
     pub fn keys(&self) -> Vec<&str> {
         let axes = self.study.axes.iter();
         axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
@@ -311,7 +310,7 @@ impl<'s> SweepTable<'s> {
         rows.collect()
     }
 
-    /// Returns the columns for links and memory ports, if any row has them.
+    /// Returns columns for the busy times of links and memory ports, if a row has them.
     fn busy_columns(&self) -> Vec<BusyColumn> {
         let all: [BusyColumn; 4] = [
             ("links_busy_ps", |m| format_optional(m.links_busy_ps)),
@@ -328,7 +327,7 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
-    /// Returns the objectives that are not the study's and for which some row has a value.
+    /// Returns the objectives that the study does not have, but for which a row has a value.
     pub(super) fn stated_objectives(&self) -> Vec<SweepObjective> {
         let others = SweepObjective::STATED.into_iter();
         let others = others.filter(|one| !self.study.objectives.contains(one));
@@ -338,7 +337,7 @@ impl<'s> SweepTable<'s> {
         others.filter(is_known).collect()
     }
 
-    /// Returns the value of a replayed row's objective, or `None` if unknown.
+    /// Returns the value of a replayed row's objective; `None` if unknown.
     pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
         let row = &self.rows[index];
         objective.value(measures_of(row)?, &self.study.whole(&row.point))
@@ -417,7 +416,7 @@ impl<'s> SweepTable<'s> {
         String::from_utf8(bytes).expect("cells are texts")
     }
 
-    /// Returns the counts of rows by outcome, and of impossible rows by reason.
+    /// Returns text with the counts of rows by outcome, and of impossible rows by reason.
     pub fn counts(&self) -> String {
         let of = |name: &str| {
             self.rows
@@ -516,7 +515,7 @@ impl<'s> SweepTable<'s> {
         text
     }
 
-    /// Returns a sentence for each key that has no effect in some rows.
+    /// Returns a sentence for each key that has no effect on some rows.
     pub fn notes(&self) -> Vec<String> {
         let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for one in self.without_effect.iter().flatten() {
@@ -537,7 +536,8 @@ impl<'s> SweepTable<'s> {
         notes.collect()
     }
 
-    /// Returns the best point after each layer's turn, with the values that the layer gives it.
+    /// Returns text with the best point after each layer's turn, and the values that the layer gave
+    /// it.
     fn render_rounds(&self, style: TextStyle) -> String {
         if self.turns.is_empty() {
             return String::new();
@@ -644,7 +644,7 @@ pub fn measures_of(row: &SweepRow) -> Option<&PointMeasures> {
     }
 }
 
-/// Returns the outcome of a row as a word.
+/// Returns a word for the outcome of a row.
 fn outcome_word(row: &SweepRow) -> &'static str {
     match &row.outcome {
         RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
@@ -664,7 +664,7 @@ fn literal_to_json(value: &chakram_base::config::ConfigLiteral) -> Value {
     }
 }
 
-/// Returns the objective's best value so far, for each replayed row in row order.
+/// Returns the best value of the objective so far, for each replayed row in order.
 pub fn best_so_far(
     table: &SweepTable<'_>,
     objective: SweepObjective,

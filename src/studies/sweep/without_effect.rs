@@ -1,4 +1,4 @@
-//! Keys of axes that change nothing: rows that differ only in such a key have equal results.
+//! Keys of axes without an effect: rows that differ only in such a key have equal results.
 
 use super::evaluate::{PointAnswer, PointEvaluator};
 use super::search::{RowOutcome, SweepRow};
@@ -7,9 +7,9 @@ use super::study::Study;
 use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
-/// Returns the keys without effect of each row. A key has no effect if the study has several rows
-/// that differ from this row only in the key, all of them were replayed, and all have equal
-/// results.
+/// For each row, returns the keys that have no effect on it. A key has no effect if the study has
+/// rows that differ from this row only in the key, all of them were replayed, and all results are
+/// equal.
 pub(super) fn keys_without_effect(
     study: &Study,
     rows: &[SweepRow],
@@ -57,7 +57,8 @@ pub(super) fn keys_without_effect(
     found
 }
 
-/// Returns the reason why points `one` and `other`, which differ in `key`, have equal results.
+/// Returns the reason why the results of points `one` and `other`, which differ in `key`, are
+/// equal.
 fn find_reason(
     study: &Study,
     evaluator: &PointEvaluator<'_>,

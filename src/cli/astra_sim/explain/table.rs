@@ -1,4 +1,4 @@
-//! Renders the table of the effects of quirks as text, CSV and JSON.
+//! Renders the table of quirks' effects as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
 use crate::terminal::plain_style;
@@ -44,21 +44,21 @@ impl QuirkRow {
     }
 }
 
-/// Returns `after` - `before` in ps and in percent; the percentage is `None` if `before` is zero.
+/// Returns `after` - `before` in ps and in percent. There is no percentage if `before` is zero.
 fn compute_change(before: Span, after: Span) -> (i128, Option<f64>) {
     let ps = i128::from(after.0) - i128::from(before.0);
     let percent = (before > Span::ZERO).then(|| ps as f64 / before.0 as f64 * 100.0);
     (ps, percent)
 }
 
-/// Formats ps as ns with three decimals.
+/// Formats a time in ps as ns with three decimals.
 fn format_ns(ps: i128) -> String {
     let sign = if ps < 0 { "-" } else { "" };
     let ps = ps.unsigned_abs();
     format!("{sign}{}.{:03}", ps / 1000, ps % 1000)
 }
 
-/// Renders text, with 1 ns per cycle.
+/// Renders text. A cycle is 1 ns.
 pub fn text(rows: &[QuirkRow], before: Span) -> String {
     let mut table = TextTable::new([
         left("corrected", 0),
@@ -68,7 +68,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         left("what is done instead", 0),
     ])
     .indented(0)
-    // Sentences must be wrapped, because otherwise the table would cut sentences like names.
+    // Wrap sentences, because otherwise the table would shorten them like names.
     .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.known_makespan() {
@@ -88,7 +88,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
     table.text(plain_style())
 }
 
-/// Renders CSV with a row for each replay. Absent values are empty cells.
+/// Renders CSV, with one row per replay. Values that do not exist are empty cells.
 pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     let mut out = CsvRows::new("corrected,status,makespan_ps,change_ps,change_percent");
     for row in rows {
@@ -107,7 +107,7 @@ pub fn csv(rows: &[QuirkRow], before: Span) -> String {
     out.text()
 }
 
-/// JSON document of the effects of quirks.
+/// JSON document of the quirks' effects.
 #[derive(Debug, Serialize)]
 pub struct QuirkDocument<'a> {
     options: Map<String, Value>,
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn changes_are_of_the_answer_before() {
-        // From 100 to 125 ps is 25 %; an increase from 0 has no percentage.
+        // From 100 to 125 ps, the change is 25 %; from 0, there is no percentage.
         assert_eq!(compute_change(Span(100), Span(125)), (25, Some(25.0)));
         assert_eq!(compute_change(Span(0), Span(125)), (125, None));
         assert_eq!(

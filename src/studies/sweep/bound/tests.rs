@@ -1,4 +1,4 @@
-//! Tests that bounds are below replays of the same plans.
+//! Tests that no bound exceeds the replay of the same plan.
 
 use super::*;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
@@ -12,7 +12,7 @@ const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens =
      compute = \"roofline\"\n[[axis]]\nkey = \"machine\"\nvalues = [\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]\n\
     [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
 
-/// Returns the bounds of a point, quick and whole.
+/// Returns two bounds of a point: the quick one, and the one over all micro-batches.
 fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
     let resolved = ResolvedPoint::new(&study.whole(point), &SharedParts::default())?;
     let WorkSource::Plan(pattern) = &resolved.work else {
@@ -24,8 +24,8 @@ fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefus
     ])
 }
 
-/// No replay is faster than the whole bound, and the whole bound is at least the quick one; tested over plans,
-/// schedules, states, networks and machines with different algorithms.
+/// Every replay takes at least the whole bound, which is at least the quick bound. Plans, schedules, states,
+/// networks and machines vary, and machines have different algorithms.
 #[test]
 fn no_replay_is_faster_than_its_bounds() {
     let variants: [&[(&str, &str)]; 11] = [
@@ -58,8 +58,7 @@ fn no_replay_is_faster_than_its_bounds() {
     let (mut checked, mut near) = (0, 0);
     for (v, variant) in variants.iter().enumerate() {
         for index in 0..study.size(layer) {
-            // Each variant of the bound tests a third of the points, and all variants together test
-            // all points.
+            // Each variant tests a third of the points, and all variants together test all points.
             if !(index as usize + v).is_multiple_of(3) {
                 continue;
             }
@@ -92,7 +91,7 @@ fn no_replay_is_faster_than_its_bounds() {
             );
             assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
             checked += 1;
-            // Bounds far below the replay exclude nothing.
+            // A bound far below the replay would exclude nothing.
             near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
         }
     }
@@ -103,8 +102,8 @@ fn no_replay_is_faster_than_its_bounds() {
     );
 }
 
-/// With links faster than their dimension's bandwidth, which a member's share may use, and sends
-/// that complete on delivery, no replay is faster than its bounds.
+/// Links are faster than the bandwidth of their dimension, and a member's share may use them; sends
+/// complete on delivery. Still no replay is faster than its bounds.
 #[test]
 fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,7 +141,7 @@ fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
     }
 }
 
-/// With a stage of kernels only, the bound is the sum of the kernels, and so is the replay.
+/// If a stage has only kernels, both the bound and the replay are the sum of the kernels.
 #[test]
 fn one_npu_takes_exactly_its_bound() {
     let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
@@ -151,7 +150,7 @@ fn one_npu_takes_exactly_its_bound() {
     let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer(&point, true) else {
         panic!("it fits")
     };
-    // All kernels of the replay form one chain on one lane, and each micro-batch adds the same
+    // In the replay, all kernels form one chain on one lane, so each micro-batch adds the same
     // time.
     assert_eq!(whole.time_ps, measures.time_ps);
     assert_eq!(quick.time_ps, whole.time_ps);

@@ -1,12 +1,12 @@
-//! Best-first search, until no bound is below the best answer.
+//! Best-first search, which ends when no bound is below the best answer.
 //!
-//! Every point has a bound: first a quick bound; then, if that is the smallest of all remaining
-//! points, the whole bound; and if that is still the smallest, the answer of the point. The search
-//! ends when the smallest bound is no better than the best answer: no remaining point can be
-//! better, so no further point is replayed. Idle threads answer the first open questions of the
-//! queue ahead of time; an answer counts only at its turn, so that rows are the same for any number
-//! of threads. A shard answers every point of its part that a single run over all points would
-//! answer, because its own best point is never better than the overall best.
+//! Every point first has a quick bound. If this is the smallest of all remaining points, the whole
+//! bound is computed; if it is still the smallest, the point is answered. The search ends when the
+//! smallest bound is no better than the best answer, because then no remaining point can be better.
+//! Idle threads answer the first open questions of the queue in advance. An answer counts only at
+//! its turn, so rows are the same for any number of threads. A shard answers every point of its
+//! part that a single run over all points would answer, because its own best point is never better
+//! than the best point overall.
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, is_answered};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score_of_answer};
@@ -16,10 +16,11 @@ use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;
 use std::collections::BTreeSet;
 
-/// A point in the queue: its bound's score as an order-preserving integer, true for a whole bound, and its index.
+/// A point in the queue: its bound's score as an integer that preserves the order, true for a whole bound,
+/// and its index.
 type QueueEntry = (u64, bool, usize);
 
-/// Maps a number to an integer such that the order is preserved.
+/// Maps a number to an integer such that order is preserved.
 fn to_ordered_bits(score: f64) -> u64 {
     let bits = score.to_bits();
     if score.is_sign_negative() {
@@ -29,27 +30,28 @@ fn to_ordered_bits(score: f64) -> u64 {
     }
 }
 
-/// A point of the searched layer.
+/// A point of the layer that is searched.
 struct QueuedPoint {
     number: u64,
     point: Settings,
     key: String,
-    /// Properties of the plan that do not depend on its time.
+    /// Measures of the plan that do not depend on its time.
     amounts: PointMeasures,
 }
 
-/// A search in progress.
+/// State of a search.
 struct BestFirstSearch<'s> {
     study: &'s Study,
     points: Vec<QueuedPoint>,
     queue: BTreeSet<QueueEntry>,
     best: Option<f64>,
-    /// Answered or rejected points, in the order of their turns.
+    /// Points that were answered or rejected, in the order of their turns.
     taken: Vec<usize>,
 }
 
 impl BestFirstSearch<'_> {
-    /// Processes the head of the queue while its questions are answered; returns true at the end of the search.
+    /// Processes the head of the queue as long as its questions are answered. Returns true when the search
+    /// ends.
     fn advance_head(&mut self, known: &KnownPoints) -> bool {
         while let Some((head, is_whole, index)) = self.queue.first().copied() {
             if head >= self.score_limit() {
@@ -63,7 +65,7 @@ impl BestFirstSearch<'_> {
             let knowledge = &known[&queued.key];
             match knowledge.whole {
                 Some(bound) if !is_whole => self.insert(index, bound),
-                // The point was rejected while its bound was computed, or answered.
+                // The point was answered, or it was rejected while its bound was computed.
                 _ => {
                     let answer = knowledge.answer.as_ref();
                     let score = answer
@@ -76,12 +78,12 @@ impl BestFirstSearch<'_> {
         true
     }
 
-    /// Returns the score below which a bound must be.
+    /// Returns the score that a bound must be below for the search to go on.
     fn score_limit(&self) -> u64 {
         self.best.map_or(u64::MAX, to_ordered_bits)
     }
 
-    /// Returns the first question of the queue that is neither answered nor in progress.
+    /// Returns the first question of the queue that is neither answered nor being answered.
     fn next(&mut self, known: &KnownPoints, in_flight: &BTreeSet<String>) -> Option<OpenQuestion> {
         if self.advance_head(known) {
             return None;
@@ -99,18 +101,18 @@ impl BestFirstSearch<'_> {
     fn insert(&mut self, index: usize, bound: PointBound) {
         let queued = &self.points[index];
         let measures = PointMeasures {
-            // The time is at least 1 ps, because objectives divide by it.
+            // Use at least 1 ps, because objectives divide by the time.
             time_ps: bound.time_ps.max(1),
             ..queued.amounts.clone()
         };
         let score = self.study.objectives[0].score(&measures, &self.study.whole(&queued.point));
-        // A point without a score comes first, because no bound excludes it.
+        // A point without a score comes first, because no bound can exclude it.
         let score = to_ordered_bits(score.unwrap_or(f64::NEG_INFINITY));
         self.queue.insert((score, bound.is_whole, index));
     }
 }
 
-/// Returns the open question for a point in the queue.
+/// Returns the question that is open for a point in the queue.
 fn open_question(is_whole: bool) -> PointQuestion {
     if is_whole {
         PointQuestion::Answer
@@ -120,7 +122,7 @@ fn open_question(is_whole: bool) -> PointQuestion {
 }
 
 impl StudyExplorer<'_> {
-    /// Finds the best of a layer's points.
+    /// Visits a layer's points until the best one is found.
     pub(super) fn branch_and_bound(
         &mut self,
         depth: usize,
@@ -144,7 +146,8 @@ impl StudyExplorer<'_> {
             let key = setting::line(&point);
             let known = self.known.get(&key);
             let Some(bound) = known.and_then(|known| known.quick.or(known.whole)) else {
-                // The point was rejected, or its answer is missing.
+                // A point without a bound was rejected, or its answer is missing, so its score is
+                // not needed.
                 let _ = self.visit_point(numbered.then_some(number), &point);
                 continue;
             };
@@ -159,7 +162,7 @@ impl StudyExplorer<'_> {
         }
         self.ask_while(|known, in_flight| search.next(known, in_flight))?;
         while !search.advance_head(&self.known) {
-            // New answers are not allowed, and the answer at the head is missing.
+            // New answers are not allowed and the answer at the head is missing, so skip the point.
             if let Some((_, _, index)) = search.queue.pop_first() {
                 search.taken.push(index);
             }

@@ -1,17 +1,17 @@
-//! Seeded draws without replacement.
+//! Seeded random draws without replacement.
 
 use crate::sweep::setting::{self, Settings};
 use chakram_base::random::split_mix;
 use std::collections::BTreeMap;
 
-/// Draws `draws` of `size` indices, each at most once, in random order.
+/// Draws `draws` of `size` indices in random order, each at most once.
 pub(super) fn draw_indices(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
-    // Draws inside other layers differ from point to point, but not from run to run.
+    // Draws in an inner layer differ between points of the outer layers, but not between runs.
     let mut state = setting::line(fixed).bytes().fold(seed, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
     let mut drawn = Vec::new();
-    // A Fisher-Yates shuffle that stores only the moved entries.
+    // Fisher-Yates shuffle that stores only the entries that moved.
     let mut moved: BTreeMap<u64, u64> = BTreeMap::new();
     for i in 0..draws.min(size) {
         let rest = size - i;
@@ -38,7 +38,7 @@ mod tests {
         let unique: BTreeSet<u64> = drawn.iter().copied().collect();
         assert_eq!(unique.len(), 200);
         assert!(unique.iter().all(|index| *index < 1000));
-        // Drawing all indices gives a permutation.
+        // A draw of all indices is a permutation.
         let mut all = draw_indices(7, &none, 50, 80);
         assert_ne!(all, (0..50).collect::<Vec<_>>());
         all.sort_unstable();

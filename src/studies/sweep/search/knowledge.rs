@@ -1,5 +1,4 @@
-//! Known answers and bounds of points, shared by the threads that compute further answers and
-//! bounds.
+//! Known answers and bounds of points. The threads that compute more of them share this state.
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::bound::PointBound;
@@ -12,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Known answers and bounds of a point.
+/// What is known about a point: its answer and its bounds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PointKnowledge {
     pub quick: Option<PointBound>,
@@ -20,7 +19,7 @@ pub(super) struct PointKnowledge {
     pub answer: Option<PointAnswer>,
 }
 
-/// A question about a point.
+/// Something that the search needs to know about a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PointQuestion {
     Quick,
@@ -30,7 +29,7 @@ pub(super) enum PointQuestion {
 
 impl PointKnowledge {
     pub fn has(&self, question: PointQuestion) -> bool {
-        // Rejected points have no bound.
+        // An answered point needs no bound, and a rejected point has none.
         self.answer.is_some()
             || match question {
                 PointQuestion::Quick => self.quick.is_some() || self.whole.is_some(),
@@ -41,7 +40,7 @@ impl PointKnowledge {
 }
 
 impl PointKnowledge {
-    /// Adds newly computed results.
+    /// Adds results that were computed later.
     fn extend(&mut self, found: Self) {
         self.quick = found.quick.or(self.quick);
         self.whole = found.whole.or(self.whole);
@@ -63,16 +62,16 @@ pub(super) fn is_answered(known: &KnownPoints, key: &str, question: PointQuestio
     known.get(key).is_some_and(|known| known.has(question))
 }
 
-/// All points of a study with known results, by [`setting::line`].
+/// All points of a study about which something is known, by [`setting::line`].
 pub(super) type KnownPoints = BTreeMap<String, PointKnowledge>;
 
-/// An unanswered question about the point with this key.
+/// A question that is not answered yet: the point's key, the question, and the point's settings.
 pub(super) type OpenQuestion = (String, PointQuestion, Settings);
 
-/// State shared by the threads that answer questions.
+/// State that the threads share.
 struct SharedKnowledge<N> {
     known: KnownPoints,
-    /// Points that a thread is working on.
+    /// Keys of points on which a thread is working.
     in_flight: BTreeSet<String>,
     next: N,
     best: Option<(String, f64)>,
@@ -81,7 +80,7 @@ struct SharedKnowledge<N> {
 }
 
 impl StudyExplorer<'_> {
-    /// Answers all unanswered `questions`.
+    /// Answers those of `questions` that are not answered yet.
     pub(super) fn answer_questions(
         &mut self,
         questions: Vec<(PointQuestion, Settings)>,
@@ -96,16 +95,17 @@ impl StudyExplorer<'_> {
         let mut open: Vec<OpenQuestion> = (open.into_iter())
             .map(|(key, (question, point))| (key, question, point))
             .collect();
-        // Points with the same work are consecutive, so that the work is built once.
+        // Put points with the same work next to each other, so that the work is built once.
         open.sort_by_cached_key(|(_, _, point)| PointEvaluator::work_key(point));
         let mut open = open.into_iter();
         self.ask_while(move |_, _| open.next())
     }
 
-    /// Answers the questions that `next` returns, several at a time, until `next` returns none and
-    /// all questions are answered.
+    /// Answers the questions that `next` returns, several at a time, until it returns none and all
+    /// questions are answered.
     ///
-    /// `next` receives the known results and the points in progress, and is called again after each answer.
+    /// `next` receives the known results and the keys of points in progress. It is called again after each
+    /// answer.
     pub(super) fn ask_while(
         &mut self,
         next: impl FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion> + Send,
@@ -137,7 +137,7 @@ impl StudyExplorer<'_> {
         shared.failed.map_or(Ok(()), Err)
     }
 
-    /// Answers questions until no question is left.
+    /// Answers questions until there are none left; each thread runs this.
     fn answer_until_done<N>(&self, shared: &Mutex<SharedKnowledge<N>>, answered: &Condvar)
     where
         N: FnMut(&KnownPoints, &BTreeSet<String>) -> Option<OpenQuestion>,
@@ -158,7 +158,8 @@ impl StudyExplorer<'_> {
             let start = std::time::Instant::now();
             let find_out = || self.find_out(is_bounded, question, &point);
             let found = catch_unwind(AssertUnwindSafe(find_out)).unwrap_or_else(|panic| {
-                // After a panic, other threads must not wait for this answer.
+                // If the computation panics, first wake the other threads, because otherwise they
+                // would wait for this answer forever.
                 let mut state = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 state.in_flight.remove(&key);
                 answered.notify_all();
@@ -167,7 +168,7 @@ impl StudyExplorer<'_> {
             });
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.to_journal_entry(&key);
-            // An interrupted point has no answer.
+            // If the run is interrupted, the point stays unanswered.
             let written = interrupt::check().map_err(SweepError::from).and_then(|()| {
                 let journal = self.journal.as_ref();
                 Ok(journal.map_or(Ok(()), |journal| journal.add(&entry))?)
@@ -199,7 +200,7 @@ impl StudyExplorer<'_> {
         answered.notify_all();
     }
 
-    /// Returns the best of the rows.
+    /// Returns the best row so far: its point and its score.
     fn best_row(&self) -> Option<(String, f64)> {
         let scored = self.rows.iter().filter_map(|row| match &row.outcome {
             RowOutcome::Answered(answer) => Some((
@@ -211,7 +212,7 @@ impl StudyExplorer<'_> {
         scored.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Answers a question about a point; its whole bound may already be known.
+    /// Answers a question about a point; `known` may already have its whole bound.
     fn find_out(
         &self,
         is_bounded: bool,

@@ -1,20 +1,21 @@
-//! Layers that take turns: each is searched with all other axes fixed at the best point so far, round after round.
+//! Layers that take turns: round after round, each layer is searched while all other axes stay at the best
+//! point so far.
 //!
-//! A joint search of many layers visits the product of their sizes; taking turns visits the sum of
-//! their sizes in each round. The search ends with the first round that improves nothing; then no
-//! single layer can improve the point (for a random layer, none of its draws can).
+//! A joint search of many layers visits the product of their sizes; a round of turns visits only
+//! the sum. The search ends after the first round without an improvement. Then no single layer can
+//! improve the point (for a random layer: none of its draws can).
 
 use super::{StudyExplorer, SweepError};
 use crate::sweep::setting::Settings;
 
-/// One layer's turn in a round of the search.
+/// One layer's turn in a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerTurn {
-    /// The round, from 1.
+    /// Number of the round, from 1.
     pub round: u32,
-    /// The layer, by index.
+    /// Index of the layer.
     pub layer: usize,
-    /// Number of points visited for the first time.
+    /// Number of points that were visited for the first time in this turn.
     pub new_points: u64,
     /// The best point after the turn.
     pub best: Option<Settings>,
@@ -28,7 +29,7 @@ impl StudyExplorer<'_> {
         &self.turns
     }
 
-    /// Searches the layers in turn for at most `rounds` rounds.
+    /// Searches the layers in turns, for at most `rounds` rounds.
     pub(super) fn take_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
         let study = self.study;
         // Start with the first values of all axes.

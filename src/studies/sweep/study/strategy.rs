@@ -4,20 +4,20 @@ use super::MOST_POINTS;
 use crate::sweep::axis::StudyAxis;
 use chakram_base::config::{ConfigError, ConfigTable, did_you_mean, nearest, quoted};
 
-/// Keys of a layer.
+/// Keys that a layer may have.
 const LAYER: &[&str] = &["axes", "strategy", "draws"];
 
 /// Order in which a layer's points are visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStrategy {
-    /// All points of the study are visited.
+    /// Visits all points.
     Grid,
-    /// This number of points is drawn without replacement.
+    /// Visits this number of points, drawn at random without replacement.
     Random(u64),
-    /// One axis after another is searched with the other axes fixed, until no axis improves the
+    /// Searches one axis after another while the others stay fixed, until no axis improves the
     /// point.
     Coordinate,
-    /// In the order of bounds, all points that a lower bound does not exclude are visited.
+    /// Visits points in the order of their bounds, except those that a lower bound excludes.
     BranchAndBound,
 }
 
@@ -46,13 +46,13 @@ impl SearchStrategy {
         })
     }
 
-    /// Returns true if the points can be listed before any of them is evaluated.
+    /// Returns true if the points are known before any of them is evaluated.
     pub fn lists(self) -> bool {
         matches!(self, Self::Grid | Self::Random(_))
     }
 }
 
-/// Axes explored by one strategy.
+/// Axes that one strategy explores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyLayer {
     /// Indices among the study's axes.
@@ -61,7 +61,7 @@ pub struct StudyLayer {
     pub strategy: SearchStrategy,
 }
 
-/// Parses all layers. If the study has no layers, one layer has all axes.
+/// Parses all layers. If the study has none, a single layer has all axes.
 pub(super) fn parse_layers(
     root: &ConfigTable<'_>,
     axes: &[StudyAxis],

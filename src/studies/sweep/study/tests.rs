@@ -1,4 +1,4 @@
-//! Tests of parsed studies, and of the rejection of invalid studies.
+//! Tests that studies are parsed, and that invalid ones are rejected.
 
 use super::*;
 use chakram_base::config::ConfigLiteral;
@@ -43,7 +43,7 @@ fn axes_are_lists_ranges_divisors_and_plans() {
     assert_eq!(study.whole(&point)["plan.batch"], ConfigLiteral::Whole(8));
 }
 
-/// Each error about a study gives the key, the line, the found value and a similar name.
+/// Each error about a study gives the key, the line, the value found, and a similar name.
 #[test]
 fn wrong_studies_are_refused_with_key_and_line() {
     let axis = "[[axis]]\nkey = \"plan.tensor\"\nvalues = [1, 2]\n";
