@@ -260,7 +260,8 @@ fn pack_workload(
                 "the traces of one job",
             ));
         }
-        // In generated jobs, many ranks share one file under several names. Such a file is read only once.
+        // In generated jobs, many ranks share one file under several names. A file with several names is read only
+        // once.
         let identity = chakram_trace::files::identity(&file.path);
         let same = linked.as_ref().filter(|(of, _, _)| Some(*of) == identity);
         let (hash, bytes) = match same {

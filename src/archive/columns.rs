@@ -4,8 +4,9 @@
 //! A record is a template and the values of its slots. A template is a list of ops: literal bytes; slots (a column's
 //! value as a varint, or in decimal digits within a text); and the ends of nested messages, whose lengths follow from
 //! their contents. A column contains the values with one meaning (`duration_ns`, `parent`, …) over all records, stored
-//! as differences from a prediction, in byte planes. A chunk with a base shares the base's templates. Its values may be
-//! predicted from the values of the same record in the base. `docs/reference/archive-format.md` describes the format.
+//! as differences from a prediction, in byte planes. A chunk with a base shares the base's templates. Values of the
+//! chunk may be predicted from the values of the same record in the base. `docs/reference/archive-format.md` describes
+//! the format.
 
 use super::wire::{WireError, WireReader, put_varint};
 use byte_numbers::ByteNumbers;

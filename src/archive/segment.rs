@@ -260,7 +260,7 @@ impl SegmentFile {
             .map_err(|error| ArchiveError::io_error(&self.path, "read the size of", error))
     }
 
-    /// Reads `length` bytes at offset `at`. All of these bytes must be within the file.
+    /// Reads `length` bytes at offset `at`. All bytes in this range must be within the file.
     pub fn read(&self, at: u64, length: u64) -> Result<Vec<u8>, ArchiveError> {
         let mut out = Vec::new();
         self.read_into(at, length, &mut out)?;

@@ -39,7 +39,7 @@ pub struct RankBusyTime {
 /// State of one rank.
 #[derive(Clone, Debug, Default)]
 struct RankTracker {
-    /// Nodes that have not completed.
+    /// Number of nodes that have not completed.
     left: usize,
     last: Time,
     /// For each sort of work, the number of nodes in progress.

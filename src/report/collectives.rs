@@ -46,9 +46,9 @@ pub struct CollectiveTally {
 pub struct BufferBytes {
     /// Sum of all buffers.
     pub sum: u64,
-    /// The smallest buffer.
+    /// Size of the smallest buffer.
     pub smallest: u64,
-    /// The largest buffer.
+    /// Size of the largest buffer.
     pub largest: u64,
 }
 

@@ -7,8 +7,8 @@
 //! a run of T     = T / (tokens per second) seconds, on the same NPUs
 //! ```
 //!
-//! All these values are proportional to the makespan, so the makespan's 90 % interval applies to these values too. A
-//! value is omitted if it needs an unknown price or the unknown energy of a kernel.
+//! Days, NPU hours, dollars and energy are proportional to the makespan, so the makespan's 90 % interval applies to
+//! them too. A value is omitted if it needs an unknown price or the unknown energy of a kernel.
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};

@@ -11,7 +11,7 @@
 //! PALM's public code extrapolates from six micro-batches with the mean of its slowest stage and states no error.
 //!
 //! A full pipeline outputs the samples of u micro-batches every d. The output rate u / d excludes filling and draining.
-//! It is the rate of inference with continuous input.
+//! The rate u / d is the rate of inference with continuous input.
 
 use super::summary::counted;
 use chakram_base::units::Span;

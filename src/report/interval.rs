@@ -37,9 +37,9 @@
 //! on 128 GPUs or more, a tenth of the jobs take at least `1 / (1 - 0.213)` times as long as without stragglers, and a
 //! hundredth of the jobs at least `1 / (1 - 0.45)` times as long (Lin et al., "Understanding Stragglers in Large Model
 //! Training Using What-if Analysis", OSDI 2025). The main cause is unequal stages in 39.3 % of the slow jobs, which a
-//! replay includes. The main cause is unequal sequences in 21.4 %, which steps of equal samples do not have. This
-//! leaves a fraction of 0.393 of the slow jobs. Let the logarithm of the slowdown have an exponential tail through the
-//! two points of the study. Then one job in twenty exceeds
+//! replay includes. The main cause is unequal sequences in 21.4 %, which steps of equal samples do not have. The
+//! remaining fraction of the slow jobs is 0.393. Let the logarithm of the slowdown have an exponential tail through the
+//! two points of the study. With these assumptions, one job in twenty exceeds
 //!
 //! ```text
 //! ln(1 / 0.787) + (ln(1 / 0.55) - ln(1 / 0.787)) / ln 10 x ln(0.393 x 0.1 / 0.05) = 0.20

@@ -1,4 +1,5 @@
-//! Bytes on links, and the time that the links were busy. Both show the dimension and the link that limit a job.
+//! Bytes on links, and the time that the links were busy. The bytes and the busy times show the dimension and the link
+//! that limit a job.
 //!
 //! Bytes are counted on request, from messages, loads and stores, with any network model. A transfer is counted on all
 //! links of its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)); loads and stores are also counted on

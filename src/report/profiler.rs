@@ -6,8 +6,8 @@
 //! If the job measured steps without a profiler, the ends of the interval are the makespan times the shortest and the
 //! longest of these steps, divided by the median step. Otherwise, the removed time is scaled to the ends of the
 //! interval of a record's cost (`converters/pytorch/profiler_cost.rs`), and subtracted from the makespan with the
-//! profiler. If traces do not state the cost, there is no interval. Both intervals are widened by [`REPEATS`], the
-//! variation between repetitions of a step (docs/validation.md).
+//! profiler. If traces do not state the cost, there is no interval. Both kinds of intervals are widened by [`REPEATS`],
+//! the variation between repetitions of a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;

@@ -231,7 +231,8 @@ impl SensitivityRun<'_> {
                 ClassChange::Nothing => return None,
             })
         };
-        // The changed replay with factor 1 must equal the run. The two may differ if collectives are uncontended.
+        // The changed replay with factor 1 must equal the run. The run and the replay may differ if collectives are
+        // uncontended.
         let Some(same) = replay(1.0) else {
             return Ok(Some(row));
         };

@@ -18,8 +18,8 @@ pub struct UnknownRow {
     /// Number of nodes that lack the fact and take no time, because they have no recorded duration either. The other
     /// nodes keep their recorded duration.
     pub without_time: u64,
-    /// Number of kernels that lack the fact and a recorded duration. Such a kernel takes the time of moving its bytes,
-    /// which is a lower bound.
+    /// Number of kernels that lack the fact and a recorded duration, so that they are timed by the movement of their
+    /// bytes, which gives a lower bound.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub by_bytes: u64,
     /// Total recorded duration of the nodes that lack the fact.
@@ -192,8 +192,8 @@ impl Report {
         }
     }
 
-    /// Returns whether the makespan is a lower bound. This is the case if some nodes take no time because neither their
-    /// work nor their duration is known, or take only the time of moving their bytes.
+    /// Returns whether the makespan is a lower bound, because some nodes take no time (neither their work nor their
+    /// duration is known) or take only the time of moving their bytes.
     pub fn is_lower_bound(&self) -> bool {
         let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
         self.unknown.iter().any(bounded)

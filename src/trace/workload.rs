@@ -105,7 +105,7 @@ pub enum WorkloadError {
     Missing {
         /// Ranks without a trace.
         missing: Vec<Rank>,
-        /// Ranks of the job.
+        /// Number of ranks of the job.
         ranks: u32,
     },
     /// The group `0`, which means all ranks, is declared with other members.
@@ -119,7 +119,7 @@ pub enum WorkloadError {
     BeyondJob {
         /// The rank.
         rank: Rank,
-        /// Ranks of the job.
+        /// Number of ranks of the job.
         ranks: u32,
     },
     /// A rank exceeds the maximum number of NPUs of any machine.

@@ -1,10 +1,10 @@
 //! Matches the nodes of two traces.
 //!
-//! Evidence is used from strong to weak. First, nodes with the same surroundings, transitively, are paired. Then follow
-//! nodes with the same predecessors or successors, transitively; nodes with the same vicinity; neighbours of pairs;
-//! nodes that an alignment in program order places next to each other; and finally nodes of different content with the
-//! same neighbours. No step is repeated, and every step except sorting takes linear time, so traces with nothing in
-//! common take no longer than similar traces.
+//! Evidence is used from strong to weak. First, nodes with the same surroundings, transitively, are paired. The next
+//! pairs are nodes with the same predecessors or successors, transitively; nodes with the same vicinity; neighbours of
+//! pairs; nodes that an alignment in program order places next to each other; and finally nodes of different content
+//! with the same neighbours. No step is repeated, and every step except sorting takes linear time, so traces with
+//! nothing in common take no longer than similar traces.
 //!
 //! Large traces that are nearly identical are mostly paired by ids first, which visits each node once.
 

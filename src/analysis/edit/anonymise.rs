@@ -31,7 +31,7 @@ use chakram_trace::format::wire::{
 use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
-/// Attributes that replays ignore, but that are kept if they are numbers. They state the origin of a node.
+/// Attributes that replays ignore, but that are kept if they are numbers. These attributes state the origin of a node.
 pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
@@ -85,8 +85,8 @@ const PUBLIC_ROLES: [&str; 10] = [
     "context",
 ];
 
-/// Returns whether `name` is only the name of a PyTorch operator or of a step. Such a name is a known prefix followed
-/// only by letters, digits and `_`, and contains no text that an [`audit`] would report.
+/// Returns whether `name` is only the name of a PyTorch operator or of a step. The name must be a known prefix followed
+/// only by letters, digits and `_`, and must contain no text that an [`audit`] would report.
 pub fn is_public(name: &str) -> bool {
     let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
     let plain = rest.is_some_and(|rest| {

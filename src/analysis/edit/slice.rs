@@ -5,8 +5,8 @@
 //! A node *belongs* to the nodes that its attributes `parent` and `launch` name. An annotation covers the nodes with
 //! its name, and all nodes that belong to covered nodes. Nodes on other threads do not belong to the annotation. A node
 //! on another lane that belongs to no other node is covered if it began after the first covered node on the
-//! annotation's own lane, and before the next uncovered node on that lane. All nodes that belong to such a node are
-//! covered too.
+//! annotation's own lane, and before the next uncovered node on that lane. All nodes that belong to a node covered in
+//! this way are covered too.
 //!
 //! A trace without these attributes expresses calls as control dependencies, like the traces of Chakra's own converter.
 //! In such a trace, a node belongs to its first control dependency. A device node without control dependencies belongs
@@ -25,8 +25,8 @@
 //! # Times
 //!
 //! Times are computed for every rank on its own. A node starts when its delay has passed after the end of its last
-//! dependency. It lasts as recorded, including recorded waiting. For traces that chakram converted, these starts equal
-//! the captured starts to the nanosecond. Let `S` be the earliest start of any selected node of the job. Then
+//! dependency. A node lasts as recorded, including recorded waiting. For traces that chakram converted, these starts
+//! equal the captured starts to the nanosecond. Let `S` be the earliest start of any selected node of the job. Then
 //! `start'(n) = max(0, start(n) - S)`, and a kept node gets the delay
 //!
 //! ```text
@@ -70,13 +70,13 @@ pub struct RankSelection {
 /// Summary of one rank's slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SliceSummary {
-    /// Nodes of the whole trace.
+    /// Number of nodes in the whole trace.
     pub of: u64,
-    /// Kept nodes.
+    /// Number of kept nodes.
     pub kept: u64,
-    /// Nodes that do nothing and replace cut nodes.
+    /// Number of joints: nodes that do nothing and replace cut nodes.
     pub joints: u64,
-    /// Kept nodes whose dependencies changed.
+    /// Number of kept nodes whose dependencies changed.
     pub mended: u64,
     /// True if control dependencies close a cycle, so that all control dependencies were left out.
     pub cyclic: bool,

@@ -175,8 +175,8 @@ impl<'r> ScaledRun<'r> {
     fn gap(&self, number: usize) -> i64 {
         let start = instant(self.run.times[number].start);
         let gap = start - self.own_start(number);
-        // Members that take their lanes together start when the last member is ready. Their wait for that member is not
-        // a gap.
+        // Members that take their lanes together start when the last member is ready. The time until the last member is
+        // ready is not a gap.
         let together = gap != 0
             && matches!(self.rules[number], EndRule::Joined)
             && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);

@@ -78,8 +78,7 @@ pub(super) struct MemoryLedger<S> {
     rare: RareSums<S>,
 }
 
-/// Fields that change rarely. They are in a struct of their own, so that the fields that every node changes share cache
-/// lines.
+/// Fields that change rarely, in a separate struct, so that the fields that every node changes share cache lines.
 #[derive(Clone, Debug, Default)]
 struct RareSums<S> {
     peak: ClassSums<S>,

@@ -65,8 +65,8 @@ impl TimelineCounter {
     }
 }
 
-/// Writes events in one format. The caller passes the slices of a track sorted by time. It begins a path before the
-/// slices under that path, and ends the path after these slices.
+/// Writes events in one format. The caller passes the slices of a track sorted by time. The caller begins a path before
+/// the slices under that path, and ends the path after these slices.
 pub(super) trait TimelineEncoder {
     /// Names a rank.
     fn rank(&mut self, rank: u32, name: &str);

@@ -66,7 +66,8 @@ impl OutputFile {
         closed.folder().map_or(Ok(()), sync_folder)
     }
 
-    /// Finishes writing. All data has then been passed to the operating system, under the temporary name.
+    /// Finishes writing. When the function returns, all data has been passed to the operating system, under the
+    /// temporary name.
     pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
         let io = |error| TraceError::io(&self.path, "write", error);
         self.file.flush().map_err(io)?;

@@ -45,7 +45,7 @@ pub struct LostRange {
 pub struct SalvageReport {
     /// Schema generation, or `None` for a text file.
     pub generation: Option<SchemaGeneration>,
-    /// Nodes that were kept.
+    /// Number of nodes that were kept.
     pub nodes: usize,
     /// Lost parts, in the order of the file.
     pub lost: Vec<LostRange>,

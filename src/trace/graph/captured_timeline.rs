@@ -35,8 +35,8 @@ pub struct CapturedTimeline {
     pub start: Vec<Time>,
     /// End of each node; [`Time::END`] if it does not run.
     pub end: Vec<Time>,
-    /// For each node, the node whose end allowed it to start. This is its last predecessor, or the previous node on its
-    /// lane if that node ended later; [`NONE`] if the node waited for nothing.
+    /// For each node, the node whose end allowed it to start. The cause is the node's last predecessor, or the previous
+    /// node on its lane if that node ended later; [`NONE`] if the node waited for nothing.
     pub cause: Vec<u32>,
     /// Number of nodes before each node on its longest dependency chain.
     pub level: Vec<u32>,

@@ -154,8 +154,8 @@ impl<'x, 'o> ColorRefinement<'x, 'o> {
                 }
                 ClassSplitter::Class(number) => {
                     let class = &mut self.classes[number as usize];
-                    // An unbalanced class is not used as a splitter. Such a class contains nodes without a partner,
-                    // whose edges would separate true pairs.
+                    // An unbalanced class is not used as a splitter. An unbalanced class contains nodes without a
+                    // partner, whose edges would separate true pairs.
                     if !std::mem::take(&mut class.queued) || !class.balanced() {
                         continue;
                     }

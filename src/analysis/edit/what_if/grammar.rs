@@ -114,8 +114,8 @@ pub enum LayerChange {
 pub enum PassOrder {
     /// In GPipe, all forward passes run before the backward passes.
     GPipe,
-    /// 1F1B: each stage first runs one forward pass for each stage from its own to the last. Then it alternates between
-    /// one backward pass and one forward pass.
+    /// 1F1B: each stage first runs one forward pass for each stage from its own to the last. Afterwards, the stage
+    /// alternates between one backward pass and one forward pass.
     OneForwardOneBackward,
 }
 

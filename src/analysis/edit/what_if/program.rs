@@ -361,9 +361,9 @@ impl<'a> RankProgram<'a> {
         }
     }
 
-    /// Returns, per node, whether it belongs to the forward pass of a later micro-batch. Such a pass runs after the
-    /// first backward pass. A later forward pass runs between functions that compute gradients, and contains an
-    /// operator whose gradient a later function computes.
+    /// Returns, per node, whether it belongs to the forward pass of a later micro-batch. A later forward pass runs
+    /// after the first backward pass, between functions that compute gradients, and contains an operator whose gradient
+    /// a later function computes.
     fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
         let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
         for i in self.raw.all() {
@@ -638,8 +638,9 @@ impl<'a> RankProgram<'a> {
         fronts
     }
 
-    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. Their
-    /// attributes are therefore renamed in place. The names are restored when no edit is left.
+    /// Writes the metadata record. The captured duration and the amounts of work do not describe the edited job. The
+    /// attributes of the duration and of the work are therefore renamed in place. The names are restored when no edit
+    /// is left.
     fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         let moved = !self
             .order
@@ -681,8 +682,8 @@ impl<'a> RankProgram<'a> {
         Ok(())
     }
 
-    /// Returns whether a node's own work is in its delay instead of its duration. This is the case if a wait of the
-    /// node's caller includes the duration.
+    /// Returns whether a node's own work is in its delay instead of its duration, because a wait of the node's caller
+    /// includes the duration.
     pub fn is_in_delay(&self, node: u32) -> bool {
         let view = self.view(node);
         self.computes_on_host() && view.recorded == Span::ZERO

@@ -11,8 +11,8 @@ use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last backward pass reduces
-/// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum. This addition is
-/// assumed to take the time of copying the gradient into its bucket.
+/// gradients. From the second backward pass on, each parameter adds its gradient to the previous sum. Adding a gradient
+/// is assumed to take the time of copying the gradient into its bucket.
 pub(super) fn accumulate(
     program: &mut RankProgram<'_>,
     times: u32,

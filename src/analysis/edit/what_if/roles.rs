@@ -5,7 +5,7 @@
 //! Neighbouring replicas are at the distance of ranks that reduce gradients together. The remaining dimension has other
 //! positions, such as shards of tensors. An absent rank m copies a captured rank t, its model. The model is a rank of
 //! the same stage, if possible at the same other position. The model of a rank in a middle stage may be in another
-//! middle stage. Its 1F1B passes are then reordered for the stage of m. The trace of t changes as follows:
+//! middle stage. The 1F1B passes of such a model are reordered for the stage of m. The trace of t changes as follows:
 //!
 //! - a message from t to a rank at distance d becomes a message from m to the rank at distance d from m; its tag
 //!   changes from stage to stage as the tags of t do;

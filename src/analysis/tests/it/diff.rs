@@ -1,5 +1,5 @@
-//! Tests differences of two traces. There must be none if only ids and order differ, and every single change must be
-//! found with its kind and place.
+//! Tests differences of two traces. A comparison must find no differences if only ids and order differ, and must find
+//! every single change with its kind and place.
 
 mod changes;
 mod same;

@@ -72,8 +72,8 @@ fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
-    // A file redirected to standard input is a regular file, but its path (`/dev/stdin`) is not the name of a trace.
-    // Such a file therefore counts as a stream.
+    // A file redirected to standard input is a regular file, but its path (`/dev/stdin`) is not the name of a trace. A
+    // redirected file therefore counts as a stream.
     let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
     let kind = std::fs::metadata(path).ok()?.file_type();
     (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
@@ -112,10 +112,9 @@ impl TraceFinder {
     /// Adds the traces that `path` denotes: a folder with one job, a single file (only this one), a job file, or the
     /// common prefix of a job's files.
     ///
-    /// A job file in the same folder determines the files, with lengths and hashes. Otherwise the
-    /// names determine them. If files with several endings exist, the first ending of this list is
-    /// used: `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Each file of a trace may be
-    /// compressed.
+    /// A job file in the same folder determines the files, with lengths and hashes. Without a job file, the names of
+    /// the files determine the traces. If files with several endings exist, the first ending of this list is used:
+    /// `.et`, `.eg` (the ending of 2023), `.jsonl`, `.json`. Each file of a trace may be compressed.
     ///
     /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
     ///

@@ -438,8 +438,8 @@ pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -
         })
 }
 
-/// Returns the nodes of each layer in program order. These are the nodes of the layer's entry in `parts`, the transfers
-/// that these nodes launch, and transfers without a launching host node that run between these nodes.
+/// Returns the nodes of each layer in program order. A layer has the nodes of its entry in `parts`, the transfers that
+/// these nodes launch, and the transfers without a launching host node that run between these nodes.
 pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
     let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
     for (layer, part) in parts.iter().enumerate() {
