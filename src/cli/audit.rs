@@ -1,4 +1,4 @@
-//! `chakram audit`: finds identifying information in traces.
+//! `chakram audit`: finds information in traces that identifies their author.
 
 use super::progress::Progress;
 use super::traces::{self, InputArgs, SummaryFormatArg};
@@ -59,14 +59,14 @@ struct FindingDocument {
     field: String,
 }
 
-/// Exit code if the audit found identifying information.
+/// Exit code if the audit found such information.
 const FOUND: u8 = 3;
 
 /// Runs the command and prints the findings to `out`.
 ///
 /// # Errors
 ///
-/// Fails if traces cannot be read to their end or output cannot be written.
+/// Fails if traces cannot be read to their end, or if output cannot be written.
 pub fn run(args: &AuditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let traces = traces::find(&args.input)?;
     let mut texts = 0;

@@ -1,4 +1,4 @@
-//! `chakram calibrate`: corrects a machine file by measured steps or captured jobs.
+//! `chakram calibrate`: corrects a machine file with measured steps or captured jobs.
 
 mod collectives;
 mod kernels;
@@ -79,11 +79,12 @@ pub struct CalibrateArgs {
     compute: ComputeArgs,
 }
 
-/// Computes the measured values, and writes the machine file and a summary.
+/// Computes the calibrated values, and writes the machine file and a summary.
 ///
 /// # Errors
 ///
-/// Fails if files cannot be read, steps cannot be replayed, the machine has no curves, or output cannot be written.
+/// Fails if files cannot be read, if steps cannot be replayed, if the machine has no curves, or if output
+/// cannot be written.
 pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let path = args.output.display().to_string();
     let mut outputs = OutputSet::default();
@@ -112,7 +113,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
             );
         }
     };
-    // Parsing checks that the new text is a valid machine file.
+    // Parse the new text to check that it is a valid machine file.
     Machine::parse(&text, &path)?;
     ReportDestination::claim(&mut *out, &args.output, outputs)?
         .fill(|out| out.write_all(text.as_bytes()))?;
@@ -120,7 +121,7 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the text of `base` with the measured values, and a summary of these values.
+/// Returns the text of `base` with the calibrated values, and a summary of these values.
 fn measure_values(
     args: &CalibrateArgs,
     base: &MachineSource,
@@ -148,7 +149,8 @@ fn quote_toml(text: &str) -> String {
     ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
-/// Returns the machine's name, its text with corrections by measured steps, and a summary of the corrections.
+/// Returns the machine's name, its text with corrections from measured steps, and a summary of the
+/// corrections.
 fn correct_by_steps(
     args: &CalibrateArgs,
     steps: &Path,
@@ -205,12 +207,14 @@ fn correct_by_steps(
     Ok((columns.machine().to_owned(), corrected))
 }
 
-/// Returns the comment that begins a section of a machine file; the source of the values follows the comment.
+/// Returns the comment at the start of a section of a machine file, which the source of the values must
+/// follow.
 fn section_comment(title: &str) -> String {
     format!("\n# {title} by `chakram calibrate` from ")
 }
 
-/// Adds the section `title` to the text; a section of that title from an earlier calibration is replaced.
+/// Adds the section `title` to the text. A section with this title from an earlier calibration is
+/// replaced.
 fn with_section(text: &str, title: &str, section: &str) -> String {
     let heading = section_comment(title);
     let mut kept = text.to_owned();

@@ -21,15 +21,15 @@ pub struct ComparedJob<'a> {
     pub workload: &'a Workload,
     /// Name of the job.
     pub title: &'a str,
-    /// Options of the replays.
+    /// Options for the replays.
     pub options: &'a ReplayOptions,
-    /// Whether to record data for pictures.
+    /// True if the data for pictures is recorded.
     pub with_pictures: bool,
 }
 
-/// Replays `job` on each of `machines`, `threads` at a time. `named` are the machines' names on the command line.
-/// Each report lists the settings in `given` that have no effect on its machine. The result does not depend on the
-/// number of threads, because replays share no state.
+/// Replays `job` on each of `machines`, `threads` at a time. `named` are the machines' names on the command
+/// line. Each report lists the settings in `given` that have no effect on this machine. Replays share no
+/// state, so the number of threads does not affect the result.
 pub fn compare<'a>(
     job: &ComparedJob<'a>,
     named: &[String],
@@ -68,8 +68,8 @@ pub fn compare<'a>(
     }
 }
 
-/// Calls `work` with each index below `count` on `threads` threads; the default is one thread per core. `doing` names
-/// the work and the counted things in progress on a terminal.
+/// Calls `work` with each index below `count` on `threads` threads; by default, there is one thread per core.
+/// On a terminal, shows progress; `doing` is the name of the work, and of the things that are counted.
 pub fn parallel_map<T: Send + Sync>(
     doing: (&'static str, &'static str),
     count: usize,
@@ -102,7 +102,7 @@ pub fn parallel_map<T: Send + Sync>(
     results.map(|r| r.expect("every index was taken")).collect()
 }
 
-/// Returns the own name of each machine, or the name on the command line for machines whose own names are equal.
+/// Returns the own name of each machine. Machines with equal names get their names from the command line.
 fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
@@ -115,12 +115,12 @@ fn distinct_names(named: &[String], machines: &[&Machine]) -> Vec<String> {
     }
 }
 
-/// Failed replays of a comparison; there is at least one.
+/// Replays of a comparison that failed; at least one.
 #[derive(Debug)]
 pub struct FailedReplays(Vec<(String, ReplayError)>);
 
 impl FailedReplays {
-    /// Fails if a replay of `comparison` failed.
+    /// Fails if one of the replays in `comparison` failed.
     pub fn check(comparison: MachineComparison<'_>) -> Result<(), Self> {
         let columns = comparison.columns.into_iter();
         let failed = columns.filter_map(|column| Some((column.name, column.result.err()?)));
@@ -130,7 +130,8 @@ impl FailedReplays {
         }
     }
 
-    /// Returns the failure of the first machine on the command line, which determines the exit code.
+    /// Returns the failure that comes first on the command line, because it determines the exit
+    /// code.
     pub fn first(&self) -> Option<&ReplayError> {
         self.0.first().map(|(_, error)| error)
     }

@@ -21,10 +21,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Environment variable with the name of the shell that requests completions.
+/// Environment variable with which a shell asks for completions; its value is the shell's name.
 const VARIABLE: &str = "COMPLETE";
 
-/// Returns `command` with completers of machines and models: presets and files.
+/// Returns `command` with completion of machines and models: presets and files.
 pub fn completed(command: Command) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
@@ -53,7 +53,7 @@ pub fn completed(command: Command) -> Command {
     command
 }
 
-/// Adds a completer of names to commands such as `machine show`.
+/// Adds completion of names to commands such as `machine show`.
 fn of_names(command: Command, all: fn(&OsStr) -> Vec<CompletionCandidate>) -> Command {
     let names: Vec<_> = command
         .get_subcommands()
@@ -105,7 +105,7 @@ pub fn script(shell: Shell, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a manual page for each command into `folder`.
+/// Writes one manual page per command into `folder`.
 pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let mut outputs = OutputSet::default();
     let mut command = command_line();
@@ -134,10 +134,10 @@ pub fn write_manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the manual page of a command, which has the texts of `--help`.
+/// Returns the manual page of a command, with the same texts as `--help`.
 fn manual_page(command: Command) -> io::Result<Vec<u8>> {
-    // Arguments and subcommands change, because the renderer omits options that `-h` hides, and lists `help`, which
-    // has no page.
+    // Change arguments and subcommands first: the renderer omits options that `-h` hides, and lists `help`,
+    // which has no page.
     let mut command = command.mut_args(|arg| {
         let text = help::described(&arg);
         arg.hide_short_help(false).help(text)
@@ -146,8 +146,7 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
         command = command.mut_subcommand("help", |help| help.hide(true));
     }
     let closing = command.get_after_help().map(ToString::to_string);
-    // The closing text is written separately, because the renderer would also fill commands, which must keep their
-    // lines.
+    // Write the closing text separately, because the renderer would also join the lines of commands.
     let mut page = Vec::new();
     Man::new(command.after_help(Resettable::Reset)).render(&mut page)?;
     if let Some(closing) = closing {
@@ -156,7 +155,8 @@ fn manual_page(command: Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Returns the manual's section after the options. Commands keep their lines; paragraphs are filled.
+/// Returns the section of the manual page after the options. Commands keep their lines, but the
+/// lines of paragraphs are joined.
 fn closing_section(text: &str) -> Roff {
     let mut roff = Roff::new();
     roff.control("SH", ["NOTES"]);

@@ -1,4 +1,4 @@
-//! Options of the compute model, which times kernels: as arguments, and as text in reports.
+//! Options of the compute model, which times kernels, as arguments and as text in reports.
 
 use super::given::{OptionArgs, OptionGroup};
 use chakram_base::setting::{SettingChoice, SettingKey};
@@ -8,7 +8,7 @@ use chakram_jobs::ReplaySettingsError;
 use chakram_report::summary::{KernelBasis, thousands};
 use serde_json::{Map, Value};
 
-/// The options that set the time of kernels, launches and collectives.
+/// The options that determine the times of kernels, launches and collectives.
 #[derive(Clone, Debug)]
 pub struct PricingOptions;
 
@@ -42,7 +42,7 @@ impl<G> OptionArgs<G> {
         self.settings().replay().compute
     }
 
-    /// Describes the origin of the durations of `kernels`.
+    /// Describes where the durations of `kernels` come from.
     pub fn text(&self, kernels: &KernelBasis) -> String {
         let times = match self.model() {
             ComputeModel::Scaled(factor, _) => format!(", times {}", format_factor(factor)),
@@ -91,7 +91,7 @@ impl<G> OptionArgs<G> {
         text
     }
 
-    /// Adds the origin of durations to `options`, for JSON.
+    /// Adds a description of where durations come from to `options`, for JSON.
     pub fn describe(&self, options: &mut Map<String, Value>) {
         let efficiency = self.settings().efficiency;
         let replay = self.settings().replay();
@@ -122,7 +122,8 @@ impl<G> OptionArgs<G> {
     }
 }
 
-/// Formats a factor in decimal if it has a usual size, without the digits that its binary form would add.
+/// Formats a factor as a decimal number if its size is usual, without the digits that its binary form
+/// would add.
 fn format_factor(factor: f64) -> String {
     if factor == 0.0 || (1e-4..1e6).contains(&factor) {
         factor.to_string()

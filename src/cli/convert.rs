@@ -1,4 +1,4 @@
-//! `chakram convert`: converts captures to traces, and traces between formats.
+//! `chakram convert`: converts captures to traces, and traces from one format to another.
 
 use super::progress::Progress;
 use super::traces::{self, CompressArg, SummaryFormatArg};
@@ -110,7 +110,7 @@ pub struct PytorchArgs {
     format: SummaryFormatArg,
 }
 
-/// Output of a source that is converted as a whole, and the format of the summary.
+/// Output of a conversion of a whole source, and the format of its summary.
 #[derive(Debug, Args)]
 struct ConvertOutputArgs {
     /// Write the traces to PREFIX.0.et, …, and PREFIX.job.json
@@ -125,8 +125,7 @@ struct ConvertOutputArgs {
 }
 
 impl ConvertArgs {
-    /// Returns the source that the command names, or `None` if the source is detected from the
-    /// files.
+    /// Returns the source that the command names, or `None` if the files show which source it is.
     pub(super) fn named_source(&self) -> Option<TraceSource> {
         match self.source.as_ref()? {
             ConvertCommand::Auto(_) => None,
@@ -143,7 +142,7 @@ impl ConvertArgs {
 }
 
 impl ConvertOutputArgs {
-    /// Starts the traces of a job. The traces must not overwrite `inputs`.
+    /// Starts to write the traces of a job. The traces must not replace `inputs`.
     fn start_outputs(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
         JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
     }
@@ -182,7 +181,7 @@ fn read_piped() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
-/// Returns the known communication kernels together with the user's own, `added`.
+/// Returns the known communication kernels and those that the user adds with `added`.
 fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
     let mut kernels = CommKernels::default();
     for text in added {
@@ -225,7 +224,7 @@ fn convert_pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, 
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
     }
-    // The job file needs no groups, because the traces declare their own.
+    // The job file needs no groups, because the traces have their own declarations.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.format {
         SummaryFormatArg::Text => text::write(&summary, "JSON", out)?,

@@ -1,4 +1,4 @@
-//! `--custom`: collectives whose algorithm is given as one trace per member.
+//! `--custom`: collectives whose algorithm is given by one trace per member.
 
 use chakram_hardware::collective::CustomCollective;
 use chakram_jobs::CustomFiles;
@@ -7,7 +7,7 @@ use chakram_trace::format::file::discover;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
 
-/// Marks the files of `custom`, so that `outputs` cannot overwrite them.
+/// Registers the files of `custom` as inputs, so that `outputs` cannot replace them.
 pub fn mark_read(custom: &CustomFiles, outputs: &mut OutputSet) {
     for file in discover(&custom.prefix).unwrap_or_default() {
         outputs.reads(&file.path);
@@ -21,7 +21,7 @@ pub fn json(custom: &CustomFiles) -> Value {
     fields.into_iter().collect()
 }
 
-/// Returns a note for each algorithm that no collective of `workload` uses.
+/// Returns a note about each algorithm that no collective of `workload` uses.
 pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
     let fits = |custom: &CustomCollective| {
         workload.instances().iter().any(|instance| {
@@ -29,7 +29,8 @@ pub fn notes(all: &[CustomCollective], workload: &Workload) -> Vec<String> {
             graph.calls().iter().any(|call| {
                 let group = instance.groups[call.group as usize];
                 let members = workload.groups()[group.index()].members.len() as u32;
-                // If only some dimensions take part, the machine sets the number of members.
+                // If the collective runs over only some dimensions, the machine determines the
+                // number of members.
                 let parted = graph.group_slots()[call.group as usize]
                     .dimensions
                     .is_some();

@@ -1,4 +1,4 @@
-//! `chakram diff`: compares two jobs or two reports and prints the differences.
+//! `chakram diff`: compares two jobs or two reports, and prints the differences.
 
 use super::compare::parallel_map;
 use super::load::{StepArg, VerifyArg};
@@ -83,7 +83,7 @@ pub struct DiffArgs {
     output: PathBuf,
 }
 
-/// Kinds of differences that make the command fail.
+/// Kinds of differences for which the command fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FailOnArg {
     /// Nodes, dependencies, and attributes other than times and sizes; in reports, counts
@@ -96,7 +96,7 @@ pub enum FailOnArg {
     Any,
 }
 
-/// Maximum number of lines of a list; `None` prints all lines.
+/// Maximum number of lines of a list; `None` for all lines.
 #[derive(Clone, Copy, Debug)]
 struct LineLimit(Option<usize>);
 
@@ -159,7 +159,7 @@ impl DiffArgs {
 ///
 /// # Errors
 ///
-/// Fails on bad input, or if output cannot be written.
+/// Fails if input is invalid, or if output cannot be written.
 pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.details && args.format != ReportFormatArg::Text {
         return Err("--details is for --format text; other formats have whole names".into());
@@ -219,8 +219,8 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     Ok(ExitCode::from(3))
 }
 
-/// Returns the text of `path` if it is a report: if the content begins like JSON and the name has no ending of
-/// traces.
+/// Returns the text of `path` if it is a report: its content begins like JSON, and its name does not end like
+/// that of a trace.
 fn read_report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
     if path.as_os_str() == "-" {
         let text = read_text(std::io::stdin().lock(), 0)
@@ -314,7 +314,7 @@ fn of_traces(
         all.add(tally, args.tally_options());
     }
     if args.format == ReportFormatArg::Csv {
-        // CSV has no row for faults, so faults are printed as warnings.
+        // CSV has no rows for faults, so print them as warnings.
         for FileFault { rank, text, .. } in &all.faults {
             terminal::warning(format_args!("rank {rank}: {text}"))?;
         }
@@ -328,11 +328,11 @@ fn of_traces(
     Ok((text, verdict))
 }
 
-/// For each rank, its file in the first and in the second job.
+/// For each rank, its file in the first job and in the second.
 type RankFilePairs = BTreeMap<u32, [Option<RankFile>; 2]>;
 
-/// Finds the files of both jobs and marks them, so that `outputs` cannot overwrite them. The command compares
-/// two single files even if their ranks differ.
+/// Finds the files of both jobs, and registers them as inputs, so that `outputs` cannot replace them. Two
+/// single files are compared even if they are of different ranks.
 fn pair_rank_files(
     args: &DiffArgs,
     outputs: &mut OutputSet,
@@ -364,7 +364,7 @@ fn pair_rank_files(
     Ok(ranks)
 }
 
-/// Compares the two files of one rank.
+/// Compares the two files of a rank.
 fn of_rank(
     rank: u32,
     files: [&RankFile; 2],
@@ -375,7 +375,7 @@ fn of_rank(
     let lost = [(0, false), (1, true)].map(|(i, second)| sides[i].lost(rank, second));
     let same = contents[0] == contents[1];
     let mut traces = if same {
-        // The files are equal, but they may be damaged, so one of them is checked.
+        // The files are equal, but may be damaged, so check one of them.
         [RawTrace::read(contents[0]), RawTrace::read(b"")]
     } else {
         differences::raw_traces(contents)

@@ -1,8 +1,10 @@
-//! Commands inside another program: they return their output and their errors as data, and print nothing.
+//! Commands inside another program: they return their output and their errors as data instead of printing
+//! them.
 //!
-//! A command line may end the process if memory runs out or a signal arrives, because no other work follows. An
-//! embedding program continues to run. This module runs each command as the task of a
-//! [`StopToken`](chakram_base::interrupt::StopToken), and an interruption or a memory limit is an ordinary error.
+//! On the command line, a process may end if memory runs out or a signal arrives, because it does no other
+//! work. A program that embeds chakram must go on. So this module runs each command as the task of a
+//! [`StopToken`](chakram_base::interrupt::StopToken), and turns interruptions and memory limits into ordinary
+//! errors.
 
 use super::{
     Cli, CliCommand, DeferredArgs, LimitArgs, dispatch_command, parse_line, recognition, terminal,
@@ -30,20 +32,20 @@ use crate::output::NodeSink;
 /// Output of a command that ran.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    /// Text or document that the command line prints to standard output.
+    /// Text or document that the command would print to standard output.
     pub text: Vec<u8>,
-    /// Notes and warnings that the command line prints to standard error.
+    /// Notes and warnings that the command would print to standard error.
     pub notes: Vec<String>,
-    /// Whether a threshold was exceeded or a leak was found: exit code 3.
+    /// True if a threshold was exceeded or a leak was found (exit code 3).
     pub is_exceeded: bool,
-    /// Whether the command found a failure, such as a deadlock: exit code 1.
+    /// True if the command found a failure, such as a deadlock (exit code 1).
     pub is_failed: bool,
-    /// Table with a row for each node, if requested and if the command replayed a job.
+    /// Table with one row per node, if it was requested and the command replayed a job.
     pub nodes: Option<NodeTable>,
 }
 
-/// Prepares the process once, so that it survives tasks that need too much memory, and messages name options as
-/// arguments, such as `max_memory` for `--max-memory`.
+/// Prepares the process, once. After this, it survives tasks that need too much memory, and messages name
+/// options as arguments (`max_memory`, not `--max-memory`).
 pub fn prepare() {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
@@ -53,7 +55,7 @@ pub fn prepare() {
     });
 }
 
-/// Writes a setting as an argument, or as a flag inside a quoted command line.
+/// Writes a setting as an argument; inside a quoted command line, as a flag.
 fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if f.alternate() {
         return write_flag(setting, f);
@@ -67,14 +69,14 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Limits of the process before a command, which are restored on drop.
+/// Limits of the process before a command. They are restored on drop.
 struct LimitsBefore {
     memory: Option<Bytes>,
     ratio: u64,
 }
 
 impl LimitsBefore {
-    /// Sets the limits that the command line states.
+    /// Sets the limits that the command line gives.
     fn set_given(given: &LimitArgs) -> Self {
         Self {
             memory: given.max_memory.map(bounds::set_memory),
@@ -92,12 +94,12 @@ impl Drop for LimitsBefore {
     }
 }
 
-/// Runs the command line `arguments`, whose first word is the program's name. With `wants_nodes` a replay also returns
-/// a row for each node. Limits in the arguments apply to the whole process while the command runs.
+/// Runs the command line `arguments`, whose first word is the program's name. If `wants_nodes`, a replay also
+/// returns one row per node. Limits in the arguments apply to the whole process as long as the command runs.
 ///
 /// # Errors
 ///
-/// Fails if the command fails; the fields of the failure have the facts of the message.
+/// Fails if the command fails. The failure's fields have the facts of its message.
 pub fn execute(
     arguments: Vec<OsString>,
     wants_nodes: bool,
@@ -106,7 +108,7 @@ pub fn execute(
     let (parsed, words) = parse_line(arguments);
     let mut cli = match parsed {
         Ok(cli) => cli,
-        // Help and version texts are output, not failures.
+        // Help texts and version texts are output, not failures.
         Err(error) if !error.use_stderr() => {
             return Ok(CommandOutput {
                 text: error.to_string().into_bytes(),

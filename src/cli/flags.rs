@@ -1,11 +1,11 @@
-//! Flags for the settings that the library's messages name, and parsers of their values.
+//! Flags for the settings that the library's messages name, and parsers for their values.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_report::settings::option_of_key;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
-/// Writes the flag of a setting into a message.
+/// Writes a setting into a message as a flag.
 pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match setting {
         SettingKey::Delays => f.write_str("--delay"),
@@ -17,7 +17,7 @@ pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     }
 }
 
-/// Writes text with hyphens instead of underscores, without allocating.
+/// Writes text with hyphens in place of underscores, without allocating.
 struct WithHyphens<'f, 'a>(&'f mut fmt::Formatter<'a>);
 
 impl Write for WithHyphens<'_, '_> {
@@ -41,7 +41,8 @@ pub fn flag_of(setting: SettingKey) -> String {
     Flag(setting).to_string()
 }
 
-/// Returns the flag of a key of the library. A key that is not a setting has a flag of the same name.
+/// Returns the flag that belongs to a key of the library. If the key is not a setting, the flag has
+/// the same name.
 pub fn flag_of_key(key: &str) -> String {
     match option_of_key(key) {
         Some(setting) => flag_of(setting),
@@ -49,7 +50,7 @@ pub fn flag_of_key(key: &str) -> String {
     }
 }
 
-/// Replaces keys in braces in `text` by flags: for example, `with {zero} 3` becomes `with --zero 3`.
+/// Replaces keys in braces in `text` by flags: `with {zero} 3` becomes `with --zero 3`.
 pub fn with_flags(text: &str) -> String {
     let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
@@ -60,7 +61,7 @@ pub fn with_flags(text: &str) -> String {
                 out += &flag_of_key(key);
                 out += rest;
             }
-            // The text after the brace is no key, so the brace is part of the text.
+            // No key follows the brace, so the brace belongs to the text.
             None => {
                 out.push('{');
                 out += part;
@@ -70,11 +71,12 @@ pub fn with_flags(text: &str) -> String {
     out
 }
 
-/// Parses the words of a choice. Underscores in these words are hyphens on the command line.
+/// Parses the words of a choice. On the command line, hyphens replace the underscores in these
+/// words.
 pub fn choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // Clap keeps these words until the program ends, so leaking them does no harm.
+        // Leaking these words does no harm, because clap keeps them until the program ends.
         PossibleValue::new(&*hyphened(word).leak()).help(*summary)
     });
     PossibleValuesParser::new(values).map(move |chosen| {
@@ -92,8 +94,7 @@ mod tests {
     use serde::Deserialize;
     use serde::de::value::{self, U32Deserializer};
 
-    /// Returns the commands whose messages name the flag of `setting` (empty if every command has the
-    /// flag).
+    /// Returns the commands whose messages name the flag of `setting`; empty if every command has it.
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {

@@ -1,4 +1,5 @@
-//! `chakram generate`: microbenchmarks and training steps, written to files or replayed directly.
+//! `chakram generate`: microbenchmarks and training steps, which are written to files or replayed
+//! directly.
 
 mod dry_run;
 mod edited;
@@ -42,7 +43,7 @@ pub struct GenerateArgs {
 }
 
 impl GenerateArgs {
-    /// Returns the replay arguments of the pattern or of the model.
+    /// Returns the replay arguments, which belong to the pattern or to the model.
     pub(super) fn run_mut(&mut self) -> &mut RunArgs {
         match &mut self.pattern {
             Some(pattern) => &mut pattern.target_mut().run,
@@ -76,7 +77,7 @@ struct TargetArgs {
 ///
 /// # Errors
 ///
-/// Fails if options do not fit together, a replay fails, or output cannot be written.
+/// Fails if options contradict one another, if a replay fails, or if output cannot be written.
 pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (machine, output, given, no_links) = match &args.pattern {
         Some(args) => {
@@ -137,8 +138,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             if dry {
                 return dry_run::run(asked, machine, given, out);
             }
-            // The output is checked after the model is resolved, so that an error about a misspelled model comes
-            // first.
+            // Check the output only after the model is resolved, so that an error about a misspelled model
+            // comes first.
             if output.is_none() && machine.is_none() {
                 return Err(format!(
                     "{}: no action is given\n  try: --dry-run, --machine MACHINE to replay it, \

@@ -1,4 +1,4 @@
-//! Options of replays, as flags and as settings whose effect on a run can be checked.
+//! Replay options, both as flags and as settings whose effect on a run can be checked.
 
 use super::flags::{flag_of, with_flags};
 use chakram_base::setting::SettingKey;
@@ -9,18 +9,18 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::marker::PhantomData;
 
-/// Help heading of options of the timing model.
+/// Help heading for options of the timing model.
 pub(super) const MODEL: &str = "Timing model";
-/// Help heading of options about traces.
+/// Help heading for options about traces.
 pub(super) const TRACES: &str = "Traces";
 
-/// A subset of the replay options.
+/// A subset of the options of replays.
 pub trait OptionGroup {
-    /// Returns whether the option `key` belongs to the group.
+    /// Returns true if the option `key` belongs to the subset.
     fn has(key: SettingKey) -> bool;
 }
 
-/// The options of one group that the command line gives.
+/// Options of one subset that the command line gives.
 #[derive(Clone, Debug)]
 pub struct OptionArgs<G> {
     given: GivenOptions,
@@ -28,7 +28,7 @@ pub struct OptionArgs<G> {
     group: PhantomData<G>,
 }
 
-/// Options that the command line states (without defaults), each with its values.
+/// Options that the command line gives (not defaults), with their values.
 pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
 
 /// Parses `given` without the option `left_out`.
@@ -64,7 +64,7 @@ fn option_arg(option: &'static ReplayOption) -> Arg {
     let parser: ValueParser = match option.syntax {
         ReplayOptionSyntax::Choice(choices) => {
             let values = choices().into_iter().map(|(word, summary)| {
-                // Clap keeps these words until the program ends, so leaking them does no harm.
+                // Leaking these words does no harm, because clap keeps them until the program ends.
                 PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
             });
             PossibleValuesParser::new(values).into()

@@ -1,7 +1,8 @@
-//! Formats the help of all commands: options are in groups and in two columns, and lines are at most as wide as the
-//! terminal and 100 columns.
+//! Formats the help of all commands: options are in groups and in two columns, and lines are no wider than
+//! the terminal or 100 columns.
 //!
-//! `-h` omits rare options (with `hide_short_help`). `--help` shows all options and the meanings of their values.
+//! `-h` omits rare options (those with `hide_short_help`). `--help` shows all options, with the meanings of
+//! their values.
 
 use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
@@ -13,13 +14,13 @@ use textwrap::Options;
 /// Maximum and minimum width of lines.
 const WIDTH: usize = 100;
 const MIN_WIDTH: usize = 30;
-/// Column at which the texts of options begin. If lines are narrower than [`WIDE`], there is no space for two
-/// columns.
+/// Column at which the descriptions of options begin. If lines are narrower than [`WIDE`], there is not
+/// enough space for two columns.
 const TEXT: usize = 30;
 const NARROW_TEXT: usize = 10;
 const WIDE: usize = 60;
 
-/// Choice of the options that help shows.
+/// Which options help shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpLength {
     /// Common options.
@@ -28,7 +29,7 @@ pub enum HelpLength {
     Long,
 }
 
-/// Returns the length of the help that `arguments` request, or `None` if they request no help.
+/// Returns the length of the help that `arguments` ask for, or `None` if they do not ask for help.
 pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     let words = arguments.iter().skip(1).take_while(|word| *word != "--");
     let asked = |flags: &[&str]| words.clone().any(|word| flags.iter().any(|f| word == *f));
@@ -40,12 +41,12 @@ pub fn asked(arguments: &[OsString]) -> Option<HelpLength> {
     }
 }
 
-/// Replaces the help of `command` and all its subcommands.
+/// Replaces the help texts of `command` and of all its subcommands.
 pub fn prepared(command: Command, length: HelpLength) -> Command {
     render_all(command, length, line_width())
 }
 
-/// Returns the width of lines: `COLUMNS` or the terminal's width, at most [`WIDTH`].
+/// Returns the width of lines: `COLUMNS` or the terminal's width, but at most [`WIDTH`].
 fn line_width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
     let columns = columns.or_else(|| {
@@ -78,7 +79,7 @@ fn with_help(mut command: Command, length: HelpLength, width: usize) -> Command 
     command.override_help(StyledStr::from(page.text))
 }
 
-/// Text of the help page of one command, under construction.
+/// The help page of one command, while it is written.
 struct HelpPage {
     text: String,
     width: usize,
@@ -120,7 +121,7 @@ impl HelpPage {
         }
         let options = command.get_arguments().filter(shown);
         let mut ordered: Vec<&Arg> = options.filter(|arg| !arg.is_positional()).collect();
-        // Sorting puts help and version last among the general options.
+        // Sort help and version to the end of the general options.
         ordered.sort_by_key(|arg| matches!(arg.get_id().as_str(), "help" | "version"));
         let mut headings: Vec<Option<&str>> = vec![None];
         for arg in &ordered {
@@ -129,7 +130,7 @@ impl HelpPage {
                 headings.push(heading);
             }
         }
-        // Headings that several commands share are placed after the command's own headings.
+        // Headings that several commands have follow the command's own headings.
         let shared = [given::MODEL, output::REPORT, super::GENERAL];
         headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
         for heading in headings {
@@ -170,13 +171,13 @@ impl HelpPage {
         Ok(())
     }
 
-    /// Returns the column at which the texts of options begin.
+    /// Returns the column at which the descriptions of options begin.
     fn text_column(&self) -> usize {
         if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
-    /// Writes a command. A command that is too long is broken over several lines in the form that a shell accepts.
-    /// The purpose of the command follows on the same line, or precedes it as a comment.
+    /// Writes a command. If it is too long, breaks it over several lines such that a shell still accepts it.
+    /// The command's purpose follows on the same line, or precedes it as a comment.
     fn write_example(&mut self, text: &str, indent: &str) {
         if indent.len() + text.chars().count() <= self.width {
             self.text += &format!("{indent}{text}\n");
@@ -203,7 +204,7 @@ impl HelpPage {
         self.text += &format!("\n{style}{text}:{style:#}\n");
     }
 
-    /// Writes `text` after `lead`, and indents further lines by `next`.
+    /// Writes `text` after `lead`; all further lines begin with `next`.
     fn write_paragraph(&mut self, text: &str, lead: &str, next: &str) {
         let options = Options::new(self.width)
             .initial_indent(lead)
@@ -217,7 +218,8 @@ impl HelpPage {
         }
     }
 
-    /// Writes `name`, and `text` from column `column` on. If the name is too long, the text begins on the next line.
+    /// Writes `name`, and then `text` from column `column` on. If the name is too long, the text begins on a
+    /// new line.
     fn write_row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
@@ -236,7 +238,7 @@ impl HelpPage {
         }
         let at = self.text.len();
         self.write_paragraph(text, &pad, &pad);
-        // The first line of the text goes on the line of the name.
+        // The text's first line is on the same line as the name.
         self.text.replace_range(at..at + used, "");
     }
 
@@ -283,7 +285,7 @@ impl HelpPage {
         if takes && told {
             let widest = values.iter().map(|value| value.get_name().len()).max();
             let aligned = column + 4 + widest.unwrap_or(0);
-            // With less than 20 columns, texts would have one word per line.
+            // With fewer than 20 columns, most lines would have only one word.
             let texts = if aligned + 20 > self.width {
                 column + 6
             } else {
@@ -300,7 +302,7 @@ impl HelpPage {
     }
 }
 
-/// Returns the help text of an argument with its aliases.
+/// Returns an argument's help text, with its aliases.
 pub fn described(arg: &Arg) -> String {
     let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
     for alias in arg.get_visible_aliases().unwrap_or_default() {
@@ -309,22 +311,22 @@ pub fn described(arg: &Arg) -> String {
     text
 }
 
-/// A part of the text at the end of a command's help.
+/// A part of the text that closes a command's help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClosingPart {
     Blank,
-    /// A heading or sentences. Line breaks in the source are not kept.
+    /// A heading or sentences. Line breaks of the source are not kept.
     Paragraph(String),
     /// A command line, optionally followed by its purpose.
     Command(String),
     /// An entry of a list: name and text.
     Entry(String, String),
-    /// A further line of the previous entry.
+    /// Another line of the previous entry.
     MoreOfEntry(String),
 }
 
-/// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list if its
-/// first word ends with a colon, and a command otherwise.
+/// Splits a closing text. Lines without indentation form paragraphs. An indented line is an entry of a list
+/// if its first word ends with a colon; otherwise it is a command.
 pub fn closing_parts(text: &str) -> Vec<ClosingPart> {
     let mut parts = Vec::new();
     let mut lines = text.lines();

@@ -1,4 +1,4 @@
-//! `chakram inspect`: shows the contents of a trace or a job.
+//! `chakram inspect`: shows what a trace or a job contains.
 
 use super::flags::choices;
 use super::load::{StepArg, VerifyArg};
@@ -24,12 +24,12 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Help heading of the filters.
+/// Help heading for the filters.
 const FILTERS: &str = "Filters";
 
 mod list;
 
-/// Options that show the details which the text omits.
+/// Options that show details which the text omits.
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
@@ -137,7 +137,7 @@ enum InspectFormatArg {
     Dot,
 }
 
-/// Default maximum number of nodes in a listing as text.
+/// Default maximum number of nodes in a text listing.
 const LISTED: usize = 100;
 
 fn parse_time(text: &str) -> Result<Time, String> {
@@ -151,7 +151,8 @@ fn parse_time(text: &str) -> Result<Time, String> {
 ///
 /// # Errors
 ///
-/// Fails if a file is missing or unreadable, options do not fit together, or output cannot be written.
+/// Fails if a file is missing or unreadable, if options contradict one another, or if output cannot be
+/// written.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check_options()?;
     let found = job::find(&args.traces, args.verify.policy())?;
@@ -167,7 +168,8 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         return Err(args.no_rank(found).into());
     }
     let title = job::name_of(&args.traces, &files);
-    // A listing is streamed, so a listing bypasses the destination, which collects a whole text.
+    // Write a listing directly, because it is streamed, whereas the destination collects a whole
+    // text.
     if args.list && !args.critical_path {
         return args.list_nodes(&files, out, outputs);
     }
@@ -198,7 +200,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warns on standard error if files have `faults`.
+/// If files have `faults`, prints a warning to standard error.
 fn warn_of_faults(faults: u64) -> std::io::Result<()> {
     match faults {
         0 => Ok(()),
@@ -253,7 +255,7 @@ impl InspectArgs {
         }
     }
 
-    /// Returns the filter options on the command line.
+    /// Returns the filters on the command line.
     fn filter_options(&self) -> Vec<(&'static str, Vec<String>)> {
         let mut words = Vec::new();
         let mut say = |name, values: Vec<String>| {
@@ -275,7 +277,7 @@ impl InspectArgs {
         words
     }
 
-    /// Formats the filter as text, without the ranks (empty without a filter).
+    /// Formats the filter as text, without ranks; empty if there is no filter.
     fn filter_words(&self) -> String {
         let options = self
             .filter_options()
@@ -292,7 +294,7 @@ impl InspectArgs {
         self.threads.map_or_else(cores, NonZeroUsize::get)
     }
 
-    /// Returns the limit on the command line, or the default of the format.
+    /// Returns the limit from the command line, or the default for the format.
     fn row_limit(&self) -> usize {
         let default = match self.format {
             InspectFormatArg::Text => LISTED,
@@ -319,7 +321,7 @@ impl InspectArgs {
         let trace =
             InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
         let limit = match self.format {
-            // A drawing of all nodes is unreadable, so the limit also applies here.
+            // Apply the limit here too, because a drawing of all nodes is unreadable.
             InspectFormatArg::Dot => self.limit.unwrap_or(LISTED),
             _ => self.row_limit(),
         };
@@ -364,7 +366,7 @@ impl InspectArgs {
                 .map(|track| (track, faults))
                 .map_err(|e| e.in_file(&file.path))
         };
-        // The path may pass through any rank, so every file must be readable.
+        // Every file must be readable, because the path may pass through any rank.
         in_order(
             files,
             self.thread_count(),

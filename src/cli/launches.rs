@@ -1,4 +1,5 @@
-//! `--repeat`, `--starts` and `--with`: a job that runs several times, and jobs that share a machine.
+//! `--repeat`, `--starts` and `--with`: a job that runs several times, and several jobs on one
+//! machine.
 
 use super::load;
 use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
@@ -20,13 +21,13 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Help heading of the options for launches.
+/// Help heading for the options about launches.
 const LAUNCHES: &str = "Launches";
 
-/// Maximum number of launches of one job. The number is limited because each launch has a row in the report.
+/// Maximum number of launches of one job. There is a limit because each launch has a row in the report.
 const MOST: usize = 1_000_000;
 
-/// Options for several launches and several jobs.
+/// Options for several launches and for several jobs.
 #[derive(Debug, Args)]
 pub struct LaunchArgs {
     /// Replay the traces N times in a row; each rank begins a step when its previous one ends
@@ -44,7 +45,7 @@ pub struct LaunchArgs {
     on: Vec<RankMapArg>,
 }
 
-/// A job of `--with`, as a JSON document.
+/// JSON document of a job from `--with`.
 #[derive(Serialize)]
 struct JobBeside<'a> {
     job: &'a str,
@@ -52,12 +53,13 @@ struct JobBeside<'a> {
 }
 
 impl LaunchArgs {
-    /// Returns whether the options can cause more than one launch.
+    /// Returns true if the options can cause more than one launch.
     pub fn are_given(&self) -> bool {
         self.repeat.is_some() || self.starts.is_some() || !self.with.is_empty()
     }
 
-    /// Rejects combinations that have no meaning. `several` is set if there are several machines.
+    /// Rejects combinations of options that make no sense. `several` is true if there are several
+    /// machines.
     pub fn check(&self, several: bool) -> Result<(), String> {
         if self.with.len() != self.on.len() {
             return Err(format!(
@@ -81,8 +83,8 @@ impl LaunchArgs {
         found.map(|path| job::find([path], verify)).collect()
     }
 
-    /// Marks the files that these options read, so that `outputs` cannot overwrite them. `found` has the files of
-    /// `--with` jobs.
+    /// Registers the files that these options read as inputs, so that `outputs` cannot replace them. `found`
+    /// are the files of the `--with` jobs.
     pub fn reads(&self, found: &[FoundTraces], outputs: &mut OutputSet) {
         self.starts.iter().for_each(|path| outputs.reads(path));
         found.iter().for_each(|of| job::mark_read(outputs, of));
@@ -109,7 +111,7 @@ impl LaunchArgs {
         options
     }
 
-    /// Returns the times at which the job starts.
+    /// Returns the times at which the launches of the job start.
     fn start_times(&self) -> Result<Vec<Time>, Box<dyn Error>> {
         match &self.starts {
             None => Ok(vec![Time::ZERO; self.repeat.unwrap_or(1) as usize]),
@@ -117,7 +119,7 @@ impl LaunchArgs {
         }
     }
 
-    /// Loads the `--with` jobs. Adds their files to `inputs` if inputs are hashed.
+    /// Loads the `--with` jobs. If inputs are hashed, adds the files to `inputs`.
     pub fn load(
         &self,
         found: &[FoundTraces],
@@ -126,8 +128,8 @@ impl LaunchArgs {
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
-            // Options about reading traces apply to all jobs; options about ranks and groups apply only to the main
-            // job.
+            // Options about reading traces apply to all jobs, but those about ranks and groups only to the
+            // main job.
             let loading = JobOptions {
                 groups: None,
                 ranks: None,
@@ -205,7 +207,7 @@ impl LaunchArgs {
     }
 }
 
-/// Rejects jobs that share an NPU, because each job would use the whole NPU.
+/// Rejects jobs that share an NPU, because each would use it as if it were alone.
 fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     let mut taken: Vec<(Npu, usize)> = Vec::new();
     for (number, program) in programs.iter().enumerate() {
@@ -224,7 +226,7 @@ fn check_apart(programs: &[CompiledReplay<'_>]) -> Result<(), String> {
     }
 }
 
-/// Reads start times, one per line. Ignores empty lines and everything after `#`.
+/// Reads start times, one per line. Ignores empty lines, and everything after `#`.
 fn read_starts(path: &Path) -> Result<Vec<Time>, Box<dyn Error>> {
     let shown = path.display();
     let text = job::read_text(path)?;

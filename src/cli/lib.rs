@@ -1,7 +1,8 @@
-//! The command line: parses arguments, runs the command, prints the result, and turns errors into exit codes.
+//! The command line: parses arguments, runs a command, prints its result, and turns errors into exit codes.
 //!
-//! The exit codes are 0 (done), 1 (stuck), 2 (bad input, bad usage or failed output) and 3 (a threshold exceeded, or
-//! a leak found). Exit code 0 means that every node of every rank completed.
+//! The exit codes are 0 (done), 1 (deadlock or failure), 2 (invalid input, invalid usage or failed output)
+//! and 3 (a threshold was exceeded, or a leak was found). Exit code 0 means that every node of every rank
+//! completed.
 
 #![allow(
     rustdoc::broken_intra_doc_links,
@@ -89,10 +90,10 @@ struct Cli {
     bounds: LimitArgs,
 }
 
-/// Help heading of the options that every command has.
+/// Help heading for the options that every command has.
 const GENERAL: &str = "General options";
 
-/// Limits on the resources of a command, and how much it prints.
+/// Limits on a command's resources, and how much it prints.
 #[derive(Debug, Args)]
 struct LimitArgs {
     /// Fail instead of using more memory; by default three quarters of the memory of the machine or container
@@ -150,12 +151,13 @@ enum CliCommand {
     },
 }
 
-/// Builds the arguments of a command only if the command is used: building the arguments of all commands takes as
-/// long as running a short command.
+/// Builds the arguments of a command only when the command is used, because building those of all commands
+/// takes as long as running a short one.
 #[derive(Debug)]
 struct DeferredArgs<A>(A);
 
-/// Whether to build the arguments of all commands at once. Help, completion and the manual need all arguments.
+/// True if the arguments of all commands are built at once. Help, completion and the manual need all
+/// arguments.
 static WHOLE: AtomicBool = AtomicBool::new(false);
 
 impl<A: Args> Args for DeferredArgs<A> {
@@ -182,33 +184,34 @@ impl<A: FromArgMatches> FromArgMatches for DeferredArgs<A> {
     }
 }
 
-/// Returns all commands with all their arguments.
+/// Returns all commands, with all their arguments.
 fn whole_command() -> Command {
     WHOLE.store(true, Ordering::Relaxed);
     Cli::command()
 }
 
-/// Returns all commands with their shell completers.
+/// Returns all commands, with their shell completers.
 fn command_line() -> Command {
     completion::completed(whole_command())
 }
 
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    // Only shells need completers.
+    // Add completers only for shells, because nothing else needs them.
     let mut command = match help::asked(&arguments) {
         Some(length) => help::prepared(whole_command(), length),
         None => Cli::command(),
     };
     let matches = command.try_get_matches_from_mut(&arguments);
     let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
-    // Dropping the command's thousands of parts would take as long as parsing a short line, and the program ends soon.
+    // Do not drop the command: its thousands of parts would take as long as parsing a short line, and the
+    // program ends soon.
     std::mem::forget(command);
     Cli::from_arg_matches(&matches)
 }
 
-/// Parses a command line; returns the result and the words that the parser received.
+/// Parses a command line. Returns the result, and the words after rewriting.
 fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
-    // The arguments are rewritten before parsing, because ASTRA-sim accepts arguments that clap rejects.
+    // Rewrite the arguments before parsing, because ASTRA-sim accepts some that clap rejects.
     let arguments = astra_sim::arguments(arguments);
     let words = arguments.kept.clone();
     let parsed = parse(arguments.kept).map(|mut cli| {
@@ -225,9 +228,9 @@ pub fn main() -> ExitCode {
     main_with(env::args_os().collect())
 }
 
-/// Runs the program with `arguments`, whose first word is its name, and returns its exit code.
+/// Runs the program with `arguments`, of which the first is its name, and returns its exit code.
 pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
-    // To complete words, a shell runs the program with an environment variable set.
+    // A shell that completes words runs the program with an environment variable set.
     let folder = env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command_line)
         .try_complete(arguments.iter().cloned(), folder.as_deref());
@@ -236,8 +239,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
         Ok(true) => return ExitCode::SUCCESS,
         Err(error) => error.exit(),
     }
-    // The call that starts watching signals must come first, because a signal may arrive at any time and
-    // temporary files must be removed.
+    // Watch signals before all else, because a signal may arrive at any time and temporary files must
+    // then be removed.
     signals::watch();
     progress::started();
     setting::name_as(flags::write_flag);
@@ -245,7 +248,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
-            // Failures to print help must be reported, but clap's own exit ignores them.
+            // Print help here, because clap's own exit ignores failures to print.
             return match error.print().and_then(|()| io::stdout().flush()) {
                 Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
                 Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -261,7 +264,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     let mut out = terminal::EscapingWriter::standard_output();
     let result = dispatch_command(&cli.command, &mut out);
     let result = result.and_then(|code| {
-        // The output is flushed here, because a failure during drop would be silent.
+        // Flush the output here, because a failure on drop would go unnoticed.
         out.flush()?;
         Ok(code)
     });
@@ -278,7 +281,7 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Runs `command`, which writes to `out`.
+/// Runs `command`, whose output goes to `out`.
 fn dispatch_command(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match command {
         CliCommand::Convert(DeferredArgs(args)) => convert::run(args, out),
@@ -322,7 +325,8 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
     }
 }
 
-/// Returns whether the error is a closed pipe. A reader such as `head` may stop early, which is not a failure.
+/// Returns true if the error is a closed pipe. This is not a failure, because a reader such as `head` may
+/// stop early.
 fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     let kind = |error: &(dyn Error + 'static)| {
         let json = error.downcast_ref::<serde_json::Error>();
@@ -340,7 +344,7 @@ fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
     kind(error) == Some(io::ErrorKind::BrokenPipe) || error.source().is_some_and(is_closed_pipe)
 }
 
-/// Returns 1 for a replay that deadlocked or never ends, and 2 for all other errors.
+/// Returns 1 for a replay that deadlocked or never ended, and 2 for all other errors.
 fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     use chakram_engine::ReplayError;
     let replay = match error.downcast_ref::<compare::FailedReplays>() {
@@ -353,7 +357,7 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     }
 }
 
-/// Parses a number of at least 1.
+/// Parses an integer of at least 1.
 fn parse_number(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .map_err(|_| "expected a whole number, 1 or more".to_owned())
@@ -363,13 +367,13 @@ fn print_chain(error: &(dyn Error + 'static)) {
     print_error(&error_text(error));
 }
 
-/// Returns the text of an error: message, causes, then what to try.
+/// Returns the text of an error: the message, its causes, and then what to try.
 fn error_text(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
-        // A failed write and the command that requested it may have the same text; such a text is printed once.
+        // A failed write and the command around it may have the same text, which is printed only once.
         let words = inner.to_string();
         if words != last {
             text += &format!("\n  because: {words}");
@@ -377,7 +381,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
         last = words;
         cause = inner.source();
     }
-    // The suggestion is moved after the causes.
+    // Move the suggestion after the causes.
     if let Some((head, rest)) = own.split_once("\n  try: ") {
         text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
     } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {
@@ -386,7 +390,7 @@ fn error_text(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Suggests what to try after an error that has no suggestion.
+/// Returns a suggestion for an error that has none.
 fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
     let of_job = match error.downcast_ref() {
         Some(JobError::Trace(error)) => Some(error),
@@ -419,7 +423,7 @@ fn print_error(text: &str) {
     } else {
         anstyle::Style::new()
     };
-    // A failure to write to standard error cannot be reported anywhere.
+    // If writing to standard error fails, there is no place to report it.
     let _ = writeln!(
         anstream::stderr(),
         "{style}error{style:#}: {}",

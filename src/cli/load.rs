@@ -1,4 +1,4 @@
-//! Options about a job's traces, and progress while the traces load.
+//! Options about a job's traces, and progress while they are loaded.
 
 use super::given::{OptionArgs, OptionGroup, TRACES};
 use super::progress::Progress;
@@ -11,7 +11,7 @@ use chakram_trace::workload::MissingRankPolicy;
 use clap::Args;
 use std::time::Instant;
 
-/// Whether to check traces against their job's file.
+/// How strictly traces are checked against their job's file.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct VerifyArg {
     /// Accept traces that differ from their job's file, PREFIX.job.json
@@ -20,7 +20,7 @@ pub struct VerifyArg {
 }
 
 impl VerifyArg {
-    /// Returns the checks before a replay: lengths, and hashes of small jobs.
+    /// Returns the checks to make before a replay: lengths, and for small jobs also hashes.
     pub fn policy(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -29,7 +29,7 @@ impl VerifyArg {
         }
     }
 
-    /// Returns the checks of commands that read every byte anyway: lengths and hashes.
+    /// Returns the checks for commands that read every byte anyway: lengths and hashes.
     pub fn thorough_level(self) -> VerifyLevel {
         if self.no_verify {
             VerifyLevel::Nothing
@@ -39,7 +39,7 @@ impl VerifyArg {
     }
 }
 
-/// Choice of one profiled step, for commands without a replay.
+/// Choice of one profiled step, for commands that do not replay.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct StepArg {
     /// Use only this profiled step, like `chakram slice`
@@ -47,7 +47,7 @@ pub struct StepArg {
     pub step: Option<u64>,
 }
 
-/// The options that determine how a job's traces are read.
+/// The options that decide how a job's traces are read.
 #[derive(Clone, Debug)]
 pub struct TraceOptions;
 
@@ -57,12 +57,12 @@ impl OptionGroup for TraceOptions {
     }
 }
 
-/// Options about a job's traces on the command line.
+/// The options about a job's traces on the command line.
 pub type JobArgs = OptionArgs<TraceOptions>;
 
 impl JobArgs {
-    /// Returns the number of ranks of a mirrored job (one trace for all ranks) without `--ranks`: the machines'
-    /// number of NPUs. Fails if the machines have different numbers.
+    /// Returns the number of ranks of a mirrored job (one trace for all ranks) if `--ranks` does not give it:
+    /// the number of NPUs of the machines. Fails if the machines have different numbers of NPUs.
     pub fn npus(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
@@ -87,7 +87,7 @@ pub fn load(found: &FoundTraces, name: String, options: &JobOptions) -> Result<J
     Ok(job)
 }
 
-/// Runs `work`, and shows on a terminal the number of files that it has read.
+/// Runs `work`, and shows on a terminal how many files it has read.
 pub fn with_progress<T>(work: impl FnOnce(&mut job::LoadProgress<'_>) -> T) -> T {
     let mut progress = None;
     work(&mut |done, total| {

@@ -21,13 +21,13 @@ pub struct RankStatistics {
     exposed: i64,
     time: RankBusyTime,
     work: RankWork,
-    /// Peak memory of tensors in bytes, if memory is tracked.
+    /// Peak memory of tensors in bytes, if the inputs ask to track memory.
     pub peak_memory: Option<u64>,
 }
 
 impl RankStatistics {
-    /// Creates the statistics of a rank that was busy for `time` with `work`. Returns `None` if the rank did not
-    /// finish.
+    /// Creates the statistics of a rank with the busy times `time` and the work `work`. Returns `None` if the
+    /// rank did not finish.
     pub fn new(rank: u32, time: RankBusyTime, work: RankWork) -> Option<Self> {
         let finish = time.finish?.0 / 1000;
         Some(Self {
@@ -42,14 +42,14 @@ impl RankStatistics {
 }
 
 impl RankStatistics {
-    /// Returns whether ASTRA-sim's statistics throw an exception on the rank: that is, whether it has nodes that are
+    /// Returns true if ASTRA-sim's statistics throw an exception on this rank, because it has nodes that are
     /// neither kernels nor communication.
     pub fn breaks_off(&self) -> bool {
         self.work.host || self.work.memory || self.work.nothing
     }
 
-    /// Replaces the overlap by ASTRA-sim's definition: the time of kernels plus the time of communication minus the
-    /// total time.
+    /// Replaces the overlap by ASTRA-sim's value: time of kernels plus time of communication minus total
+    /// time.
     pub fn with_excess(mut self) -> Self {
         let both = self.time.kernels.0 / 1000 + self.time.communication.0 / 1000;
         self.time.overlap = Span::from_ns(both.saturating_sub(self.finish));
@@ -61,7 +61,7 @@ fn as_ns(span: Span) -> u64 {
     span.0 / 1000
 }
 
-/// Renders ASTRA-sim's lines with ASTRA-sim's wording, rank by rank.
+/// Renders ASTRA-sim's lines in its own words, rank by rank.
 pub fn text(rows: &[RankStatistics]) -> String {
     let mut out = String::new();
     for row in rows {
@@ -72,7 +72,7 @@ pub fn text(rows: &[RankStatistics]) -> String {
     out
 }
 
-/// Renders ASTRA-sim's line for a finished rank.
+/// Renders the line that ASTRA-sim prints when a rank finishes.
 pub fn end(row: &RankStatistics) -> String {
     format!(
         "sys[{}] finished, {} cycles, exposed communication {} cycles.",
@@ -80,8 +80,8 @@ pub fn end(row: &RankStatistics) -> String {
     )
 }
 
-/// Renders the lines of a rank's statistics. Unless `always`, the line about overlap appears only if there is
-/// overlap.
+/// Renders the lines of a rank's statistics. Unless `always`, there is a line about overlap only if kernels
+/// and communication overlap.
 pub fn statistics(row: &RankStatistics, always: bool) -> String {
     let mut out = String::new();
     write_lines(&mut out, row, always).expect("a string grows as needed");
@@ -130,7 +130,7 @@ fn write_lines(out: &mut String, row: &RankStatistics, always: bool) -> std::fmt
     Ok(())
 }
 
-/// Scales bytes as ASTRA-sim does: in single precision, with 1024 bytes per KB.
+/// Converts bytes to a unit as ASTRA-sim does: in single precision, with 1024 bytes per KB.
 fn scale_bytes(bytes: u64) -> (f32, &'static str) {
     let mut value = bytes as f32;
     let mut left = bytes;
@@ -148,7 +148,7 @@ const HEADER: &str = "rank,finish_ns,exposed_communication_ns,cpu_ns,gpu_ns,comm
                       remote_memory_ns,overlap_ns,compute_bound,compute_utilization,\
                       memory_utilization,flops_per_byte,peak_memory_bytes\n";
 
-/// Renders a table with a row for each rank. Values that were not requested are empty.
+/// Renders a table with one row per rank. Cells of values that were not requested are empty.
 pub fn csv(rows: &[RankStatistics]) -> String {
     let mut out = CsvRows::new(HEADER.trim_end());
     for row in rows {
@@ -174,7 +174,7 @@ pub fn csv(rows: &[RankStatistics]) -> String {
     out.text()
 }
 
-/// JSON document of a report with ASTRA-sim's statistics.
+/// JSON document: a report with ASTRA-sim's statistics.
 #[derive(Debug, Serialize)]
 pub struct OriginalDocument {
     #[serde(flatten)]
@@ -191,7 +191,7 @@ struct OriginalReport {
     ranks: Vec<RankDocument>,
 }
 
-/// A rank in JSON.
+/// JSON of a rank.
 #[derive(Debug, Serialize)]
 struct RankDocument {
     rank: u32,
@@ -206,7 +206,7 @@ struct RankDocument {
     peak_memory_bytes: Option<u64>,
 }
 
-/// Utilization under the roofline, in JSON.
+/// JSON of the utilization under the roofline.
 #[derive(Debug, Serialize)]
 struct RooflineUse {
     compute_bound: f64,
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(scale_bytes(1023), (1023.0, "B"));
         assert_eq!(scale_bytes(1536), (1.5, "KB"));
         assert_eq!(scale_bytes(3 << 20), (3.0, "MB"));
-        // One byte less than a MB is still printed in KB, although it rounds to 1024.00.
+        // Even one byte less than a MB is printed in KB, although it rounds to 1024.00.
         assert_eq!(scale_bytes((1 << 20) - 1).1, "KB");
         assert_eq!(scale_bytes(5 << 29), (2.5, "GB"));
         assert_eq!(scale_bytes(1 << 50), (1024.0, "TB"));

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// Replays `job` and prints the requested output.
 ///
-/// If the replay deadlocks, text and CSV still list the ranks that finished.
+/// If the replay deadlocks, text and CSV still contain the ranks that finished.
 pub fn run(
     args: &AstraSimArgs,
     job: &AstraSimJob,
@@ -42,10 +42,10 @@ pub fn run(
 /// Result of one attempt to replay and print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplayAttempt {
-    /// All output is written.
+    /// All output was written.
     Done,
-    /// No output was written, because analytical answers may have changed the order of ASTRA-sim's lines. The caller
-    /// must replay step by step.
+    /// Nothing was printed, because analytical answers may have changed the order of ASTRA-sim's lines. The
+    /// caller must replay step by step.
     LostOrder,
 }
 
@@ -62,7 +62,8 @@ fn replay_and_print(
     let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
-    // `None` means that all compute nodes of the graph are kernels, so that the observer needs no look-up per node.
+    // `None` means that all compute nodes of the graph are kernels, so the observer needs no look-up per
+    // node.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
     let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
@@ -82,7 +83,7 @@ fn replay_and_print(
     let full = args.format == ReportFormatArg::Json;
     let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
     let (_, (_, (_, timeline))) = watched;
-    // After a rejected replay, the observers' records have no meaning.
+    // If the replay was rejected, the observers recorded nothing useful.
     let result = match result {
         Err(error @ ReplayError::Refused(_)) => return Err(error.into()),
         result => result,
@@ -121,7 +122,7 @@ fn replay_and_print(
         to.write(&lines.printed)?;
         let folder = args.logging_folder.as_deref();
         let log = folder.unwrap_or(Path::new("log")).join("log.log");
-        // The command creates all folders of the path, as ASTRA-sim does.
+        // Create all folders of the path, as ASTRA-sim does.
         let parent = folder
             .and_then(Path::parent)
             .filter(|p| !p.as_os_str().is_empty());
@@ -136,7 +137,7 @@ fn replay_and_print(
         TimelineFile::finish(timeline, path)?;
         return Ok(ReplayAttempt::Done);
     }
-    // The rows are printed even if the replay failed; `result` is checked after them.
+    // Print the rows even if the replay failed, and check `result` afterwards.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
     match args.format {
         ReportFormatArg::Text => to.write(&render::text(&rows))?,
@@ -161,11 +162,11 @@ fn replay_and_print(
 /// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // A timeline's file can be started only once, so a replay with a timeline cannot be repeated. A replay with
-        // a timeline simulates step by step from the start, which always keeps the order of lines.
+        // A replay that writes a timeline cannot be repeated, because the file can be started only once. So
+        // it simulates step by step from the start, which always keeps the order of lines.
         stepwise: args.stepwise || (args.prints_transcript() && args.timeline.path().is_some()),
-        // ASTRA-sim prints the lines of ranks that finish together in the order of their ends, so the engine must
-        // prove that order.
+        // ASTRA-sim prints ranks that finish together in the order in which they end, so the engine must keep
+        // this order.
         ordered_ends: args.prints_transcript(),
         ..ReplayOptions::default()
     }
@@ -208,7 +209,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
     }
 }
 
-/// Writes a picture of a rank's memory to a file of its own.
+/// Writes a picture of a rank's memory to its own file.
 fn draw_memory(
     memory: &TensorMemory<'_>,
     rank: u32,

@@ -1,4 +1,4 @@
-//! Rewrites ASTRA-sim's command line as a command line of chakram, before parsing.
+//! Rewrites a command line of ASTRA-sim as a command line of chakram, before it is parsed.
 
 use super::AstraSimArgs;
 use crate::LimitArgs;
@@ -8,10 +8,10 @@ use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Name of chakram's subcommand for ASTRA-sim.
+/// Name of the subcommand that stands for ASTRA-sim.
 const NAME: &str = "astra-sim";
 
-/// File names of ASTRA-sim's two programs, each with its network model.
+/// File names of ASTRA-sim's two programs, and the network model of each.
 const PROGRAMS: [(&str, &str); 2] = [
     ("AstraSim_Analytical_Congestion_Unaware", "unaware"),
     ("AstraSim_Analytical_Congestion_Aware", "aware"),
@@ -20,17 +20,18 @@ const PROGRAMS: [(&str, &str); 2] = [
 /// A rewritten command line.
 #[derive(Debug, Default)]
 pub struct RewrittenArgs {
-    /// Arguments to parse, beginning with the program's name.
+    /// Arguments for the parser, beginning with the program's name.
     pub kept: Vec<OsString>,
-    /// Arguments that were left out, each with the reason.
+    /// Arguments that were removed, each with the reason.
     pub ignored: Vec<InputNote>,
-    /// Whether the program was called by a name of ASTRA-sim's programs.
+    /// True if the program was called by the name of one of ASTRA-sim's programs.
     pub original: bool,
 }
 
-/// Rewrites a command line, whose first word is the program's name. If that word is a name of ASTRA-sim's programs,
-/// the subcommand and the network model are added. Arguments that the subcommand does not know are left out, because
-/// ASTRA-sim ignores them. A separate word after a flag whose value must follow `=` is also left out.
+/// Rewrites a command line, whose first word is the program's name. If this is the name of one of ASTRA-sim's
+/// programs, adds the subcommand and the network model. Removes arguments that the subcommand does not know,
+/// because ASTRA-sim ignores them. Also removes a separate word that follows a flag whose value must follow
+/// `=`.
 pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     let mut given = given.into_iter();
     let mut to = RewrittenArgs::default();
@@ -52,13 +53,14 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
             to.original = true;
         }
     }
-    // Other subcommands are parsed unchanged.
+    // All other subcommands are parsed unchanged.
     if !to.original && to.kept.last().is_none_or(|command| command != NAME) {
         to.kept.extend(given);
         return to;
     }
     let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
-    // The previous flag, if its value is optional or must follow `=`. A separate word after such a flag is ignored.
+    // The previous flag, if its value is optional or must follow `=`. A separate word after such a flag is
+    // ignored.
     let mut before = None;
     while let Some(argument) = given.next() {
         let text = argument.to_string_lossy();
@@ -79,7 +81,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     to
 }
 
-/// Moves the general options that precede the command, and the command itself, from `given` to `kept`.
+/// Moves general options before the command, and the command itself, from `given` to `kept`.
 fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<OsString>) {
     let mut general = None;
     while let Some(argument) = given.next() {
@@ -98,8 +100,7 @@ fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<Os
     }
 }
 
-/// Returns a note with the reason for ignoring `argument`. `flag` is the flag before the argument, if that flag could
-/// have a value.
+/// Returns a note why `argument` is ignored. `flag` is the previous flag, if it could have a value.
 fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> InputNote {
     if let Some(flag) = flag.filter(|_| !argument.starts_with('-')) {
         let why = format!(
@@ -116,15 +117,15 @@ fn why_ignored(command: &Command, argument: &str, flag: Option<String>) -> Input
     InputNote::flag(argument, format!("ignored, because it is unknown{meant}"))
 }
 
-/// Place of the value of a known argument: the argument has no value, or the value is in the next argument, or it is
-/// missing because there is no `=`.
+/// Where the value of a known argument is: the argument has none, it is the next word, or it is missing
+/// because there is no `=`.
 enum FlagValue {
     Nothing,
     Behind,
     Next,
 }
 
-/// Returns where `argument`'s value is, or `None` if `command` does not know the argument.
+/// Returns where the value of `argument` is, or `None` if `command` does not know the argument.
 fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
     let takes = |arg: &Arg| {
         if !arg.get_action().takes_values() {
@@ -141,7 +142,8 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
             None => (long, false),
             Some((name, _)) => (name, true),
         };
-        // Help is tested separately, because the parser adds it and the command does not list it.
+        // Compare with help separately, because the parser adds it and the command does not list
+        // it.
         let help = (name == "help").then_some(FlagValue::Nothing);
         let arg = args.find(|arg| arg.get_long() == Some(name)).map(|arg| {
             if value {
@@ -152,8 +154,8 @@ fn find_known(command: &Command, argument: &str) -> Option<FlagValue> {
         });
         return arg.or(help);
     }
-    // `-qofile` is `-q -o file`: the value of the first letter that takes one is the rest of the word or the next
-    // word.
+    // `-qofile` means `-q -o file`: the first letter that takes a value takes the rest of the word or the
+    // next word.
     let mut letters = argument.strip_prefix('-')?.chars();
     let mut last = None;
     while let Some(letter) = letters.next() {
@@ -223,7 +225,7 @@ mod tests {
         assert!(arguments([]).kept.is_empty());
     }
 
-    /// All options in the help are known by their long and short names; the general options are also known
+    /// The parser knows all options in the help by their long and short names, and general options also
     /// before the command.
     #[test]
     fn options_that_the_help_lists_are_kept() {

@@ -1,12 +1,13 @@
-//! Prints ASTRA-sim's own lines, for scripts that parse its output and its log.
+//! Prints ASTRA-sim's own lines, for scripts that parse ASTRA-sim's output and log.
 //!
-//! A line is `[time] [logger] [level] text`, the default format of ASTRA-sim's logging library. Standard output gets
-//! the lines of level `info` and above: the rings of NPU 0 and, when an NPU finishes, its end and its statistics.
-//! `log.log` in the folder of logs gets the same lines; with `trace-enabled` it also gets a line when a node is issued
-//! and one when it completes. Times are UTC; `SOURCE_DATE_EPOCH` replaces the current time.
+//! A line is `[time] [logger] [level] text`, the default format of the library with which ASTRA-sim logs.
+//! Standard output gets the lines of level `info` and above: the rings of NPU 0 and, when an NPU finishes,
+//! its end and its statistics. `log.log` in the folder for logs gets the same lines. With `trace-enabled`, it
+//! also gets a line whenever a node is issued or completes. Times are UTC; `SOURCE_DATE_EPOCH` replaces the
+//! current time.
 //!
-//! The statistics of a rank stop after their first line if the rank has nodes of the host, nodes of memory, or nodes
-//! that do no work.
+//! If a rank has host nodes, memory nodes, or nodes that do no work, its statistics stop after their first
+//! line.
 
 use super::render::{self, RankStatistics};
 use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
@@ -18,7 +19,7 @@ use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::fmt::Write as _;
 
-/// An event for which ASTRA-sim prints a line.
+/// An event about which ASTRA-sim prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TranscriptEvent {
     Issued(InstanceId, NodeIndex, Time),
@@ -26,18 +27,19 @@ enum TranscriptEvent {
     Finished(InstanceId),
 }
 
-/// Records the order in which ranks finish and, if nodes are traced, their issues and completions.
+/// Records the order in which ranks finish and, if nodes are traced, when nodes are issued and
+/// complete.
 #[derive(Debug)]
 pub struct TranscriptRecorder<'a> {
     workload: &'a Workload,
     traces: bool,
-    /// Number of nodes that have not completed, by instance.
+    /// Number of nodes of each instance that have not completed.
     left: Vec<usize>,
     events: Vec<TranscriptEvent>,
 }
 
 impl<'a> TranscriptRecorder<'a> {
-    /// Creates a recorder of `workload`. `traces` adds the events of each node.
+    /// Creates a recorder of `workload`. With `traces`, it also records the events of each node.
     pub fn new(workload: &'a Workload, traces: bool) -> Self {
         let nodes = workload.instances().iter().map(|i| workload.graph(i).len());
         Self {
@@ -48,7 +50,7 @@ impl<'a> TranscriptRecorder<'a> {
         }
     }
 
-    /// Returns whether ASTRA-sim prints lines for a node. ASTRA-sim prints no lines for a node that completes
+    /// Returns true if ASTRA-sim prints lines about a node. It prints none about a node that completes
     /// immediately.
     fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
@@ -58,7 +60,8 @@ impl<'a> TranscriptRecorder<'a> {
         self.traces && kind != NodeKind::Nothing && !skipped
     }
 
-    /// Returns the events. Ranks without nodes finish at the start, in the order of ranks, as in ASTRA-sim.
+    /// Returns the events. Ranks without nodes finish at the start, in the order of ranks, as they do in
+    /// ASTRA-sim.
     fn list_events(&self) -> Vec<TranscriptEvent> {
         let mut events = self.events.clone();
         let empty = (0..self.left.len()).filter(|&i| {
@@ -108,22 +111,22 @@ impl Observer for TranscriptRecorder<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
-/// Detects whether analytical answers of collectives keep ASTRA-sim's order of lines. Lines of the members of one
-/// collective always keep their order. All lines of the transcript keep their order if no other node completes
-/// between the start and the end of the collective. Otherwise a step of the collective could be due at the same
-/// instant as another event, and an NPU handles the events of one instant in the order in which the first of them
-/// was scheduled.
+/// Detects whether ASTRA-sim's order of lines is kept although collectives are answered analytically. Lines
+/// about members of the same collective always keep their order. All lines do if no other node completes
+/// between the collective's start and its end. Otherwise a step of the collective could be due at the same
+/// instant as another event, and an NPU handles the events of an instant in the order in which the first of
+/// them was scheduled.
 #[derive(Debug, Default)]
 pub struct LineOrderObserver {
-    /// Time of the last completion of a node other than a collective.
+    /// Time at which the last node completed that is not a collective.
     other: Option<Time>,
-    /// End of the last collective, and whether its answer was analytical.
+    /// End of the last collective, and true if its answer was analytical.
     last: Option<(Time, bool)>,
     is_lost: bool,
 }
 
 impl LineOrderObserver {
-    /// Returns whether analytical answers kept ASTRA-sim's order of lines.
+    /// Returns true if the order of lines was kept.
     pub fn is_kept(&self) -> bool {
         !self.is_lost
     }
@@ -179,8 +182,8 @@ impl TranscriptLines {
     }
 }
 
-/// Renders all lines of a run. `rows` are the instances that finished, `types` the types of nodes if they are traced,
-/// and `clock` the time stamp.
+/// Renders all lines of a run. `rows` are the instances that finished, `types` the node types if nodes are
+/// traced, and `clock` the time stamp.
 pub fn lines(
     transcript: &TranscriptRecorder<'_>,
     inputs: &AstraInputs,
@@ -193,7 +196,7 @@ pub fn lines(
         ..TranscriptLines::default()
     };
     for (size, offset) in ring_sizes(inputs) {
-        // ASTRA-sim prints all ring lines, which are about NPU 0, first.
+        // ASTRA-sim prints the lines about rings of NPU 0 first.
         to.append_info(
             "system::topology::RingTopology",
             &format!(
@@ -239,7 +242,7 @@ pub fn lines(
     to
 }
 
-/// Renders the end of an NPU and its statistics; after the first line ASTRA-sim may stop.
+/// Renders an NPU's end and its statistics, of which ASTRA-sim may print only the first line.
 fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     let rank = row.rank;
     to.append_info("workload", &render::end(row));
@@ -260,10 +263,10 @@ fn append_finished(to: &mut TranscriptLines, row: &RankStatistics) {
     }
 }
 
-/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates them.
-/// Each kind among all-reduce, reduce-scatter, all-gather and all-to-all has a ring for each dimension in its list
-/// of algorithms, except for dimensions with a double binary tree. An entry for all dimensions is one ring of all
-/// NPUs and ends the list.
+/// Returns the size and the neighbour distance of each ring of NPU 0, in the order in which ASTRA-sim creates
+/// them. All-reduce, reduce-scatter, all-gather and all-to-all each have one ring per dimension in their list
+/// of algorithms, except dimensions with a double binary tree. An entry for all dimensions is a single ring
+/// of all NPUs, and ends the list.
 fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     let lists = &inputs.system.implementations;
     let all = u64::from(inputs.network.npus());
@@ -290,7 +293,7 @@ fn ring_sizes(inputs: &AstraInputs) -> Vec<(u64, u64)> {
     rings
 }
 
-/// Returns the time stamp of lines as `2026-03-26 09:41:07.123`: the current time, or `SOURCE_DATE_EPOCH`.
+/// Returns the time stamp of lines (`2026-03-26 09:41:07.123`): the current time, or `SOURCE_DATE_EPOCH`.
 #[allow(clippy::disallowed_types, reason = "only what is printed bears it")]
 pub fn clock() -> String {
     let fixed = std::env::var("SOURCE_DATE_EPOCH").ok();
@@ -302,12 +305,12 @@ pub fn clock() -> String {
     format_date(fixed.unwrap_or_else(present))
 }
 
-/// Formats ms since 1970 by the Gregorian calendar. Years begin in March, so that a leap day is the last day of its
-/// year; every fourth year has a leap day, except centuries that 400 does not divide.
+/// Formats ms since 1970 by the Gregorian calendar. Years begin in March, so that a leap day is the last day
+/// of its year. Every fourth year has a leap day, except centuries that are not multiples of 400.
 fn format_date(ms: u64) -> String {
     let (seconds, ms) = (ms / 1000, ms % 1000);
     let (days, seconds) = (seconds / 86_400, seconds % 86_400);
-    // Days since 1 March of the year 0. An era is 400 years.
+    // Count days from 1 March of the year 0. An era is 400 years.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
@@ -326,7 +329,7 @@ mod tests {
 
     #[test]
     fn days_are_those_of_the_calendar() {
-        // Expected values are from `date -u -d @S`.
+        // `date -u -d @S` printed the expected values.
         for (seconds, expected) in [
             (0, "1970-01-01 00:00:00.000"),
             (951_782_400, "2000-02-29 00:00:00.000"),

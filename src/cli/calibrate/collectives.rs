@@ -1,4 +1,4 @@
-//! Writes collectives that nccl-tests measured to `measured_collective` tables of a machine.
+//! Writes collectives that nccl-tests measured into a machine's `measured_collective` tables.
 
 use super::{quote_toml, with_section};
 use crate::terminal::plain_style;
@@ -13,12 +13,13 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Returns `text`, the file of `machine`, with the collectives of the logs `paths`, and a summary of the collectives.
+/// Returns `text`, the file of `machine`, with the collectives from the logs at `paths`, and a summary of
+/// them.
 ///
 /// # Errors
 ///
-/// Fails if a log cannot be read, two logs have the same kind and number of members, or a log has more members than a
-/// dimension.
+/// Fails if a log cannot be read, if two logs have the same kind and the same number of members, or if a log
+/// has more members than a dimension.
 pub(super) fn add_collective_logs(
     text: &str,
     machine: &Machine,

@@ -1,4 +1,5 @@
-//! Measures the kernels of captured jobs, and writes them to `measured` tables of a machine's NPU classes.
+//! Measures kernels of captured jobs, and writes their times into `measured` tables of a machine's NPU
+//! classes.
 
 use super::{quote_toml, rank_classes, with_section};
 use crate::terminal::plain_style;
@@ -16,22 +17,23 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;
 
-/// Maximum number of rows of the summary.
+/// Maximum number of rows in the summary.
 const SHOWN: usize = 12;
 
-/// Returns `text`, the file of `machine`, with the kernels that the job in `traces` recorded, and a summary of the
-/// kernels. If `by_rank`, each rank gets an NPU class of its own.
+/// Returns `text`, the file of `machine`, with the kernels that were recorded in the job at `traces`, and a
+/// summary of them. If `by_rank`, each rank gets an NPU class of its own.
 ///
 /// # Errors
 ///
-/// Fails if the traces form no job, the job has more ranks than the machine has NPUs, or no kernel was recorded.
+/// Fails if the traces do not form a job, if the job has more ranks than the machine has NPUs, or if no
+/// kernel was recorded.
 pub(super) fn add_recorded_kernels(
     text: &str,
     machine: &Machine,
     traces: &[PathBuf],
     by_rank: bool,
 ) -> Result<(String, String), Box<dyn Error>> {
-    // A rank's kernels do not depend on other ranks, so missing ranks are allowed.
+    // Missing ranks are allowed, because a rank's kernels do not depend on other ranks.
     let options = JobOptions {
         absent: MissingRankPolicy::Mirror,
         mirrored: machine.topology().npus(),
@@ -69,7 +71,7 @@ pub(super) fn add_recorded_kernels(
     let summary = summarize_kernels(&found);
     let mut priced = found;
     if by_rank {
-        // NPUs without a measured rank use the times of all ranks of their class.
+        // An NPU whose rank was not measured uses the times of all ranks of its class.
         let measured: BTreeSet<usize> = priced.iter().map(|kernel| kernel.class).collect();
         let mut shared_class = vec![0; machine.classes().len()];
         for npu in (0..npus).map(Npu) {
@@ -129,7 +131,7 @@ fn kernel_tables(found: &[KernelTimes], machine: &Machine, job: &str) -> String 
     text
 }
 
-/// Returns a table of the kernels that took most of the time.
+/// Returns a table of the kernels that take most of the time.
 fn summarize_kernels(found: &[KernelTimes]) -> String {
     let mut table = TextTable::new([
         left("KERNELS", 36),

@@ -1,4 +1,4 @@
-//! Writes measured GEMMs to `product` tables of a machine's NPU class.
+//! Writes measured GEMMs into `product` tables of a machine's NPU class.
 
 use super::with_section;
 use crate::terminal::plain_style;
@@ -12,11 +12,12 @@ use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-/// Returns `text`, the file of `machine`, with the GEMMs of the table `path`, and a summary of the GEMMs.
+/// Returns `text`, the file of `machine`, with the GEMMs from the table at `path`, and a summary of them.
 ///
 /// # Errors
 ///
-/// Fails if the table cannot be read, or the machine has several classes or lacks a curve for a format.
+/// Fails if the table cannot be read, if the machine has several NPU classes, or if it has no curve for
+/// a number format.
 pub(super) fn add_measured_gemms(
     text: &str,
     machine: &Machine,

@@ -1,4 +1,4 @@
-//! NPU classes for single ranks of a captured job.
+//! NPU classes for the ranks of a captured job.
 
 use super::{SECTIONS, quote_toml, section_comment};
 use chakram_base::ids::Npu;
@@ -7,8 +7,8 @@ use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// Returns `text`, the file of `machine`, with a new class `CLASS-RANK` for each NPU in `ranks` that shares its class
-/// with other NPUs. The new class is a copy of the shared class. Other NPUs keep their class.
+/// Returns `text`, the file of `machine`, in which each NPU in `ranks` that shares its class with others gets
+/// a new class `CLASS-RANK`. The new class is a copy of the old one. Other NPUs keep their class.
 pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet<u32>) -> String {
     let npus = machine.topology().npus();
     let members = |class: usize| (0..npus).filter(move |npu| machine.class(Npu(*npu)) == class);
@@ -39,14 +39,15 @@ pub(super) fn split_rank_classes(text: &str, machine: &Machine, ranks: &BTreeSet
         }
     }
     sections.retain(|section| !section.starts_with("[assign]"));
-    // The new tables precede sections of an earlier calibration, which stay at the end of the file.
+    // Insert new tables before the sections of an earlier calibration, which must stay at the end
+    // of the file.
     let end = sections.iter().position(|section| is_heading(section));
     let calibrated = sections.split_off(end.unwrap_or(sections.len())).concat();
     let base = sections.concat();
     format!("{}\n\n{assigned}\n{calibrated}", base.trim_end())
 }
 
-/// Splits a machine file into parts that begin at each table and at each section of an earlier calibration.
+/// Splits a machine file into parts, each beginning at a table or at a section of an earlier calibration.
 fn split_sections(text: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     for line in text.split_inclusive('\n') {
@@ -58,7 +59,7 @@ fn split_sections(text: &str) -> Vec<String> {
     all
 }
 
-/// Returns whether `line` begins a section of an earlier calibration.
+/// Returns true if `line` begins a section of an earlier calibration.
 fn is_heading(line: &str) -> bool {
     SECTIONS
         .iter()
@@ -108,7 +109,7 @@ mod tests {
             assert_eq!(named(&after, npu).1, named(&before, npu).1);
             assert_eq!(named(&after, npu).2, named(&before, npu).2);
         }
-        // A class with one NPU is not split again.
+        // A class that has only one NPU is not split again.
         assert_eq!(split_rank_classes(&text, &after, &(0..4).collect()), text);
     }
 }

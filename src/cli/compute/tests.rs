@@ -1,4 +1,4 @@
-//! Tests the options of the compute model and their descriptions in reports.
+//! Tests the options of the compute model, and their descriptions in reports.
 
 use super::*;
 use chakram_hardware::compute::RooflineEfficiency;
@@ -36,7 +36,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     args.describe(&mut options);
     let text = Value::Object(options).to_string();
     assert_eq!(text, r#"{"compute":"roofline","efficiency":0.68}"#);
-    // Without the option the efficiency is the peak, which only JSON states.
+    // Without the option, the efficiency is 1, which only JSON shows.
     let args = parse(&["--compute", "roofline"]).unwrap();
     assert_eq!(
         args.options().unwrap().compute,
@@ -46,7 +46,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     let mut options = Map::new();
     args.describe(&mut options);
     assert_eq!(options["efficiency"], 1.0);
-    // The efficiency also applies to kernels without a recorded duration.
+    // The efficiency also applies if kernels have no recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
     let wanted = ComputeModel::Recorded(RooflineEfficiency::new(0.68).unwrap());
     assert_eq!(args.options().unwrap().compute, wanted);

@@ -1,4 +1,5 @@
-//! `chakram convert --list` and `chakram convert auto`: lists the sources, and detects the source of files.
+//! `chakram convert --list` and `chakram convert auto`: lists the sources, and detects the source of given
+//! files.
 
 use super::{ConvertArgs, SummaryFormatArg, run};
 use crate::flags::with_flags;
@@ -35,7 +36,7 @@ pub struct ConvertAutoArgs {
     options: Vec<OsString>,
 }
 
-/// Detects the source of the inputs and runs its command.
+/// Detects the source of the inputs, and runs its command.
 pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.inputs.iter().any(|path| path == Path::new(PIPE)) {
         return Err(
@@ -51,7 +52,7 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
         args.output.clone().into(),
     ];
     words.extend(args.options.iter().cloned());
-    // The separator `--` is needed because names of inputs may begin with a dash.
+    // Add `--`, because names of inputs may begin with a dash.
     words.push("--".into());
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);
@@ -68,7 +69,8 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 
-/// Fails if the first word is not a file but could be a mistyped source, as in `chakram convert nvprof profile -o job`.
+/// If the first word is not a file, but similar to the name of a source, as in
+/// `chakram convert nvprof profile -o job`, fails with a suggestion.
 pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());
@@ -84,7 +86,7 @@ pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error
     .into())
 }
 
-/// Width of the list in columns.
+/// Width of the list of sources, in columns.
 const WIDTH: u16 = 100;
 
 /// Prints the sources.

@@ -39,7 +39,7 @@ pub struct ConvertGoalArgs {
 ///
 /// # Errors
 ///
-/// Fails if the input is neither a schedule nor traces, if the traces cannot be expressed in GOAL, or if output
+/// Fails if the input is neither a schedule nor traces, if GOAL cannot express the traces, or if output
 /// cannot be written.
 pub fn run(args: &ConvertGoalArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     match TraceSource::of(&args.input)? {

@@ -1,4 +1,5 @@
-//! `chakram convert msccl`: converts MSCCL algorithms to traces whose steps the members of a collective execute.
+//! `chakram convert msccl`: converts MSCCL algorithms to traces. The members of a collective execute the
+//! steps in these traces.
 
 use super::CompressArg;
 use crate::traces;
@@ -41,7 +42,8 @@ pub struct ConvertMscclArgs {
 ///
 /// # Errors
 ///
-/// Fails if the file is not an algorithm, the algorithm does not support the size, or output cannot be written.
+/// Fails if the file is not an algorithm, if the algorithm does not support the size, or if output cannot be
+/// written.
 pub fn run(args: &ConvertMscclArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let algorithm = MscclAlgorithm::open(&args.input)?;
     let gpus = algorithm.gpus.len() as u32;

@@ -1,4 +1,5 @@
-//! `chakram convert nsys`: converts Nsight Systems reports, exported to SQLite, to traces.
+//! `chakram convert nsys`: converts Nsight Systems reports, which are exported to SQLite, to
+//! traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
 use crate::traces;
@@ -41,7 +42,7 @@ pub struct ConvertNsysArgs {
 ///
 /// # Errors
 ///
-/// Fails if a file is not an export or contains no GPU work, or if output cannot be written.
+/// Fails if a file is not an export or has no GPU work, or if output cannot be written.
 pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let options = ConvertOptions {
         comm_kernels: comm_kernels(&args.comm_kernels)?,
@@ -57,7 +58,7 @@ pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
     for (rank, written) in written {
         job.add(rank, job.path(rank), written);
     }
-    // The job file needs no groups, because the traces declare their own.
+    // The job file needs no groups, because the traces have their own declarations.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.output.format {
         SummaryFormatArg::Text => print_summary(&summary, out)?,

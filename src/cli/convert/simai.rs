@@ -60,7 +60,8 @@ struct SimaiConversion {
 ///
 /// # Errors
 ///
-/// Fails if the file is not a workload, its degrees do not divide the NPUs, or output cannot be written.
+/// Fails if the file is not a workload, if its degrees do not divide the number of NPUs, or if output
+/// cannot be written.
 pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let workload = SimaiWorkload::open(&args.input)?;
     let input = args.input.display();

@@ -19,7 +19,7 @@ fn write_more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Prints `summary`. `input` names the kind of input whose size is printed, such as JSON.
+/// Prints `summary`. `input` is the word for the inputs whose size is printed, such as JSON.
 pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> io::Result<()> {
     let ranks = &summary.ranks;
     let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
@@ -105,7 +105,7 @@ fn write_linked(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()>
     write_wrapped(out, "  left out: ", &reasons)
 }
 
-/// Prints the confidence of links by order, for each thread.
+/// Prints, for each thread, how confident the links are that were found by order.
 fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     let linked = ranks.iter().filter(|rank| rank.method == LinkMethod::Order);
     let linked: Vec<&RankConversion> = linked.collect();
@@ -148,7 +148,7 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Describes a Kineto category or phase that is not kept.
+/// Describes why events of a Kineto category or phase are dropped.
 fn describe_category(reason: &str) -> &str {
     match reason {
         "M" => "names of tracks",
@@ -263,7 +263,7 @@ fn write_waits(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> 
     write_wrapped(out, "  ", &said)
 }
 
-/// Describes the ranks without a capture that were inferred, and the ranks from which they were inferred.
+/// Describes which ranks without a capture were inferred, and from which ranks.
 fn describe_inferred(summary: &ConversionSummary) -> Option<String> {
     let of = |rank: &RankConversion| Some(format!("{} from {}", rank.rank, rank.inferred_from?));
     let ranks: Vec<String> = summary.ranks.iter().filter_map(of).collect();
@@ -453,8 +453,8 @@ fn write_notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<(
     Ok(())
 }
 
-/// Writes a line, broken at spaces if the line is wider than a table. File names stay whole, so that they can be
-/// copied.
+/// Writes a line. If it is wider than a table, breaks it at spaces. File names are never broken, so that they
+/// can be copied.
 fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
     if indent.len() + text.chars().count() <= TABLE_WIDTH {
         return writeln!(out, "{indent}{text}");
@@ -471,7 +471,7 @@ fn write_prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> 
     out.write_all(lines.as_bytes())
 }
 
-/// Returns one note for all ranks with a count `of` above zero, as in `ranks 0-7: 1,234 kernels …`.
+/// Returns one note about all ranks whose count `of` is above zero: `ranks 0-7: 1,234 kernels …`.
 fn of_ranks(
     ranks: &[RankConversion],
     of: fn(&RankConversion) -> u64,
@@ -494,7 +494,7 @@ fn ranks_of(of: &[u32]) -> String {
     }
 }
 
-/// Joins `parts` by commas, in lines of at most 100 columns.
+/// Writes `parts` with commas between them, in lines of at most 100 columns.
 fn write_wrapped(out: &mut dyn Write, start: &str, parts: &[String]) -> io::Result<()> {
     if parts.is_empty() {
         return Ok(());

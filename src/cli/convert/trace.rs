@@ -84,11 +84,11 @@ fn parse_generation(text: &str) -> Result<SchemaGeneration, String> {
     })
 }
 
-/// Runs the command. The summary goes to `out`, or to standard error if `out` gets a trace.
+/// Runs the command. The summary goes to `out`; if `out` gets a trace, it goes to standard error.
 ///
 /// # Errors
 ///
-/// Fails if an input contains no trace or a damaged one, or if output cannot be written.
+/// Fails if an input has no trace or a damaged one, or if output cannot be written.
 pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let ConvertPlan {
         jobs,
@@ -97,8 +97,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     } = plan::plan_outputs(&args.inputs, &args.output, args.to, args.verify.policy())?;
     let piped = jobs.iter().any(|job| job.output.is_none());
     let mut outputs = OutputSet::default();
-    // The command marks all inputs before the first output starts, so that no output replaces an input that is read
-    // later.
+    // Mark all inputs before the first output starts, so that no output replaces an input that is still to be
+    // read.
     let inputs = jobs.iter().filter_map(|job| job.input.as_ref());
     inputs.for_each(|file| outputs.reads(&file.path));
     let mut converted = Vec::new();
@@ -129,8 +129,8 @@ pub fn run(args: &ConvertTraceArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     Ok(ExitCode::SUCCESS)
 }
 
-/// Commits the files of a job with a new job file. If the input's job file is at that path, it is kept, because the
-/// outputs are the same traces in another format.
+/// Gives a job's files their final names, together with a new job file. If the input's own job file is at
+/// this path, it stays, because the outputs are the same traces in another format.
 fn commit_job(
     prefix: &Path,
     jobs: &[ConvertTask],
@@ -159,7 +159,7 @@ fn commit_job(
     Ok(note_others(prefix, &others(prefix, &about)?)?)
 }
 
-/// Converts one trace. Converts one trace; the caller commits all output files together later.
+/// Converts one trace. The caller later gives all output files their final names together.
 fn convert_one(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -197,7 +197,7 @@ fn convert_one(
     Ok((converted, written))
 }
 
-/// Writes the records of a task's input into `out`.
+/// Writes the records of a task's input to `out`.
 fn convert_records<W: Write>(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -234,7 +234,7 @@ fn convert_records<W: Write>(
         }
     };
     let mut source = RecordSource::new(stream, args.generation)?;
-    // Only formats that are read record by record can be salvaged.
+    // Salvage works only on formats that are read record by record.
     let by_record = matches!(
         source.form(),
         TraceFormat::Et(_) | TraceFormat::Text(TextFormat::JsonLines)
@@ -249,7 +249,8 @@ fn convert_records<W: Write>(
     while let Some(record) = source.next_record().map_err(hint)? {
         sink.write_record(record)?;
     }
-    // The number of records is checked at the end, because a stream has no length in advance.
+    // Check the number of records only at the end, because the length of a stream is not known
+    // before.
     if sink.records == 0 {
         return Err(TraceError::empty());
     }
@@ -260,8 +261,8 @@ fn convert_records<W: Write>(
     Ok((sink.into_inner(), converted))
 }
 
-/// Salvages the intact records of a task's input. Returns the format of the input, the error of its compression, the
-/// contents of the new file, and the losses.
+/// Salvages the intact records of a task's input. Returns the input's format, the error of its compression,
+/// the contents of the new file, and a report of the losses.
 fn salvage_records(
     job: &ConvertTask,
     args: &ConvertTraceArgs,
@@ -270,8 +271,8 @@ fn salvage_records(
     let read;
     let packed = match &job.input {
         Some(file) => {
-            // The file is opened without decompression, so that a damaged stream can be decompressed here as far as
-            // possible.
+            // Open the file without decompression, so that a damaged stream can be decompressed here as far
+            // as it is intact.
             held = TraceContents::open_compressed(&file.path)?;
             held.as_slice()
         }
@@ -294,13 +295,13 @@ fn salvage_records(
     Ok((report.form(), wrong, bytes, report))
 }
 
-/// Writer of the output records, with counts.
+/// Writes the output records, and counts them.
 struct ConvertSink<W: Write> {
     kind: ConvertWriter<W>,
     records: usize,
     /// Number of nodes whose record has zero bytes.
     empty: usize,
-    /// Number of records with zero bytes, including the metadata record.
+    /// Number of records with zero bytes, including the metadata record if it has none.
     blank: usize,
 }
 
@@ -333,7 +334,7 @@ impl<W: Write> ConvertSink<W> {
         }
     }
 
-    /// Returns the result of the conversion; the caller fills in the file names.
+    /// Returns the result of the conversion, to which the caller adds the file names.
     fn describe_result(&self, form: TraceFormat) -> ConvertedTrace {
         ConvertedTrace {
             input: PathBuf::new(),

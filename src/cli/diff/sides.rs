@@ -1,4 +1,4 @@
-//! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged files.
+//! The two traces of a rank: whole files or, with `--salvage`, the intact parts of damaged ones.
 
 use chakram_analysis::diff::tally::FileFault;
 use chakram_trace::format::error::TraceFault;
@@ -10,17 +10,17 @@ use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Traces that are damaged or cannot be read. The list has the first error and the number of further errors of each
-/// trace.
+/// Traces that are damaged or cannot be read. For each trace, there is its first error, and the number of
+/// further errors.
 #[derive(Debug)]
 pub struct UnreadableTraces {
     files: Vec<(TraceError, usize)>,
-    /// Suggestion of what to try; may be empty.
+    /// Suggestion of what to try, which may be empty.
     hint: &'static str,
 }
 
 impl UnreadableTraces {
-    /// Returns all values of `results`, or the files of all errors.
+    /// Returns the values of all `results` or, if some failed, all their files.
     pub fn gather<T>(results: impl IntoIterator<Item = Result<T, Self>>) -> Result<Vec<T>, Self> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
         for result in results {
@@ -62,7 +62,7 @@ impl From<Vec<(TraceError, usize)>> for UnreadableTraces {
     }
 }
 
-/// Number of files that the message names.
+/// Maximum number of files that the message names.
 const NAMED: usize = 8;
 
 impl fmt::Display for UnreadableTraces {
@@ -101,13 +101,13 @@ pub enum DiffSide {
         bytes: Vec<u8>,
         /// Report on what was lost.
         report: Box<SalvageReport>,
-        /// Error of the file's compression, if any.
+        /// Error of the file's compression, if it has one.
         wrong: Option<String>,
     },
 }
 
 impl DiffSide {
-    /// Opens `file`; if the file is damaged and `salvage` is set, recovers the intact part.
+    /// Opens `file`. If it is damaged and `salvage` is true, recovers the intact part.
     pub fn open(file: &RankFile, salvage: bool) -> Result<Self, UnreadableTraces> {
         let path = &file.path;
         let contents = match TraceContents::open_verified(file) {
@@ -149,7 +149,7 @@ impl DiffSide {
         }
     }
 
-    /// Adds the file's name to an error about the bytes.
+    /// Adds the file's name to an error about its bytes.
     pub fn with_source(&self, error: TraceError) -> TraceError {
         match self {
             Self::File(contents) => contents.with_source(error),
@@ -212,7 +212,8 @@ impl DiffSide {
     }
 }
 
-/// Returns whether the error breaks the format. A well-formed record with invalid content can still be compared.
+/// Returns true if the error means that the file is damaged. A well-formed record with invalid content is not
+/// damage, because it can still be compared.
 fn is_damage(error: &TraceError) -> bool {
     !matches!(error.fault(), TraceFault::Refused { .. })
 }

@@ -1,10 +1,10 @@
-//! The commands and their options as data; language bindings generate functions from this data.
+//! The commands and their options as data, from which language bindings generate functions.
 
 use crate::whole_command;
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
 
-/// Describes every command: path, help, and arguments.
+/// Describes every command by its path, its help and its arguments.
 pub fn describe() -> Value {
     let mut command = whole_command();
     command.build();

@@ -27,16 +27,16 @@ use std::path::Path;
 pub enum FailureKind {
     /// An unknown argument, or an invalid value.
     Usage,
-    /// An unusable input, or options that do not fit it.
+    /// An input that cannot be used, or options that do not fit it.
     #[default]
     Input,
     /// A file that cannot be read or written.
     File,
     /// A replay that deadlocked.
     Deadlock,
-    /// A replay whose simulated time overflows.
+    /// A replay in which simulated time overflowed.
     TooLong,
-    /// More memory is needed than the process may use.
+    /// The command needs more memory than the process may use.
     Memory,
     /// The caller interrupted the command.
     Interrupted,
@@ -53,25 +53,25 @@ pub struct PlainNode {
     pub name: String,
 }
 
-/// A node that waits in a deadlock.
+/// A node that waits forever in a deadlock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitingPlainNode {
     /// The node.
     pub node: PlainNode,
-    /// Description of what the node waits for.
+    /// Description of the thing for which the node waits.
     pub why: String,
 }
 
-/// A failed command: its message, and the facts of the message as separate fields.
+/// A failed command: the message, and the facts in the message as separate fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandFailure {
     /// Kind of failure.
     pub kind: FailureKind,
-    /// The whole message, with causes and suggestions.
+    /// The whole message, including causes and suggestions.
     pub message: String,
-    /// Description of what is wrong, without place and suggestions.
+    /// Description of what is wrong, without the place and without suggestions.
     pub found: String,
-    /// Description of what was expected, if the message states it separately.
+    /// Description of what was expected, if the message has it separately.
     pub expected: Option<String>,
     /// Suggestion of what to try.
     pub hint: Option<String>,
@@ -85,23 +85,23 @@ pub struct CommandFailure {
     pub line: Option<u64>,
     /// Column in the line, from 1.
     pub column: Option<u64>,
-    /// Byte offset in the decompressed file.
+    /// Byte offset in the file after decompression.
     pub offset: Option<u64>,
     /// Index of the record in the file, from 0.
     pub record: Option<u64>,
-    /// Rank in which the failure is.
+    /// Rank of the job in which the failure occurred.
     pub rank: Option<u32>,
     /// Id of the node in its trace.
     pub node: Option<u64>,
     /// Error number from the operating system.
     pub os_error: Option<i32>,
-    /// Number of nodes that completed before a deadlock, and number of all nodes.
+    /// Number of nodes that completed before a deadlock, and total number of nodes.
     pub completed: Option<(u64, u64)>,
-    /// Nodes that wait in a deadlock.
+    /// Nodes that wait forever in a deadlock.
     pub waiting: Vec<WaitingPlainNode>,
-    /// Cycle of a deadlock: each node waits for the next one.
+    /// Nodes of a deadlock's cycle, in which each waits for the next one.
     pub cycle: Vec<PlainNode>,
-    /// Bytes needed, and the memory limit.
+    /// Bytes that were needed, and the memory limit.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -123,14 +123,15 @@ impl From<&NodeRef> for PlainNode {
     }
 }
 
-/// Replaces `--some-option` in `text` by `some_option` in backquotes, except in quoted command lines.
+/// Replaces `--some-option` in `text` by `some_option` in backquotes. Command lines in quotes stay
+/// unchanged.
 fn with_arguments(text: &str) -> String {
     let mut out = String::new();
     for (i, part) in text.split('`').enumerate() {
         if i > 0 {
             out.push('`');
         }
-        // Parts with odd index are inside backquotes.
+        // Parts at odd indices are inside backquotes.
         if i % 2 == 1 {
             out += part;
             continue;
@@ -171,7 +172,7 @@ fn with_bare_flags(text: &str) -> String {
 }
 
 impl CommandFailure {
-    /// Collects the facts of an error and its causes.
+    /// Builds the failure of an error, with the facts of the error and of its causes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::default();
         failure.say(&error_text(error));
@@ -180,8 +181,8 @@ impl CommandFailure {
             failure.take_known_fields(error);
             next = error.source();
         }
-        // Commands with many points or runs turn errors into text, so an interruption may no longer be in the chain of
-        // causes.
+        // Check for an interruption here, because commands with many points or runs turn errors into text, so
+        // the chain of causes may not contain it.
         if let Err(interruption) = interrupt::check() {
             failure.take_interruption(&interruption);
         }
@@ -191,7 +192,7 @@ impl CommandFailure {
         failure
     }
 
-    /// Collects the facts of a command-line error.
+    /// Builds the failure of a command-line error.
     pub fn of_usage(error: &clap::Error) -> Self {
         let mut failure = Self {
             kind: FailureKind::Usage,
@@ -199,7 +200,8 @@ impl CommandFailure {
         };
         let text = error.to_string();
         let text = text.strip_prefix("error: ").unwrap_or(&text);
-        // The usage line and the advice to ask for help make sense only on a command line.
+        // Remove the usage line and the advice on help, because they make sense only on a command
+        // line.
         let text = text.split("\n\nUsage:").next().unwrap_or(text);
         let text = text
             .split("\n\nFor more information")
@@ -235,7 +237,7 @@ impl CommandFailure {
         (self.found, self.hint) = (found, hint);
     }
 
-    /// Copies into the fields the facts of one error in the chain of causes.
+    /// Copies the facts of one error in the chain of causes to the fields.
     fn take_known_fields(&mut self, error: &(dyn Error + 'static)) {
         if let Some(error) = error.downcast_ref::<JobError>() {
             match error {
@@ -437,7 +439,7 @@ impl CommandFailure {
         self.found = error.to_string();
     }
 
-    /// Sets file, line and column from a message that begins with them.
+    /// If a message begins with file, line and column, moves these to the fields.
     fn take_place(&mut self) {
         let line = self.found.lines().next().unwrap_or_default();
         let mut parts = line.split(':');

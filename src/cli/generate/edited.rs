@@ -1,4 +1,4 @@
-//! Edits a generated job before the job is written or replayed, as `chakram edit` does with files.
+//! Edits a generated job before it is written or replayed, as `chakram edit` does with files.
 
 use super::files::trace_metadata;
 use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
@@ -15,7 +15,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Edits that only repeat an option of the plan, each with that option.
+/// Edits that do the same as an option of the plan, each with this option.
 const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("batch", "--micro-batch, with --batch"),
     ("sequence", "--tokens"),
@@ -30,10 +30,10 @@ const PLAN_OPTIONS: &[(&str, &str)] = &[
     ("schedule", "--schedule"),
 ];
 
-/// Minimum size of a node in a trace, in bytes.
+/// Minimum size of a trace's node, in bytes.
 const NODE_BYTES: u64 = 64;
 
-/// Parses edits, and rejects edits for which the plan has an option.
+/// Parses edits. Rejects those for which the plan has an option.
 pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
     let mut edits = Vec::new();
     for word in words {
@@ -61,7 +61,7 @@ impl TraceStore for GeneratedStore {
     }
 }
 
-/// Generates the traces of `job` into memory.
+/// Generates the traces of `job` in memory.
 fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
     let class_of = |rank: u32| job.class_of(rank);
     let classes: BTreeMap<u32, u32> = (0..job.ranks())
@@ -114,7 +114,7 @@ fn generate_in_memory(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box
     })
 }
 
-/// A generated job with edits to apply.
+/// A generated job, with the edits to apply to it.
 pub struct EditedGeneration {
     found: FoundTraces,
     edits: Vec<JobEdit>,
@@ -122,7 +122,7 @@ pub struct EditedGeneration {
 }
 
 impl EditedGeneration {
-    /// Generates the traces of `job` under the name `name`.
+    /// Generates the traces of `job`, and names the job `name`.
     pub fn new(
         job: &GeneratedJob,
         name: &str,
@@ -135,7 +135,7 @@ impl EditedGeneration {
         })
     }
 
-    /// Edits the job and writes it. Returns the names of the files, and the edited job.
+    /// Edits the job and writes it. Returns text with the names of the files, and the edited job.
     pub fn write(
         &self,
         job: &GeneratedJob,

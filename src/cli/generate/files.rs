@@ -17,20 +17,20 @@ use std::error::Error;
 use std::path::Path;
 use std::rc::Rc;
 
-/// Number of nodes above which a note warns about large files before they are written.
+/// If traces have more nodes than this, a note warns about large files before they are written.
 const MANY: u64 = 20_000_000;
 
-/// Rules by which ranks share files.
+/// Rules about which ranks share a file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileSharing {
-    /// Whether identical ranks share one file by hard links. Otherwise, and on file systems without hard links, such
-    /// ranks get copies.
+    /// True if identical ranks share one file by hard links. If false, or if the file system has no hard
+    /// links, they get copies.
     pub link: bool,
-    /// Whether ranks that differ only in their peers, groups and cores also share a file.
+    /// True if ranks that differ only in peers, groups and cores share a file, too.
     pub members: bool,
 }
 
-/// Returns the metadata in the trace of `rank`: facts about the whole job, and the rank's core.
+/// Returns the metadata for the trace of `rank`: facts about the whole job, and the rank's core.
 pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str, String)> {
     let roles = job.roles().to_string();
     let mut metadata = Vec::new();
@@ -46,8 +46,8 @@ pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str
     metadata
 }
 
-/// Writes the traces of all ranks, and returns the names of the files for the user. `machine` is the machine for
-/// which the job was made.
+/// Writes the traces of all ranks. Returns text with the names of the files. `machine` is the name of the
+/// machine for which the job is made.
 pub fn write(
     job: &GeneratedJob,
     output: &Path,
@@ -58,7 +58,7 @@ pub fn write(
     let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
     let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
-    // For each rank, the members that share one trace with it.
+    // For each rank, the members that share a trace with it.
     let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
     if sharing.members {
         for of in job.members()?.into_iter().map(Rc::new) {
@@ -69,7 +69,7 @@ pub fn write(
         Some(of) => (true, of.ranks[0]),
         None => (false, job.class_of(rank)),
     };
-    // Each class of identical ranks is generated only once, if its files can be shared.
+    // If files can be shared, generate each class of identical ranks only once.
     let classes: BTreeMap<_, u32> = (0..job.ranks()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
     job.check_traces()?;
@@ -79,7 +79,7 @@ pub fn write(
             counted(nodes, "node")
         ))?;
     }
-    // Hard links are immediate, but copies take time.
+    // Hard links take no time, but copies do.
     let all = match link {
         true => nodes,
         false => (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
@@ -110,7 +110,8 @@ pub fn write(
         let nodes = job.nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;
         let done = outputs.finish(rank, writer.into_inner())?;
-        // If files could not be shared, later ranks of the class wrote their own files; the first file is kept.
+        // If files could not be shared, later ranks of the class have written their own files. Keep the first
+        // one.
         written.entry(class).or_insert(done);
     }
     let groups = job.groups();

@@ -1,4 +1,4 @@
-//! Arguments of patterns, with one subcommand per pattern.
+//! Arguments of patterns. Each pattern has a subcommand.
 
 use super::TargetArgs;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};

@@ -1,4 +1,4 @@
-//! `--extrapolate`: simulates a step with fewer micro-batches.
+//! `--extrapolate`: simulates a step with fewer micro-batches, and extrapolates to all.
 
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -8,7 +8,7 @@ use chakram_workloads::generate::{
 };
 use std::error::Error;
 
-/// A step in which only some micro-batches are simulated.
+/// A step of which only some micro-batches are simulated.
 pub struct ShortenedStep {
     whole: TrainingPattern,
     simulated: u32,
@@ -16,8 +16,8 @@ pub struct ShortenedStep {
     turn: u32,
 }
 
-/// Number of replays to compare: with all simulated micro-batches, with one turn fewer, and with two turns fewer. A
-/// turn is the smallest number of micro-batches after which the schedule repeats.
+/// Number of replays that are compared: with all simulated micro-batches, with one turn fewer, and with two
+/// turns fewer. A turn is the smallest number of micro-batches after which the schedule repeats.
 const TURNS: u32 = 3;
 
 impl ShortenedStep {
@@ -32,7 +32,7 @@ impl ShortenedStep {
         };
         let at_once = u64::from(plan.data).saturating_mul(plan.micro_batch);
         let micro_batches = (plan.batch / at_once.max(1)).min(u32::MAX.into());
-        // The shortest of the replays must still fill the pipeline.
+        // Even the shortest replay must fill the pipeline.
         let least = u64::from(TURNS - 1) * u64::from(turn) + u64::from(fill.max(turn));
         let is_sound = (least..micro_batches).contains(&simulated.into())
             && simulated.is_multiple_of(turn)
@@ -56,7 +56,7 @@ impl ShortenedStep {
         })
     }
 
-    /// Returns the job with the simulated micro-batches, minus `less` turns.
+    /// Returns the job with `less` turns fewer than the simulated micro-batches.
     pub fn job(&self, less: u32) -> Result<GeneratedJob, GenerateError> {
         let mut pattern = self.whole.clone();
         let plan: &mut ParallelismPlan = &mut pattern.plan;
@@ -65,7 +65,7 @@ impl ShortenedStep {
         GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern)))
     }
 
-    /// Replays the step with one turn fewer and with two turns fewer.
+    /// Replays the step twice: with one turn fewer, and with two turns fewer.
     pub fn replay(
         &self,
         machine: &Machine,

@@ -41,7 +41,7 @@ pub struct TrainingArgs {
     /// Software stack, preset or file: kernels, launches, plan options
     #[arg(long, value_name = "STACK")]
     stack: Option<String>,
-    /// The stack, read once.
+    /// The stack's file, which is read only once.
     #[arg(skip)]
     read_stack: OnceLock<SoftwareStack>,
     /// Simulate N micro-batches of the step and extrapolate to all
@@ -52,17 +52,17 @@ pub struct TrainingArgs {
     pub edit: Vec<String>,
     #[command(flatten)]
     pub run: RunArgs,
-    // Must be last, because its help heading applies to all later options.
+    // This field must be last, because its help heading applies to all options after it.
     #[command(flatten)]
     plan: PlanArgs,
 }
 
 impl TrainingArgs {
-    /// Returns the stack that was asked for; its file is read the first time.
+    /// Returns the stack that the user chose. The first call reads its file.
     ///
     /// # Errors
     ///
-    /// If there is no such stack, or its file is invalid.
+    /// Fails if there is no such stack, or if its file is invalid.
     pub fn stack(&self) -> Result<Option<&SoftwareStack>, StackError> {
         let Some(name) = &self.stack else {
             return Ok(None);
@@ -84,7 +84,7 @@ impl TrainingArgs {
     }
 }
 
-/// A plan from a file, from options, or from a file with options that override it.
+/// A plan that is given by a file, by options, or by a file and options that override it.
 #[derive(Debug, Args)]
 struct PlanArgs {
     /// Read the plan from this file; options override it
@@ -113,7 +113,7 @@ fn read_pass_orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
 }
 
 impl PlanArgs {
-    /// Returns the plan without the option `left_out`, and the source of the plan.
+    /// Returns the plan without the option `left_out`, and the source from which the plan comes.
     fn resolve_plan(
         &self,
         left_out: Option<&str>,
@@ -142,7 +142,8 @@ impl PlanArgs {
         Ok((self.flags.apply_to_plan(plan, left_out)?, file))
     }
 
-    /// Returns whether a flag or the plan's file sets the option `key`; the option `left_out` counts as not set.
+    /// Returns true if a flag or the plan's file sets the option `key`. The option `left_out` counts as not
+    /// set.
     fn states_option(&self, file: &PlanSource, key: &str, left_out: Option<&str>) -> bool {
         let is_flag = self.flags.given_values().any(|(given, _)| given == key);
         let stated = file.0.as_ref().is_some_and(|[text, name]| {

@@ -1,4 +1,4 @@
-//! Tests the width and length of every command's help.
+//! Tests the width and the length of every command's help.
 
 use super::*;
 
@@ -21,7 +21,8 @@ fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
             for (name, page) in pages(&command, length, width) {
                 for line in page.lines() {
                     let columns = line.chars().count();
-                    // A line with a single word may be longer, such as a flag of ASTRA-sim in an example.
+                    // A line may be longer if it is a single word, such as a flag of ASTRA-sim in an
+                    // example.
                     let one_word = !line.trim_end_matches(" \\").trim_start().contains(' ');
                     assert!(columns <= width || one_word, "{name} at {width}: {line}");
                 }
@@ -60,8 +61,8 @@ fn short_help_is_short_and_long_help_has_every_option() {
     assert!(page("chakram replay").contains("contention-free"));
 }
 
-/// In closing texts indented lines are commands or entries. All other lines of a closing text must be filled, that
-/// is, the first word of the next line would not fit. The closing texts have no line breaks of the source.
+/// In closing texts, indented lines are commands or entries. All other lines must be full: the first word of
+/// the next line would not fit. So no line break of the source is left.
 #[test]
 fn closing_paragraphs_are_wrapped_once() {
     let command = crate::command_line();
@@ -95,7 +96,8 @@ fn closing_paragraphs_are_wrapped_once() {
     assert!(filled > 100, "{filled} pairs of lines");
 }
 
-/// Lines of the source must be joined, and a command over several lines must become one command.
+/// Tests that lines of the source are joined, and that a command over several lines becomes one
+/// command.
 #[test]
 fn closing_texts_are_paragraphs_commands_and_entries() {
     use ClosingPart::*;
@@ -147,7 +149,7 @@ fn m_is_the_machine_in_every_command_that_takes_one() {
     assert!(machines > 12, "{machines} commands");
 }
 
-/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so there must be no second paragraph.
+/// Neither `-h` nor `--help` shows a second paragraph of an argument's comment, so there must not be one.
 #[test]
 fn texts_of_arguments_are_one_paragraph() {
     for command in all_commands() {

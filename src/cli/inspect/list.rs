@@ -1,4 +1,4 @@
-//! Listing of nodes, one per line.
+//! Listing of nodes, with one node per line.
 
 use crate::progress::Progress;
 use chakram_analysis::inspect::render::NodeList;
@@ -14,15 +14,15 @@ pub struct NodeListing {
     pub filter: NodeFilter,
     /// Format of the listing.
     pub list: NodeList,
-    /// Maximum number of nodes over all ranks.
+    /// Maximum number of nodes, all ranks together.
     pub limit: usize,
-    /// Number of ranks to read in parallel.
+    /// Number of ranks that are read in parallel.
     pub threads: usize,
 }
 
 /// The listing of one rank.
 struct RankListing {
-    /// All lines of the rank.
+    /// All lines of the rank's listing.
     text: String,
     /// End offset of each line in `text`.
     ends: Vec<usize>,
@@ -32,11 +32,12 @@ struct RankListing {
 }
 
 impl NodeListing {
-    /// Writes the nodes of `files` to `out`, by rank and start. Returns the number of faults in the files.
+    /// Writes the nodes of `files` to `out`, sorted by rank and start. Returns the number of faults in the
+    /// files.
     ///
     /// # Errors
     ///
-    /// Fails if no file can be read, with the first file's error, or if `out` fails.
+    /// Fails if no file can be read (with the first file's error), or if `out` fails.
     pub fn write(&self, files: &[RankFile], out: &mut dyn Write) -> Result<u64, Box<dyn Error>> {
         out.write_all(self.list.head().as_bytes())?;
         let (mut written, mut fit, mut faults, mut read) = (0, 0, 0, 0);
@@ -53,8 +54,8 @@ impl NodeListing {
             |_, listed| {
                 let listed: RankListing = match listed {
                     Ok(listed) => listed,
-                    // An unreadable rank does not prevent listing the others. The error of such a rank is returned
-                    // only if no rank can be read.
+                    // List the other ranks even if one cannot be read. Its error is returned only if no rank
+                    // can be read.
                     Err(error) => {
                         faults += 1;
                         first.get_or_insert(error);
@@ -64,7 +65,8 @@ impl NodeListing {
                 read += 1;
                 fit += listed.fit;
                 faults += listed.faults;
-                // Ranks arrive in order, so the limit cuts the same lines for any number of threads.
+                // Ranks arrive in order, so the limit keeps the same lines for any number of
+                // threads.
                 let lines = listed.ends.len().min(self.limit - written);
                 if lines > 0 {
                     if self.list == NodeList::Json {
@@ -72,7 +74,7 @@ impl NodeListing {
                     }
                     let end = listed.ends[lines - 1];
                     let text = &listed.text[..end];
-                    // JSON has a comma between nodes and no comma after the last node.
+                    // In JSON, commas separate nodes, so remove the comma after the last one.
                     let text = text.strip_suffix(",\n").unwrap_or(text);
                     out.write_all(text.as_bytes())?;
                     written += lines;

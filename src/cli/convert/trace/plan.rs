@@ -1,4 +1,4 @@
-//! Plan of a conversion: which output file each trace gets.
+//! Plan of a conversion: the output file for each trace.
 
 use super::OutputFormArg;
 use chakram_trace::files::numbered;
@@ -15,29 +15,29 @@ pub(super) enum OutputForm {
     JsonLines,
 }
 
-/// Conversion of one trace.
+/// The conversion of one trace.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ConvertTask {
-    /// Input file, `None` for standard input.
+    /// Input file; `None` for standard input.
     pub input: Option<RankFile>,
-    /// Output file, `None` for standard output.
+    /// Output file; `None` for standard output.
     pub output: Option<PathBuf>,
     pub to: OutputForm,
     /// Compression: `gz`, `zst` or empty.
     pub packed: &'static str,
 }
 
-/// Plan of all conversions.
+/// The conversions that a command makes.
 #[derive(Debug)]
 pub(super) struct ConvertPlan {
     pub jobs: Vec<ConvertTask>,
-    /// Inputs that belong to jobs.
+    /// Inputs that belong to a job.
     pub found: FoundTraces,
-    /// Prefix of the job's files, if the output is a job and not one file.
+    /// Prefix of the job's files, if the output is a job instead of a single file.
     pub prefix: Option<PathBuf>,
 }
 
-/// Endings of file names, each with its format and compression.
+/// Endings of file names, with the format and compression that each means.
 const ENDINGS: [(&str, OutputForm, &str); 6] = [
     (".et", OutputForm::Et, ""),
     (".et.gz", OutputForm::Et, "gz"),
@@ -47,7 +47,7 @@ const ENDINGS: [(&str, OutputForm, &str); 6] = [
     (".jsonl.zst", OutputForm::JsonLines, "zst"),
 ];
 
-/// Parts of an output name: format, compression, the name without its ending, and the ending.
+/// Parts of an output name: format, compression, name without ending, and ending.
 struct OutputName<'o> {
     to: OutputForm,
     packed: &'static str,
@@ -62,7 +62,7 @@ pub(super) fn plan_outputs(
     to: Option<OutputFormArg>,
     verify: VerifyLevel,
 ) -> Result<ConvertPlan, Box<dyn Error>> {
-    // If the name ends with a separator, the output is a folder, even if the folder does not exist yet.
+    // If the name ends with a separator, the output is a folder, even if it does not exist yet.
     let folder = output.is_dir() || output.to_string_lossy().ends_with('/');
     let name = if folder {
         output.join("job")
@@ -76,7 +76,7 @@ pub(super) fn plan_outputs(
     let mut finder = TraceFinder::new(verify);
     for input in inputs {
         let name = input.file_name().and_then(|name| name.to_str());
-        // A file with a rank in its name belongs to a job; any other file is a single trace.
+        // A file with a rank in its name is part of a job; any other file is a single trace.
         let is_job = name.is_some_and(|name| name.ends_with(job::ENDING));
         if input.as_os_str() == "-" {
             sources.push((None, None));
@@ -146,7 +146,7 @@ pub(super) fn plan_outputs(
     })
 }
 
-/// Parses the output's name. Fails if the format `to` contradicts the ending of the name, or if both are missing.
+/// Parses an output name. Fails if the format `to` contradicts the name's ending, or if there is neither.
 fn parse(name: &str, to: Option<OutputFormArg>) -> Result<OutputName<'_>, String> {
     let to = to.map(|to| match to {
         OutputFormArg::Et => OutputForm::Et,
@@ -209,12 +209,12 @@ mod tests {
         };
         let out = |name: &str, to, packed| (name.to_owned(), to, packed);
         let (et, lines) = (OutputForm::Et, OutputForm::JsonLines);
-        // A single file becomes one file of exactly that name.
+        // A single input becomes a single file of exactly this name.
         let one = [at("other.json")];
         assert_eq!(named(&one, "x.et", None).unwrap(), [out("x.et", et, "")]);
         let to = Some(OutputFormArg::Jsonl);
         assert_eq!(named(&one, "x.gz", to).unwrap(), [out("x.gz", lines, "gz")]);
-        // A prefix or a folder becomes one file per trace.
+        // With a prefix or a folder as output, each trace becomes a file.
         for job in [at("a"), folder.path().to_owned()] {
             assert_eq!(
                 named(&[job], "new/b.jsonl.zst", None).unwrap(),

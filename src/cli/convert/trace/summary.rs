@@ -20,7 +20,7 @@ pub(super) struct ConvertedTrace {
     pub nodes: usize,
     /// Number of nodes whose record has zero bytes.
     pub empty: usize,
-    /// Report of the salvage, and the error of the compression, if any.
+    /// If the input was salvaged: the report, and the error of the compression, if any.
     pub salvaged: Option<(SalvageReport, Option<String>)>,
 }
 
@@ -54,7 +54,7 @@ fn append_line(out: &mut String, line: String) {
     writeln!(out, "{line}").expect("a string grows as needed");
 }
 
-/// Prints the first of `items`, and the number of further items.
+/// Prints the first few of `items`, and how many more there are.
 fn append_first<T>(out: &mut String, items: &[T], words: impl Fn(&T) -> String) {
     for item in items.iter().take(SHOWN) {
         append_line(out, format!("    {}", words(item)));

@@ -1,4 +1,4 @@
-//! Locations of a plan's groups on the machine's dimensions.
+//! Locations of a plan's groups along the machine's dimensions.
 
 use chakram_base::ids::Npu;
 use chakram_hardware::group::GroupExtent;
@@ -7,34 +7,35 @@ use chakram_hardware::topology::Topology;
 use chakram_workloads::generate::training::PlanSummary;
 use std::collections::BTreeMap;
 
-/// Groups of one family with the same extent on the machine.
+/// Groups of one family that have the same extent on the machine.
 pub struct GroupLocation {
-    /// Family of the groups, such as tensor or data.
+    /// Family of the groups, such as `tensor` or `data`.
     pub family: &'static str,
     /// Number of groups.
     pub groups: u32,
-    /// Extent of each group.
+    /// Extent that each of these groups has.
     pub extent: SharedExtent,
-    /// Routes from members to their next members; `None` unless the machine has tiles.
+    /// Routes from members to the next members; only on machines of tiles.
     pub neighbours: Option<NeighbourHops>,
 }
 
-/// Routes from each member of a group to the next one and, in a ring, from the last member to the first.
+/// Routes from each member of a group to the next one and, in a ring, from the last member back to the
+/// first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourHops {
     /// Number of routes.
     pub ways: u32,
-    /// Total number of links of all routes.
+    /// Number of links on all routes together.
     pub links: u32,
-    /// Number of links of the longest route.
+    /// Number of links on the longest route.
     pub most: u32,
-    /// Number of routes that leave a die.
+    /// Number of routes between cores of different dies.
     pub between_dies: u32,
 }
 
 impl NeighbourHops {
-    /// Adds the routes of a group. `closes` adds the route from the last member to the first, in groups of more than
-    /// two.
+    /// Adds the routes of a group. If `closes`, groups of more than two also get the route from the last
+    /// member to the first.
     fn count_routes(&mut self, npus: &[Npu], closes: bool, topology: &Topology) {
         let Some(tiles) = topology.tiles() else {
             return;
@@ -56,32 +57,33 @@ impl NeighbourHops {
     }
 }
 
-/// Extent of groups with the same location, up to translation.
+/// Extent of a group along each dimension; groups that differ only by translation have the same
+/// extent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SharedExtent {
-    /// Whether the members form a grid: all combinations of their coordinates. In a group that forms no grid, a
-    /// collective is one ring over all members.
+    /// True if the members form a grid: all combinations of their coordinates. If they do not, a collective
+    /// is a single ring over all members.
     pub regular: bool,
     /// Dimensions in which the members' coordinates differ, innermost first.
     pub along: Vec<DimensionMembers>,
 }
 
-/// Coordinates of a group's members in one dimension.
+/// Coordinates of a group's members along one dimension.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DimensionMembers {
-    /// Index of the dimension, innermost 0.
+    /// Index of the dimension; the innermost is 0.
     pub dimension: usize,
-    /// Name of the dimension on the machine.
+    /// Name of the dimension in the machine file.
     pub name: String,
-    /// Number of NPUs in the dimension.
+    /// Number of NPUs along the dimension.
     pub size: u32,
-    /// Number of different coordinates of the members.
+    /// Number of different coordinates that members have.
     pub members: u32,
-    /// Distance between neighbours, if all distances are equal.
+    /// Distance between neighbouring members, if it is the same for all.
     pub apart: Option<u32>,
 }
 
-/// Value of [`GroupLocation::family`] for the ranks of one pipeline, which are not a group.
+/// Value of [`GroupLocation::family`] for the ranks of a pipeline, which do not form a group.
 const STAGES: &str = "stages";
 
 /// Locates all groups and, if the plan has several stages, the ranks of each pipeline. `npus` has the NPU of each rank.
@@ -99,7 +101,7 @@ pub fn locate_groups(summary: &PlanSummary, machine: &Machine, npus: &[Npu]) -> 
             let at: Vec<Npu> = members.iter().map(|rank| npus[*rank as usize]).collect();
             let (count, hops) = alike.entry(shared_extent(&at, topology)).or_default();
             *count += 1;
-            // The routes of a pipeline do not close, because the last stage sends no messages to the first.
+            // The route of a pipeline does not close, because the last stage sends nothing to the first.
             hops.count_routes(&at, family != STAGES, topology);
         }
         let tiled = topology.tiles().is_some();
@@ -157,8 +159,9 @@ mod tests {
         }
     }
 
-    /// The wafer has dies of 4 x 4 tiles. The tiles (0,0), (1,0), (1,1), (0,1) form a ring of neighbours. In the
-    /// order 0, 2, 1, 3 the routes have 2, 1, 2 and 1 links. The tiles (3,0) and (4,0) are on different dies.
+    /// On a wafer with dies of 4 x 4 tiles, the tiles (0,0), (1,0), (1,1), (0,1) form a ring of neighbours.
+    /// In the order 0, 2, 1, 3, the routes between them have 2, 1, 2 and 1 links. The tiles (3,0) and (4,0)
+    /// are on different dies.
     #[test]
     fn neighbours_on_tiles_are_links_apart() {
         let machine = Machine::preset("wafer-5x4").unwrap();
@@ -174,7 +177,7 @@ mod tests {
         assert_eq!(count(&[0, 1, 21, 20], false), (3, 3, 1, 0));
     }
 
-    /// In nodes of 8 NPUs, NPU n has index n % 8 in node n / 8.
+    /// With 8 NPUs per node, NPU n has index n % 8 in node n / 8.
     #[test]
     fn members_are_found_along_each_dimension() {
         let machine = Machine::preset("dgx-a100x4").unwrap();
@@ -185,10 +188,10 @@ mod tests {
         };
         assert_eq!(at(&[0, 1, 2, 3]), (true, vec![along(0, 8, 4, Some(1))]));
         assert_eq!(at(&[0, 4, 1, 2]), (true, vec![along(0, 8, 4, None)]));
-        // The members have the indices 0 and 4 in nodes 0 and 2.
+        // The members have indices 0 and 4 in nodes 0 and 2.
         let both = vec![along(0, 8, 2, Some(4)), along(1, 4, 2, Some(2))];
         assert_eq!(at(&[0, 4, 16, 20]), (true, both.clone()));
-        // Three of these four NPUs do not form a grid.
+        // Three of these four NPUs are not a grid.
         assert_eq!(at(&[0, 4, 16]), (false, both));
         assert_eq!(at(&[9]), (true, vec![]));
     }

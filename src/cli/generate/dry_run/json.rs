@@ -58,7 +58,7 @@ struct FamilyDocument<'a> {
     neighbours: Option<NeighbourDocument>,
 }
 
-/// Links from a member of a group to the next member, on a machine of tiles.
+/// Links between a member of a group and the next one, on a machine of tiles.
 #[derive(Serialize)]
 struct NeighbourDocument {
     mean_links: f64,

@@ -1,4 +1,4 @@
-//! Compares the memory that a plan needs with the NPUs' capacities, and suggests changes.
+//! Compares the memory that a plan needs with the capacities of the NPUs, and suggests changes.
 
 use chakram_base::ids::Npu;
 use chakram_base::units::Bytes;
@@ -9,29 +9,29 @@ use chakram_workloads::generate::plan::{RankMemory, RankPeak, RecomputePolicy, Z
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
-/// Memory needs of stages, compared with the capacities of their NPUs.
+/// Memory that stages need, compared with the capacities of their NPUs.
 pub struct StageMemory {
-    /// Capacity of an NPU of each stage in bytes; `None` if unknown. If the NPUs of a stage differ, the smallest
-    /// capacity is used.
+    /// Capacity in bytes of an NPU of each stage; `None` if it is unknown. If the NPUs of a stage differ,
+    /// this is the smallest capacity.
     pub capacities: Vec<Option<u64>>,
     /// Stages that need more than their capacity, each with a description.
     pub too_large: Vec<(usize, String)>,
-    /// Index of the stage whose need is the largest share of its capacity.
+    /// Index of the stage that needs the largest share of its capacity.
     pub fullest: Option<usize>,
     /// Suggestion for a plan that does not fit.
     pub hint: String,
 }
 
 impl StageMemory {
-    /// Compares the needs of stages with `capacity` or, if `capacity` is `None`, with the capacities of their ranks'
-    /// NPUs.
+    /// Compares the needs of stages with `capacity`. If it is `None`, compares them with the capacities of
+    /// the stages' NPUs.
     pub fn new(
         summary: &PlanSummary,
         plan: &ParallelismPlan,
         capacity: Option<u64>,
         on: Option<(&Machine, &[Npu])>,
     ) -> Self {
-        // If the NPUs of a stage differ, the smallest capacity limits the stage.
+        // If the NPUs of a stage differ, the smallest capacity is the limit.
         let of_npus = |stage: usize| {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
@@ -50,8 +50,8 @@ impl StageMemory {
             .map(|((_, stage), own)| own.map(|own| memory(own).capacity(stage.streams)))
             .collect();
         let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
-            // The bytes above a stage's own capacity go to remote memory, so stages with more own memory use less
-            // remote memory.
+            // Bytes above a stage's own capacity go to remote memory. So the more own memory a stage has, the
+            // less remote memory it needs.
             let peak = RankPeak::new(
                 stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
                 stage.streams,
@@ -64,7 +64,8 @@ impl StageMemory {
             let is_beyond = own.is_some_and(|own| stage.peak > own);
             (is_beyond && !fits).then(|| (i, format_need(i, stage, capacity.unwrap_or(0))))
         });
-        // The ratios peak / capacity are compared without division: each peak is multiplied by the other capacity.
+        // Compare the ratios peak / capacity without division, by multiplying each peak by the other
+        // capacity.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));
         let fullest = stages.clone().filter(|stage| share(stage).is_some());
         let fullest = fullest.rev().max_by(|a, b| {
@@ -79,12 +80,12 @@ impl StageMemory {
         }
     }
 
-    /// Returns whether the capacity of any stage is known.
+    /// Returns true if the capacity of some stage is known.
     pub fn is_known(&self) -> bool {
         self.capacities.iter().any(Option::is_some)
     }
 
-    /// Describes in one line the stages that do not fit. Returns `None` if all fit.
+    /// Describes the stages that do not fit, in one line. Returns `None` if all fit.
     pub fn exceeded(&self) -> Option<String> {
         let fullest = self.fullest?;
         let (_, text) = self.too_large.iter().find(|(stage, _)| *stage == fullest)?;
@@ -97,7 +98,8 @@ impl StageMemory {
     }
 }
 
-/// Formats the need of a stage, as in ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights 20.0 GB``.
+/// Formats the memory that a stage needs: ``stage 0 needs 93.1 GB of 80.0 GB: activations 60.1 GB, weights
+/// 20.0 GB``.
 fn format_need(index: usize, stage: &StageSummary, capacity: u64) -> String {
     let mut parts: Vec<_> = TensorClass::ALL.iter().zip(stage.memory).collect();
     parts.retain(|(_, bytes)| *bytes > 0);

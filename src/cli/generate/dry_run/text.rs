@@ -10,10 +10,10 @@ use chakram_report::text::{TextStyle, paragraph};
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
-/// Maximum number of lines about stages that do not fit; JSON has all stages.
+/// Maximum number of lines about stages that do not fit. JSON lists all of them.
 const STAGES: usize = 8;
 
-/// Maximum width of a stage's list of layers.
+/// Maximum width of the list of a stage's layers.
 const LAYERS: usize = 46;
 
 /// Renders the plan as text.
@@ -152,7 +152,7 @@ fn write_placed(
             };
             format!("; {mean:.2} links to the next member, at most {most}{crossing}")
         });
-        // On a machine of tiles every group is one ring, so no group is uneven.
+        // On a machine of tiles, every group is a single ring, so none is uneven.
         let uneven = if lies.neighbours.is_some() {
             ""
         } else {
@@ -167,7 +167,7 @@ fn write_placed(
     )
 }
 
-/// Formats the members along a dimension, as in `2 of 8 nvlink, stride 4`.
+/// Formats the members along a dimension: `2 of 8 nvlink, stride 4`.
 fn format_dimension(along: &DimensionMembers) -> String {
     let apart = match along.apart {
         Some(1) => String::new(),
@@ -257,7 +257,7 @@ fn write_communication(out: &mut String, stages: &[StageSummary], style: TextSty
     ]);
     table.heading(out, style)?;
     let mut first = 0;
-    // Stages with equal communication share a line.
+    // Consecutive stages with equal communication share a line.
     for alike in stages.chunk_by(|a, b| a.communication == b.communication) {
         let last = first + alike.len() - 1;
         let which = if last > first {

@@ -10,7 +10,7 @@ use chakram_workloads::generate::{
 use clap::ValueEnum;
 
 impl PatternArgs {
-    /// Returns the requested pattern, its name, and the destination of its traces.
+    /// Returns the pattern that the user asked for, its name, and the destination of its traces.
     pub(in crate::generate) fn requested_pattern(
         &self,
     ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {

@@ -1,4 +1,4 @@
-//! Command-line flags of the plan's options.
+//! Command-line flags for the options of plans.
 
 use crate::flags::with_flags;
 use chakram_workloads::generate::plan::{
@@ -8,12 +8,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::error::Error;
 
-/// The options of the plan on the command line, each with its values.
+/// The plan options on the command line, with their values.
 #[derive(Debug)]
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Returns `plan` with its values replaced by the options on the command line, except the option `left_out`.
+    /// Replaces values of `plan` by those on the command line, except the option `left_out`, and returns the
+    /// plan.
     pub(super) fn apply_to_plan(
         &self,
         plan: ParallelismPlan,
@@ -28,7 +29,7 @@ impl PlanFlags {
         Ok(draft.finish()?)
     }
 
-    /// Returns the key and the values of each option on the command line.
+    /// Returns the key and the values of each plan option on the command line.
     pub(super) fn given_values(&self) -> impl Iterator<Item = (&'static str, String)> {
         let given = self.0.iter();
         given.map(|(option, words)| (option.key, words.join(",")))
@@ -49,7 +50,7 @@ fn option_arg(option: &'static PlanOption) -> Arg {
             ValueParser::new(move |text: &str| check(text).map(|()| text.to_owned()))
         }
     };
-    // Clap keeps these names until the program ends, so leaking them does no harm.
+    // Leaking these names does no harm, because clap keeps them until the program ends.
     let flag: &'static str = option.key.replace('_', "-").leak();
     let mut arg = Arg::new(option.key)
         .long(flag)

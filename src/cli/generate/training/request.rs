@@ -10,31 +10,31 @@ use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPatter
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
 
-/// Key of the sequence length in the settings of a report.
+/// Key of the sequence length in a report's settings.
 pub(super) const TOKENS: &str = "tokens";
 
-/// Key of the software stack in the settings of a report.
+/// Key of the software stack in a report's settings.
 pub(super) const STACK: &str = "stack";
 
-/// Training run that arguments request.
+/// The training run that the arguments describe.
 pub struct TrainingRequest {
-    /// The model and its plan. A plan without a memory capacity gets the capacity of the machine's NPUs.
+    /// The model and its plan. If the plan gives no memory capacity, it is that of the machine's NPUs.
     pub training: TrainingPattern,
     /// Name of the model on the command line.
     pub name: String,
-    /// Memory capacity that the plan itself states, in bytes.
+    /// Memory capacity that the plan itself gives, in bytes.
     pub capacity: Option<u64>,
-    /// Source of the plan.
+    /// Where the plan comes from.
     pub origin: PlanSource,
-    /// Options of the plan that the software stack decided, if the user chose a stack.
+    /// Plan options that the software stack has decided, if the user chose a stack.
     pub stack: Option<StackReport>,
 }
 
-/// Text and name of the plan's file, if it has one.
+/// Text and name of the plan's file; `None` if there is no file.
 pub struct PlanSource(pub(super) Option<[String; 2]>);
 
 impl PlanSource {
-    /// Adds key and line of the plan's file to `error`, if the error is about a value in that file.
+    /// If `error` is about a value in the plan's file, adds the key and the line.
     pub fn with_source(&self, error: GenerateError) -> Box<dyn Error> {
         let file = self.0.as_ref();
         match file.and_then(|[text, name]| ParallelismPlan::blame(text, name, &error)) {
@@ -45,7 +45,7 @@ impl PlanSource {
 }
 
 impl TrainingArgs {
-    /// Resolves the model and the plan, on `machine` if there is one.
+    /// Resolves the model and the plan, for `machine` if there is one.
     pub fn asked(
         &self,
         machine: Option<&Machine>,
@@ -54,7 +54,8 @@ impl TrainingArgs {
         self.resolve_request_without(None, machine, patterns)
     }
 
-    /// Resolves the model and the plan without the option `left_out`, which is `tokens` or an option of the plan.
+    /// Resolves the model and the plan, but without the option `left_out`, which is `tokens` or a plan
+    /// option.
     pub(super) fn resolve_request_without(
         &self,
         left_out: Option<&str>,

@@ -1,4 +1,4 @@
-//! The plan's options as settings, each with the job without that option, to find options without effect.
+//! Plan options as settings. Each has the job without this option, to find options that have no effect.
 
 use super::TrainingArgs;
 use super::request::{STACK, TOKENS};
@@ -10,7 +10,8 @@ use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern
 use std::borrow::Cow;
 
 impl TrainingArgs {
-    /// Returns the given options of the plan as settings. With all these options, the job on `machine` is `workload`.
+    /// Returns the plan options that are given, as settings. `workload` is the job on `machine` with all
+    /// these options.
     pub fn settings<'a>(
         &'a self,
         machine: &'a Machine,
@@ -40,8 +41,8 @@ impl TrainingArgs {
         settings.collect()
     }
 
-    /// Returns the software stack that the user chose as a setting of a run. `machine` is the machine without the
-    /// stack.
+    /// Returns the software stack that the user chose, as a setting of a run. `machine` is the machine
+    /// without the stack.
     pub fn stack_setting<'a>(
         &'a self,
         machine: &'a Machine,
@@ -70,8 +71,8 @@ impl TrainingArgs {
         })
     }
 
-    /// For settings with a machine of their own, replaces the job by the one for that machine, if the plan takes
-    /// other facts from it than from `machine`.
+    /// If a setting changes the machine, and the plan takes other facts from the new machine than from
+    /// `machine`, replaces the job by the one for the new machine.
     pub fn rebind_settings<'a>(
         &'a self,
         settings: &mut [GivenSetting<'a>],
@@ -82,7 +83,7 @@ impl TrainingArgs {
             let run = std::mem::replace(&mut setting.without, Box::new(|| None));
             setting.without = Box::new(move || {
                 let mut found = run()?;
-                // A machine that the stack has no prices for cannot run the job.
+                // If the stack has no durations for this machine, the machine cannot run the job.
                 if let (Some(stack), Some(other)) = (self.stack().ok()?, &found.machine) {
                     found.machine = Some(Cow::Owned(stack.price(other).ok()?.0));
                 }
@@ -106,8 +107,8 @@ impl TrainingArgs {
         }
     }
 
-    /// Returns the job of `training` if it has the ranks and nodes of `workload`, or `None` otherwise, because
-    /// otherwise the results clearly differ.
+    /// Returns the job of `training` if it has the same ranks and numbers of nodes as `workload`. Otherwise
+    /// returns `None`, because the results then differ anyway.
     fn job_without(
         &self,
         training: TrainingPattern,
