@@ -1,12 +1,13 @@
-//! Generates the message types from the compiled schema, so that a Rust toolchain is enough; of the member `trace`.
+//! Generates the message types of the member `trace` from the compiled schema, so that a build needs only a Rust
+//! toolchain.
 //!
-//! `proto/et_def.bin` is `proto/et_def.proto` as a `FileDescriptorSet`. The test `schema` compiles it anew and
-//! compares; `BLESS=1` writes it.
+//! `proto/et_def.bin` is `proto/et_def.proto` as a `FileDescriptorSet`. The test `schema` compiles the schema again
+//! and compares; `BLESS=1` writes the file.
 
 use prost::Message;
 use prost_types::FileDescriptorSet;
 
-/// Seen from `src/trace`, where the script runs.
+/// Path relative to `src/trace`, where the script runs.
 const SCHEMA: &str = "../../proto/et_def.bin";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

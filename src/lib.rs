@@ -1,7 +1,7 @@
 //! Replays machine-learning execution traces on hardware you do not have.
 //!
-//! Input: one graph of compute, memory and communication nodes per NPU, and a description of a machine. Output: the
-//! time of every event, and its cause. A job is usually read from trace files:
+//! The input is one graph of compute, memory and communication nodes per NPU, and a description of a machine. The
+//! output is the time of every event, and its cause. A job is usually read from trace files:
 //!
 //! ```
 //! use chakram::{Job, Machine, engine::ReplayOptions};
@@ -15,13 +15,13 @@
 //! A job can also be generated ([`Job::generate`]), or read from ASTRA-sim's inputs
 //! ([`AstraSimJob`]).
 //!
-//! - [`job`]: jobs from files, from patterns or from ASTRA-sim's inputs, and their replay;
+//! - [`job`]: jobs, which come from files, from patterns or from ASTRA-sim's inputs, and their replay;
 //! - [`machine`], [`topology`]: the simulated system;
 //! - [`engine`]: the event loop, its ordering contract, and the options of a replay;
 //! - [`extend`]: your own networks, memories, algorithms and kernel models;
 //! - [`report`]: results of a replay;
-//! - [`generate`], [`model`]: workloads without a capture, and the models that they train;
-//! - [`workload`]: graphs of ranks, and their combination into a workload;
+//! - [`generate`], [`model`]: workloads that are generated instead of captured, and the models that they train;
+//! - [`workload`]: the graphs of all ranks, combined into a workload;
 //! - [`score`]: comparison of predictions with measured runs;
 //! - [`serve`]: inference serving: requests over time on shared processors;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
@@ -30,11 +30,11 @@
 //! - [`convert`], [`archive`]: conversion of PyTorch captures to traces, and many workloads in one file;
 //! - [`diff`], [`edit`]: comparison and transformation of traces;
 //! - [`sweep`]: studies with many points, and their best points;
-//! - [`command`]: the program's commands, run in your process;
-//! - [`interrupt`], [`limits`]: interruption of work, and memory limits;
+//! - [`command`]: the program's commands, executed in your process;
+//! - [`interrupt`], [`limits`]: stopping work from another thread, and memory limits;
 //! - [`units`], [`ids`]: quantities, and typed indices.
 //!
-//! The library never prints, but returns data. `ARCHITECTURE.md` describes its structure.
+//! The library never prints; it returns data. `ARCHITECTURE.md` describes its structure.
 
 pub mod command;
 pub mod extend;
@@ -64,8 +64,8 @@ pub mod archive {
 }
 
 pub mod astra_sim {
-    //! The input files and flags of ASTRA-sim 2's analytical networks, with original names and units. An [`InputNote`]
-    //! explains every value whose meaning may surprise.
+    //! The input files and flags of ASTRA-sim 2's analytical networks, with their names and units. An [`InputNote`]
+    //! explains every value whose meaning may be surprising.
     //!
     //! ```
     //! use chakram::astra_sim::{AstraFlags, QuirkSet};
@@ -106,8 +106,8 @@ pub mod convert {
 }
 
 pub mod diff {
-    //! Comparison of two jobs: of their traces, independent of node ids and the order of records, and of their replay
-    //! reports.
+    //! Comparison of two jobs. Compares either their traces, ignoring node ids and the order of records, or their
+    //! replay reports.
     //!
     //! ```
     //! use chakram::diff::{RawTrace, traces};
@@ -126,7 +126,7 @@ pub mod diff {
 }
 
 pub mod edit {
-    //! Transformations of traces into other traces, and audits of the private information in them.
+    //! Transforms traces into other traces, and lists the private information in traces.
     //!
     //! ```
     //! use chakram::edit::TraceAnonymiser;
@@ -160,7 +160,7 @@ pub mod engine {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
     //!
-    //! Feeds launch programs:
+    //! A [`Feed`] decides when each program is launched:
     //!
     //! ```
     //! use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
@@ -196,8 +196,8 @@ pub mod engine {
 }
 
 pub mod generate {
-    //! Generated microbenchmarks and training steps. The generated nodes can go to a file or directly to a
-    //! graph.
+    //! Generates microbenchmarks and training steps. The generated nodes are written to a file or added to a graph
+    //! in memory.
     //!
     //! ```
     //! use chakram::generate::{CollectivePattern, WorkloadPattern};
@@ -226,7 +226,7 @@ pub mod generate {
 }
 
 pub mod ids {
-    //! Typed indices, so that an index of one kind cannot be used as another.
+    //! Typed indices: an index of one kind cannot be used as an index of another.
     //!
     //! ```
     //! use chakram::ids::{Npu, Rank};
@@ -240,8 +240,8 @@ pub mod ids {
 }
 
 pub mod inspect {
-    //! Inspection of a trace or a job: counts and times by type, lane, group, peer and operator, single nodes with
-    //! their neighbourhood, and the critical path of the recorded run.
+    //! Inspects a trace or a job: counts and times by type, lane, group, peer and operator; single nodes with their
+    //! neighbours; and the critical path of the recorded run.
     //!
     //! ```
     //! use chakram::inspect::{NodeFilter, inspect_job};
@@ -264,7 +264,7 @@ pub mod inspect {
 }
 
 pub mod interrupt {
-    //! Interruption of work from another thread; the work then returns an error.
+    //! Stops work from another thread; the work then returns an error.
     //!
     //! ```
     //! use chakram::engine::{ReplayError, ReplayOptions};
@@ -315,7 +315,7 @@ pub mod job {
 }
 
 pub mod limits {
-    //! Memory limit of the process; [`CountingAllocator`] counts the allocated bytes.
+    //! Memory limit of the process. The allocated bytes are counted by [`CountingAllocator`].
     //!
     //! ```
     //! use chakram::limits;
@@ -357,7 +357,7 @@ pub mod machine {
 }
 
 pub mod model {
-    //! Models: networks of layers, independent of the number of NPUs that run them.
+    //! Models: networks of layers, which do not depend on the number of NPUs that run them.
     //!
     //! ```
     //! use chakram::model::Model;
@@ -419,7 +419,7 @@ pub mod report {
 }
 
 pub mod score {
-    //! Comparison of predictions with measured runs: errors, and whether predictions rank plans correctly.
+    //! Compares predictions with measured runs: how large the errors are, and whether predictions rank plans correctly.
 
     pub use chakram_studies::score::{
         FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
@@ -430,7 +430,7 @@ pub mod score {
 }
 
 pub mod serve {
-    //! Inference serving: requests arrive over time, wait and are served; the result is their latencies.
+    //! Inference serving: requests arrive over time, wait and are served. The result is their latencies.
     //!
     //! ```
     //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
@@ -466,7 +466,7 @@ pub mod serve {
 }
 
 pub mod sweep {
-    //! Studies: points along axes, each replayed once, and their ranking.
+    //! Studies: replay each point along some axes once, and rank the points.
     //!
     //! ```
     //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load};
@@ -505,7 +505,7 @@ pub mod sweep {
 }
 
 pub mod topology {
-    //! Positions of NPUs and the paths between them, independent of load and time.
+    //! Positions of NPUs and the paths between them, which do not depend on load and time.
     //!
     //! ```
     //! use chakram::topology::{TopologyDimension, DimensionShape, Topology};
@@ -557,7 +557,7 @@ pub mod trace {
 }
 
 pub mod units {
-    //! Quantities with their units. All rounding of quantities happens in this module.
+    //! Quantities with their units. Quantities are rounded only in this module.
     //!
     //! ```
     //! use chakram::units::{Bandwidth, Bytes, Span};
@@ -576,7 +576,7 @@ pub mod units {
 }
 
 pub mod validate {
-    //! Validation of traces before anything is replayed.
+    //! Validates traces before a replay.
     //!
     //! ```
     //! use chakram::trace::TraceContents;

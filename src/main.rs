@@ -3,8 +3,8 @@
 use chakram_base::bounds::allocator::{self, CountingAllocator};
 use std::process::ExitCode;
 
-/// Memory that depends on inputs is bounded; where no check precedes an allocation, this allocator
-/// counts it.
+/// Bounds the memory that depends on inputs: this allocator counts every allocation, also where no check
+/// precedes it.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 

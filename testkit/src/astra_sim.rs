@@ -34,17 +34,17 @@ use queues::Queue;
 use std::collections::{BTreeMap, VecDeque};
 use workload::Workload;
 
-/// Maximum number of events; the simulator treats a run with more events as never ending.
+/// Maximum number of events. A run with more events counts as endless.
 const MOST_EVENTS: u64 = 200_000_000;
 
-/// Outcome of a simulation.
+/// Result of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Completion time of each NPU in ns, or `None` if it never completed.
+    /// Completion time of each NPU, ns; `None` if it never completed.
     pub finish: Vec<Option<u64>>,
-    /// Time of each NPU in ns without compute nodes of its device, or 0 if the NPU never finished.
+    /// Time of each NPU without compute nodes on its device, ns; 0 if the NPU never completed.
     pub exposed: Vec<u64>,
-    /// Number of messages sent over the network.
+    /// Number of messages that were sent over the network.
     pub messages: u64,
 }
 
@@ -66,10 +66,11 @@ struct Npu<'c> {
     workload: Workload<'c>,
     queues: Vec<Queue>,
     rotations: Vec<Rotation>,
-    /// Number of uses of trees, by kind of collective and dimension; the number determines the next tree.
+    /// How often a tree was used, by kind of collective and dimension; this determines the next tree.
     trees: BTreeMap<(Kind, usize), u64>,
     priority: i64,
-    /// Number of chunks so far, by group and set of dimensions. In the original's counting, all chunks use group 0.
+    /// Number of chunks so far, by group and set of dimensions. In ASTRA-sim's numbering, all chunks count for
+    /// group 0.
     numbers: BTreeMap<(u64, u64), u64>,
     sides: [bus::Side; 4],
 }
@@ -87,11 +88,11 @@ struct Sim<'c> {
     numbering: Numbering,
 }
 
-/// Numbering of the chunks of an NPU.
+/// How an NPU numbers its chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbering {
-    /// Numbers as in ASTRA-sim 2.x: the original counts chunks of a group separately, and chunks of all NPUs together
-    /// with all other chunks.
+    /// As ASTRA-sim 2.x: chunks of a group are counted separately, and chunks of all NPUs are counted together with
+    /// all other chunks.
     Original,
     /// Chunks of each group and of each set of dimensions are counted separately, so that earlier collectives of some
     /// NPUs do not block later collectives.
@@ -116,7 +117,7 @@ pub fn run(config: &Config) -> Answer {
     simulate(config, Numbering::Original)
 }
 
-/// Simulates until no event is left, with chunks counted so that no NPU waits only because NPUs have issued different
+/// Simulates until no event is left. Chunks are numbered so that no NPU waits only because NPUs have issued different
 /// numbers of chunks.
 pub fn run_numbered_apart(config: &Config) -> Answer {
     simulate(config, Numbering::Apart)

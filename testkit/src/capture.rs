@@ -1,28 +1,27 @@
-//! Captures, in the format of PyTorch's profiler, of a job that is simulated here, with the job's true times.
+//! Simulates a job, and writes its captures in the format of PyTorch's profiler, together with the job's true times.
 //!
 //! A capture consists of two files per rank: the host's operators from `ExecutionTraceObserver`, and the timeline
-//! from Kineto. The generated captures make it possible to test and measure converters without PyTorch, at any
-//! size, and to compare their results with [`Truth`], which has the true times.
+//! from Kineto. With generated captures, converters can be tested and measured without PyTorch, at any size, and
+//! their results can be compared with the true times ([`Truth`]).
 //!
 //! # The job
 //!
 //! Every rank trains layers that consist of a normalization and a perceptron with two matrices. A rank's thread runs
-//! its program in order; durations follow from round constants and from the sizes of the tensors (`cost.rs`); the
-//! rank's factor and a pseudo-random part lengthen them. Ranks meet in collectives: a collective begins to transfer
+//! its program in order. Durations follow from round constants and from the sizes of the tensors (`cost.rs`); the
+//! rank's factor and a pseudo-random part lengthen them. Ranks meet in collectives. A collective begins to transfer
 //! when its last member has started, and ends on all members at the same time, within a few nanoseconds.
 //!
-//! - On a CPU with Gloo, two workers per group run collectives in order; the thread continues, and blocks at the end
-//!   until the gradients are reduced. In a pipeline, messages are annotations on the thread itself.
-//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream; collectives
-//!   run on their group's stream, and streams wait for one another through events. The host waits
-//!   only at the end of a step.
+//! - On a CPU with Gloo, two workers per group run collectives in order. The thread continues meanwhile, and blocks
+//!   at the end until the gradients are reduced. In a pipeline, messages are annotations on the thread itself.
+//! - On GPUs with NCCL, operators launch kernels, which queue on the compute stream. Collectives run on their group's
+//!   stream, and streams wait for one another through events. The host waits only at the end of a step.
 //!
 //! # Differences from PyTorch
 //!
 //! Gloo's workers record no operators of their own, and their annotations are never parents of other events in the
 //! host's file. Correlation and external ids have no gaps within a block, and the allocator never gives a freed
 //! storage to another tensor. A capture has no set-up of communicators, no rebuilding of buckets, no clock drift, and
-//! no record of GPU memory allocations. On GPUs a capture has only the calls that the job needs: launches, copies,
+//! no record of GPU memory allocations. On GPUs, a capture has only the calls that the job needs: launches, copies,
 //! events, and one synchronization per step.
 
 use cost::draw;
@@ -64,9 +63,9 @@ pub use truth::{MeetingTruth, MemberTruth, RankTruth, Truth, WaitTruth};
 
 /// Value of Kineto's `baseTimeNanoseconds`.
 const BASE: u64 = 1_790_857_026_000_000_000;
-/// Start of the job after the base time, in ns.
+/// Start of the job, in ns after the base time.
 const EPOCH: u64 = 4_313_706_734_900_000;
-/// Process id of rank 0. All other ranks have the following ids.
+/// Process id of rank 0; the other ranks have the ids after it.
 const PID: u64 = 19_340;
 
 /// A simulated job whose capture can be written.
@@ -74,12 +73,12 @@ const PID: u64 = 19_340;
 pub struct Capture {
     options: Options,
     layout: Layout,
-    /// One program for all ranks, or one for each stage.
+    /// One program for all ranks, or one per stage.
     programs: Vec<Program>,
     outcome: Outcome,
 }
 
-/// Simulates the job described by `options`.
+/// Simulates the job that `options` describe.
 pub fn generate(options: &Options) -> std::result::Result<Capture, OptionError> {
     options.validate()?;
     let mut layout = Layout::new(options);
@@ -153,7 +152,7 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns the program of `rank`, with the names of its groups and devices.
+    /// Returns the program of `rank`, including the names of its groups and devices.
     fn program(&self, rank: u32) -> Program {
         step::program(&self.options, &self.layout, rank).0
     }
@@ -167,7 +166,7 @@ impl Capture {
         clock(&self.options, rank)
     }
 
-    /// Returns the offset of the clock of `rank` from the shared clock, in ns.
+    /// Returns how far the clock of `rank` is ahead of the shared clock, in ns.
     fn offset(&self, rank: u32) -> i64 {
         let skew = self.options.clock_skew;
         if rank == 0 || skew == 0 {

@@ -1,17 +1,15 @@
-//! Finds traces and captures of other tools, if the variable `CHAKRAM_CORPUS` names a folder with such files. The
-//! module counts tests that need missing files or a missing browser, and prints the names of these tests when the
-//! test process ends.
+//! Finds traces and captures of other tools, if the variable `CHAKRAM_CORPUS` names a folder with such files.
+//! Tests that lack files or a browser are counted, and their names are printed when the test process ends.
 
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Missing data and name of each skipped test.
+/// For each skipped test, the missing data and the test's name.
 static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
 
-/// Returns a file or folder of the corpus. Without a corpus the function returns `None`, and counts the calling test
-/// as skipped.
+/// Returns a file or folder of the corpus. Without a corpus, returns `None` and counts the calling test as skipped.
 pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
         return Some(Path::new(&folder).join(part));
@@ -20,21 +18,22 @@ pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
-/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which are too many for every build.
+/// Returns `true` if the variable `CHAKRAM_WHOLE_CORPUS` requests all cases, which take too long for every
+/// build.
 pub fn is_whole() -> bool {
     std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
 }
 
-/// Returns one of every `n` cases, which are too many for every build; returns all cases if the variable
-/// `CHAKRAM_WHOLE_CORPUS` is set.
+/// Returns one of every `n` cases, because all cases take too long for every build. Returns all if the
+/// variable `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
     let n = if is_whole() { 1 } else { n };
     all.into_iter().step_by(n).collect()
 }
 
-/// Returns one member of each of `lists`: the member with index `turn` of the first list, with the next index of the
-/// second list, and so on, so that a few members cover all differences between members. Returns all members if the
-/// variable `CHAKRAM_WHOLE_CORPUS` is set.
+/// Returns one member of each of `lists`: of the first list the member with index `turn`, of the second list the
+/// member with the next index, and so on. A few members thus cover all differences between members. Returns all
+/// members if the variable `CHAKRAM_WHOLE_CORPUS` is set.
 pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
     if is_whole() {
         return lists.into_iter().flatten().collect();
@@ -45,7 +44,8 @@ pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
 
 /// Counts the calling test as skipped because of `missing` data.
 pub fn skipped(missing: &'static str) {
-    // The test harness names threads after tests, and ends the process with `exit`, which calls `report`.
+    // The test harness names each thread after its test, and ends the process by `exit`, which calls
+    // `report`.
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let mut skipped = SKIPPED.lock().unwrap();
     if skipped.is_empty() {
@@ -72,10 +72,10 @@ extern "C" fn report() {
     }
 }
 
-/// The contents of each file of a case, by path.
+/// Contents of each file of a case, by path.
 pub type Case = BTreeMap<String, Vec<u8>>;
 
-/// Returns every case by name, unpacked in memory; returns `None` without a corpus.
+/// Returns all cases by name, unpacked in memory. Returns `None` without a corpus.
 pub fn cases() -> Option<BTreeMap<String, Case>> {
     let packed = std::fs::read(corpus("astra-sim/cases.tar.zst")?).expect("the corpus is there");
     let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
@@ -110,7 +110,7 @@ pub fn cases() -> Option<BTreeMap<String, Case>> {
     Some(cases)
 }
 
-/// Asserts that the results are the expected results, and prints the differences.
+/// Asserts that the results are as expected; prints the differences.
 pub fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
     let expected: BTreeMap<_, _> = expected.iter().copied().collect();
     let mut faults = Vec::new();

@@ -1,16 +1,16 @@
 //! References for Chakram's tests: captures of simulated jobs with true times, and simple simulators.
 //!
-//! The testkit does not depend on Chakram, shares no code with Chakram, and is not published. Helpers that
-//! use Chakram's own types are next to the tests.
+//! The testkit does not depend on Chakram, shares no code with it, and is not published. Helpers that use
+//! Chakram's own types are next to the tests.
 //!
 //! - [`capture`]: files as PyTorch's profiler writes them, and the true times of their events
 //! - [`astra_sim`]: ASTRA-sim 2.x as a plain event-by-event simulator, and random jobs for it
-//! - [`switch_pool`]: loads through two levels of switches, by bisection
+//! - [`switch_pool`]: loads through two levels of switches, computed by bisection
 //! - [`serving`]: requests on processors, one task or one request at a time
 //! - [`llm_serving`]: a serving engine of language models, step by step
 //! - [`port_chunks`]: chunks of loads and messages that alternate at ports
-//! - [`corpus`]: traces and captures of other tools, and a list of tests that are skipped without these files
-//! - [`seeds`]: fuzz targets on their seeds
+//! - [`corpus`]: traces and captures of other tools, and a list of tests that are skipped without them
+//! - [`seeds`]: fuzz targets, run on their seeds
 //! - [`wire`]: protobuf's wire format in a few lines
 
 pub mod astra_sim;

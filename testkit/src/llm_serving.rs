@@ -1,10 +1,10 @@
-//! A plain serving engine of language models, which runs step by step and checks the fast engine.
+//! A plain serving engine of language models. It runs step by step, and serves to check the fast engine.
 //!
-//! The code was written from a description of the rules alone. Simplicity comes before speed: the free list is a
-//! vector that is searched, contents of blocks are lists of tokens that are compared as a whole, queues are vectors
-//! that are sorted, and time is a sum.
+//! It was written only from a description of the rules, and prefers simplicity to speed: the free list is a vector
+//! that is searched, contents of blocks are lists of tokens that are compared as a whole, queues are vectors that
+//! are sorted, and time is a sum.
 
-/// A token; tokens are equal if their numbers are equal.
+/// A token, identified by its number.
 pub type Token = u64;
 
 /// A request.
@@ -17,7 +17,7 @@ pub struct PlainLlmRequest {
     pub priority: i64,
 }
 
-/// Rules and times of the engine.
+/// The engine's rules, and the times of its steps.
 #[derive(Clone, Debug)]
 pub struct PlainEngine {
     pub blocks: usize,
@@ -30,15 +30,16 @@ pub struct PlainEngine {
     pub caching: bool,
     pub by_priority: bool,
     pub whole_must_fit: bool,
-    /// Blocks that must stay free when a request joins running ones.
+    /// Number of blocks that must stay free when a request joins running requests.
     pub watermark: usize,
-    /// Whether requests join only when no request runs.
+    /// Whether requests join only when no other request runs.
     pub is_static: bool,
-    /// Whether requests reserve blocks for all their tokens when they are admitted.
+    /// Whether a request reserves blocks for all its tokens when it is admitted.
     pub reserves_whole: bool,
-    /// A step is composed when the one before it begins.
+    /// Whether a step is composed as soon as the previous step begins.
     pub ahead: bool,
-    /// Times of a step: a constant time, and times per computed token, per request and per read token.
+    /// Times of a step: a constant time, and the times per computed token, per request and per read
+    /// token.
     pub times: [u64; 4],
 }
 
@@ -47,11 +48,11 @@ pub struct PlainEngine {
 pub struct PlainStep {
     pub begin: u64,
     pub end: u64,
-    /// Requests in order, each with the number of its tokens that were computed before the step and in the step.
+    /// Requests in order. Each has the number of its tokens that were computed before this step, and in it.
     pub parts: Vec<(usize, usize, usize)>,
-    /// Preempted requests, in order.
+    /// Preempted requests, in order of preemption.
     pub put_back: Vec<usize>,
-    /// Free blocks at the start of the step.
+    /// Number of free blocks at the start of the step.
     pub free: usize,
 }
 
@@ -62,7 +63,7 @@ pub struct PlainLlmTimes {
     pub first: u64,
     pub last: u64,
     pub tokens: usize,
-    /// Number of cached tokens at the request's first admission.
+    /// Number of cached tokens when the request was first admitted.
     pub hit: usize,
     pub put_back: usize,
     pub is_refused: bool,
@@ -71,7 +72,7 @@ pub struct PlainLlmTimes {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     holders: usize,
-    /// All tokens up to the block's last token, or `None` if unknown.
+    /// All tokens up to the block's last token; `None` if unknown.
     content: Option<Vec<Token>>,
     /// Logical time at which the block got its content.
     since: u64,
@@ -79,7 +80,7 @@ struct Cell {
 
 struct Memory {
     cells: Vec<Cell>,
-    /// Free blocks; the next block to use is first.
+    /// Free blocks. The first is used next.
     free: Vec<usize>,
     clock: u64,
 }
@@ -124,7 +125,7 @@ impl Memory {
 struct Served {
     computed: usize,
     answered: usize,
-    /// Tokens of steps that have not ended.
+    /// Number of tokens of steps that have not ended.
     coming: usize,
     target: usize,
     held: Vec<usize>,
@@ -132,7 +133,7 @@ struct Served {
     was_admitted: bool,
 }
 
-/// Serves requests, which are in order of arrival; returns each step and each request's times.
+/// Serves requests, which must be in order of arrival. Returns each step, and each request's times.
 pub fn serve_step_by_step(
     engine: &PlainEngine,
     requests: &[PlainLlmRequest],
@@ -177,7 +178,7 @@ pub fn serve_step_by_step(
     let (mut waiting, mut running): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     let (mut now, mut next) = (0_u64, 0_usize);
     let mut steps: Vec<PlainStep> = Vec::new();
-    // A composed step that has not begun, and the running one with its end.
+    // A composed step that has not begun, and the running step with its end.
     let mut composed: Option<PlainComposition> = None;
     let mut flying: Option<(u64, PlainComposition)> = None;
     loop {
@@ -226,7 +227,7 @@ pub fn serve_step_by_step(
         let mut parts: Vec<(usize, usize, usize)> = Vec::new();
         let mut put_back: Vec<usize> = Vec::new();
         let joined_before = running.len();
-        // The loop composes the running requests, in order of admission.
+        // First compose the running requests, in order of admission.
         let mut queue = running.clone();
         queue.reverse();
         'next: while let Some(who) = queue.pop() {
@@ -273,7 +274,7 @@ pub fn serve_step_by_step(
                 all[who].held.push(cell);
             }
             if engine.caching {
-                // The content of coming tokens is not known yet.
+                // The contents of tokens that are still to come are not known.
                 let end = (all[who].computed + count).min(known.len());
                 for block in 0..end / size {
                     memory.fill(all[who].held[block], &known[..(block + 1) * size]);
@@ -285,7 +286,7 @@ pub fn serve_step_by_step(
         if engine.by_priority {
             waiting.sort_by_key(|&who| (requests[who].priority, who));
         }
-        // The following part admits waiting requests.
+        // Then admit waiting requests.
         let may_join = !engine.is_static || joined_before == 0;
         while put_back.is_empty()
             && may_join
@@ -370,14 +371,15 @@ pub fn serve_step_by_step(
             all[who].coming += usize::from(step.yields[at]);
         }
         match (&flying, step.parts.is_empty()) {
-            // The first running request preempted itself: this step computes no token, and the engine composes the
-            // next step at once.
+            // The first running request preempted itself, so this step computes no token. The next step is
+            // composed immediately.
             (None, true) => assert!(!step.put_back.is_empty(), "a step with something to do"),
             (None, false) => composed = Some(step),
-            // A step was composed ahead; an empty one is composed again when the running one has ended.
+            // The next step was composed in advance. If it is empty, it is composed again when the
+            // running step has ended.
             (Some(_), is_empty) => {
                 let (end, running_step) = flying.take().unwrap();
-                // Requests that arrive meanwhile wait for the step after the next.
+                // Requests that arrive during this step wait for the step after the next.
                 now = end;
                 deliver(
                     end,
@@ -405,7 +407,7 @@ struct PlainComposition {
     free: usize,
 }
 
-/// Logs the step and returns it with its end.
+/// Logs the step, and returns it with its end.
 fn begin_step(
     engine: &PlainEngine,
     now: u64,
@@ -428,7 +430,7 @@ fn begin_step(
     (end, step)
 }
 
-/// Hands out the tokens of a step that ended.
+/// Delivers the tokens of a step that has ended.
 fn deliver(
     end: u64,
     step: PlainComposition,

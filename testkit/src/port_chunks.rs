@@ -1,8 +1,8 @@
-//! Chunks that cross servers one after another; each server serves arrivals in order, and ports also serve messages.
+//! Chunks that cross servers one after another. Each server serves arrivals in order; ports also serve messages.
 //! Times are explicit, in whole ps.
 //!
-//! All accesses of the job begin at zero and are equal, so each chunk takes the same time in a stage. The pool
-//! sends chunks at the rate of the longest stage, so chunks start at constant intervals.
+//! All accesses of the job are equal and begin at zero, so each chunk takes the same time in a stage. The pool sends
+//! chunks at the rate of the longest stage, so chunks start at constant intervals.
 
 /// Messages and accesses of a test. All times are in ps.
 #[derive(Clone, Debug)]
@@ -10,12 +10,12 @@ pub struct Job {
     pub npus: usize,
     /// Latency of a link between an NPU and its fabric.
     pub latency: u64,
-    /// `true` if a message crosses its last link before it occupies its receiver's port.
+    /// `true` if a message crosses its last link before it occupies the receiver's port.
     pub last_link_first: bool,
     pub accesses: Vec<Access>,
     pub messages: Vec<Message>,
     pub pool_latency: u64,
-    /// Time of a chunk in each stage of the pool; the next field is the chunk's time in a port.
+    /// Time that a chunk takes in each stage of the pool; `port` is the time that it takes in a port.
     pub stages: Vec<u64>,
     pub port: u64,
     /// Time between the starts of successive chunks.
@@ -38,7 +38,8 @@ pub struct Message {
     pub takes: u64,
 }
 
-/// Arrival at a server, arrivals are ordered by time, then messages before chunks, then by sender.
+/// An arrival at a server. Arrivals are ordered by time; at the same time, messages come before chunks,
+/// and then lower senders come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Comer {
     at: u64,
@@ -49,7 +50,7 @@ struct Comer {
     takes: u64,
 }
 
-/// Computes the times at which a server begins to serve arrivals.
+/// Returns the times at which a server begins to serve its arrivals.
 fn serve(comers: &mut [Comer]) -> Vec<u64> {
     comers.sort();
     let mut free = 0;
@@ -62,7 +63,7 @@ fn serve(comers: &mut [Comer]) -> Vec<u64> {
     begins
 }
 
-/// Replaces the times `at`, at which successive chunks arrive, by the times at which the chunks have passed these
+/// Replaces the times `at`, at which successive chunks arrive, with the times at which they have passed these
 /// stages.
 fn cross(stages: &[u64], at: &mut [u64]) {
     for stage in stages {
@@ -122,7 +123,7 @@ pub fn ends(job: &Job) -> (Vec<u64>, Vec<u64>) {
                 let index = comer.index as usize;
                 match (comer.chunk, store) {
                     (true, _) => chunks[comer.number][index] = begin + comer.takes,
-                    // The first byte crosses a switch by two links, and the second link may be after the server.
+                    // The first byte crosses a switch by two links, the second of which may be after the server.
                     (false, true) => {
                         let links = 1 + u64::from(job.last_link_first);
                         arrivals[index] = begin + links * job.latency;

@@ -1,4 +1,4 @@
-//! Runs the bodies of fuzz targets on the seeds under `fuzz/seeds`, both unchanged and randomly mutated.
+//! Runs the bodies of fuzz targets on the seeds under `fuzz/seeds`, unchanged and randomly mutated.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +24,8 @@ pub fn every_seed(target: &str, body: fn(&[u8])) {
     }
 }
 
-/// Runs `body` on every seed of `target` with some bytes changed, cut, repeated or taken from another seed,
-/// `CHAKRAM_MUTATIONS` times each (default 200).
+/// Runs `body` on random mutations of every seed of `target`: some bytes are changed, cut, repeated or
+/// taken from another seed. Each seed is mutated `CHAKRAM_MUTATIONS` times (default 200).
 pub fn every_mutation(target: &str, body: fn(&[u8])) {
     let seeds: Vec<Vec<u8>> = seeds(target)
         .iter()

@@ -1,15 +1,15 @@
-//! Plain simulators of requests on processors, one task or one request at a time, which check closed forms and
+//! Plain simulators of requests on processors, one task or one request at a time. They serve to check closed forms and
 //! policies.
 //!
-//! Times are picoseconds. Simplicity comes before speed: cores are a list, queues are searched completely, and the next
-//! instant is the minimum over all pending events.
+//! Times are picoseconds. The simulators prefer simplicity to speed: cores are a list, queues are searched completely,
+//! and the next instant is the minimum over all pending events.
 
 /// Equal tasks that become ready when earlier jobs of the request have completed.
 #[derive(Clone, Debug)]
 pub struct TaskJob {
     pub tasks: u64,
     pub length: u64,
-    /// Indices of earlier jobs.
+    /// Indices of the earlier jobs on which this job depends.
     pub after: Vec<usize>,
 }
 
@@ -21,15 +21,16 @@ pub struct TaskRequest {
     pub jobs: Vec<TaskJob>,
 }
 
-/// Returns the ends of requests whose tasks are assigned one by one to `cores` cores in turn. At one instant, jobs
-/// whose predecessors ended go before jobs of new requests, and earlier requests go first.
+/// Assigns tasks one by one to `cores` cores in turn, and returns the ends of the requests. At the same instant,
+/// jobs whose predecessors have ended go before jobs of new requests, and earlier requests go first.
 pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     let mut free = vec![0_u64; cores];
     let mut turn = 0;
     let mut ends: Vec<Vec<Option<u64>>> =
         requests.iter().map(|r| vec![None; r.jobs.len()]).collect();
     loop {
-        // `next` is the first ready job: by time, then old requests before new requests, then by request and index.
+        // `next` is the first ready job: by time, then jobs of old requests before jobs of new ones, then by
+        // request and index.
         let mut next: Option<(u64, bool, usize, usize)> = None;
         for (r, request) in requests.iter().enumerate() {
             for (j, job) in request.jobs.iter().enumerate() {
@@ -56,8 +57,8 @@ pub fn deal_task_by_task(cores: usize, requests: &[TaskRequest]) -> Vec<u64> {
     ends.iter().map(last).collect()
 }
 
-/// Returns the waits in the queue of a single server (Lindley, 1952): a request waits for the previous request's wait
-/// plus length, minus the gap between their arrivals.
+/// Returns the waits in the queue of a single server (Lindley, 1952). A request waits for the previous request's wait
+/// plus length, minus the gap between the two arrivals.
 pub fn lindley(arrivals: &[u64], lengths: &[u64]) -> Vec<u64> {
     let mut wait = 0_u64;
     let mut waits = Vec::new();
@@ -78,14 +79,16 @@ pub enum PlainPolicy {
     FirstCome,
     /// Shortest remaining time first.
     Shortest,
-    /// Lowest level first; with aging, each such time of waiting reduces the level by one.
+    /// Lowest level first. The value is the aging time, if given: each such period of waiting lowers the
+    /// level by one.
     Priority(Option<u64>),
     Deadline,
-    /// Maximum batch size, and the longest wait for further requests.
+    /// In batches. The values are the maximum batch size, and the longest time to wait for further
+    /// requests.
     Batching(usize, u64),
 }
 
-/// A request that occupies a whole processor, for one job after another.
+/// A request that occupies a whole processor for its jobs, one after another.
 #[derive(Clone, Debug)]
 pub struct PlainRequest {
     pub ready: u64,
@@ -101,7 +104,7 @@ pub struct PlainTimes {
     pub end: u64,
     pub compute: u64,
     pub preempted: u64,
-    /// Number of requests in the request's batch.
+    /// Number of requests in the same batch.
     pub together: usize,
 }
 
@@ -121,16 +124,16 @@ struct PlainFlight {
 #[derive(Clone, Debug)]
 struct PlainWaiting {
     request: usize,
-    /// The next job, and the time of preemption, if the request was preempted.
+    /// The next job and the time of preemption, if the request was preempted.
     stopped: Option<(usize, u64, usize)>,
 }
 
-/// Serves `requests`, in order of `ready`, on `processors`, one request or batch at a time each. The jobs of a batch
-/// of n requests take n times as long. If `preemption` is given, a request may be preempted at the end of a job, at
-/// that cost.
+/// Serves `requests`, which must be in order of `ready`, on `processors`. Each processor serves one request or batch
+/// at a time. The jobs of a batch of n requests take n times as long. If `preemption` is given, a request may be
+/// preempted at the end of a job, at that cost.
 ///
-/// At one instant, ends of jobs come first, in the order in which requests started, each followed by the next job or
-/// request; then ready requests join the queue, and idle processors take requests from the queue.
+/// At the same instant, ends of jobs come first, in the order in which requests started, each followed by the next
+/// job or request. Then ready requests join the queue, and idle processors take requests from the queue.
 pub fn serve_plainly(
     policy: PlainPolicy,
     processors: usize,
@@ -139,14 +142,14 @@ pub fn serve_plainly(
 ) -> Vec<PlainTimes> {
     let mut times = vec![PlainTimes::default(); requests.len()];
     let mut running: Vec<Option<PlainFlight>> = vec![None; processors];
-    // `blocked` is the time that each processor spends on preemption before its next request.
+    // For each processor, the time that it spends on preemption before its next request.
     let mut blocked = vec![0_u64; processors];
     let mut queue: Vec<PlainWaiting> = Vec::new();
     let mut coming = 0;
     let mut serial = 0;
     let left = |request: usize, job: usize| -> u64 { requests[request].jobs[job..].iter().sum() };
-    // `key` returns the sort key of a request at `now`. With aging, keys are multiplied by the aging time, so that they
-    // are whole numbers.
+    // `key` returns the key by which requests are sorted at `now`. With aging, keys are multiplied by the aging time,
+    // so that they are whole numbers.
     let key = |request: usize, job: usize, now: u64| -> i128 {
         let r = &requests[request];
         match policy {
@@ -173,7 +176,7 @@ pub fn serve_plainly(
         let Some(now) = [ends, ready, ripe].into_iter().flatten().min() else {
             break;
         };
-        // `take` removes the next request or batch for a processor from the queue.
+        // `take` removes the next request or batch for a processor from the queue, and returns it.
         let take = |queue: &mut Vec<PlainWaiting>| -> Vec<PlainWaiting> {
             if let PlainPolicy::Batching(most, wait) = policy {
                 let mut chosen: Option<(u64, usize, usize)> = None;
@@ -243,7 +246,7 @@ pub fn serve_plainly(
             .filter(|&p| running[p].as_ref().is_some_and(|flight| flight.end == now))
             .collect();
         ending.sort_by_key(|&p| running[p].as_ref().map(|flight| flight.serial));
-        // The loop removes completed requests before it considers requests at the end of a job.
+        // Remove completed requests before requests at the end of a job are considered.
         let is_last = |flight: &PlainFlight| flight.job == requests[flight.requests[0]].jobs.len();
         let (done, borders): (Vec<usize>, Vec<usize>) = ending
             .into_iter()

@@ -1,7 +1,7 @@
-//! Loads through two levels of switches, in floating-point numbers. The oracle finds shares by bisection, level by
-//! level, whereas Chakram saturates one server after another.
+//! Loads through two levels of switches, in floating-point numbers. This oracle finds shares by bisection, level
+//! by level, whereas Chakram saturates one server after another.
 
-/// Memory groups behind out-node switches; rates are in GB/s.
+/// Memory groups behind out-node switches. Rates are in GB/s.
 #[derive(Clone, Copy, Debug)]
 pub struct Tree {
     pub groups: u32,
@@ -10,11 +10,11 @@ pub struct Tree {
     pub node: u32,
     pub port: u32,
     pub npus: u32,
-    /// Bytes of a chunk that a group sends over all its links in total.
+    /// Bytes of a chunk that a group sends, over all its links together.
     pub links_chunk: u64,
 }
 
-/// A load, with its NPU, its start in ps, and its bytes.
+/// A load: its NPU, its start in ps, and its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub npu: u32,
@@ -22,8 +22,8 @@ pub struct Load {
     pub bytes: f64,
 }
 
-/// Returns the max-min share of streams with individual `limits` at a server of `capacity`; returns `capacity` if the
-/// server is not saturated.
+/// Returns the max-min share of streams with individual `limits` at a server of `capacity`. If the server is not
+/// saturated, returns `capacity`.
 fn share(limits: &[f64], capacity: f64) -> f64 {
     let (mut low, mut high) = (0.0, capacity);
     for _ in 0..200 {
@@ -41,7 +41,7 @@ fn rate(gb: u32) -> f64 {
     f64::from(gb) / 1000.0
 }
 
-/// Returns the rate of each NPU with a load in progress.
+/// Returns the rate of each NPU that is loading.
 fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
     let with = |like: &dyn Fn(u32) -> bool| npus.iter().filter(|npu| like(**npu)).count() as f64;
     let node = |npu: u32| npu / tree.npus_per_node;
@@ -56,7 +56,8 @@ fn rates(tree: &Tree, npus: &[u32]) -> Vec<f64> {
     limits.iter().map(|limit| limit.min(all)).collect()
 }
 
-/// Returns the time of a chunk in all stages except the longest, for a load that begins while these NPUs load.
+/// Returns the time that a chunk takes in all stages except the longest, for a load that begins while these
+/// NPUs load.
 fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
     let round = tree.links_chunk as f64 * f64::from(tree.groups);
     let piece = load.bytes.min(round / f64::from(tree.npus));
@@ -73,7 +74,7 @@ fn fill(tree: &Tree, load: &Load, npus: &[u32]) -> f64 {
 
 /// Returns the end of each load in ps, without latency.
 pub fn ends(tree: &Tree, loads: &[Load]) -> Vec<f64> {
-    /// Amounts below this limit are rounding errors.
+    /// Smaller amounts are rounding errors.
     const NOTHING: f64 = 1e-6;
     let mut left: Vec<f64> = loads.iter().map(|load| load.bytes).collect();
     let mut fills = vec![None; loads.len()];

@@ -1,8 +1,8 @@
-//! Transfers over grids of cores, in which every link and every memory port has a queue of tickets.
+//! Transfers over grids of cores. Every link and every memory port has a queue of tickets.
 //!
-//! A transfer that is submitted adds a ticket to the queue of every link on its path, and to the queue of its port.
-//! The transfer starts when its tickets are first in all these queues, and removes its tickets when it ends. The code
-//! follows paths core by core, and no state contains the time at which a resource becomes free.
+//! A submitted transfer adds a ticket to the queue of every link on its path, and to the queue of its port. It starts
+//! when its tickets are first in all these queues, and removes its tickets when it ends. The code follows paths core
+//! by core, and stores no time at which a resource becomes free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,14 +25,14 @@ pub struct Grid {
     pub border: LinkTime,
 }
 
-/// A memory port, with the times of the port's memory.
+/// A memory port, with the times of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     pub number: u32,
     pub time: LinkTime,
 }
 
-/// A transfer of bytes from one core to another; for a load or store, one of the two cores is the port's core.
+/// A transfer of bytes from one core to another. For a load or store, one of the two cores is the port's.
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     pub at: u64,
@@ -50,7 +50,7 @@ enum Resource {
 }
 
 impl Grid {
-    /// Returns the cores on the path, first along x, then along y; the path includes both ends.
+    /// Returns the cores on the path, including both ends: first along x, then along y.
     fn walk(&self, from: [u32; 2], to: [u32; 2]) -> Vec<[u32; 2]> {
         let mut way = vec![from];
         let mut at = from;
@@ -78,15 +78,15 @@ impl Grid {
         [at[0] / self.cores[0], at[1] / self.cores[1]]
     }
 
-    /// Returns all resources that a transfer occupies, and the duration.
+    /// Returns all resources that a transfer occupies, and its duration.
     fn needs(&self, transfer: &Transfer) -> (Vec<Resource>, u64) {
         let way = self.walk(transfer.from, transfer.to);
         let mut times = Vec::new();
         let mut resources = Vec::new();
         for pair in way.windows(2) {
             let [a, b] = [pair[0], pair[1]];
-            // A link crosses a border only between cores on different dies; a link around a torus of one die crosses
-            // none.
+            // A link crosses a border only between cores on different dies, so the links around a torus of one die
+            // cross none.
             times.push(if self.die(a) == self.die(b) {
                 self.inside
             } else {
@@ -114,7 +114,7 @@ impl Grid {
     }
 }
 
-/// Returns the ends of `transfers`, which are in the order of submission.
+/// Returns the ends of `transfers`, which must be in the order of submission.
 pub fn ends(grid: &Grid, transfers: &[Transfer]) -> Vec<u64> {
     let needs: Vec<_> = transfers
         .iter()

@@ -1,7 +1,7 @@
-//! A writer of protobuf's wire format in a few lines, for files that do not follow the current
+//! Writes protobuf's wire format in a few lines of code, for files that do not follow the current
 //! schema.
 
-/// A message under construction; fields keep the order in which they are added.
+/// A message under construction. Fields keep the order in which they were added.
 #[derive(Clone, Default)]
 pub struct Wire(pub Vec<u8>);
 
@@ -42,7 +42,7 @@ impl Wire {
     }
 }
 
-/// Encodes these records, each with a length prefix, as a file.
+/// Encodes records as a file: each record follows its length.
 pub fn file(records: impl IntoIterator<Item = Wire>) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {

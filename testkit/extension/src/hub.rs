@@ -5,7 +5,7 @@ use chakram::extend::{
 };
 use chakram::units::{Bandwidth, Span, Time};
 
-/// A hub that all messages pass in succession, in the order of sending.
+/// A hub that all messages pass one after another, in the order of sending.
 #[derive(Debug)]
 pub struct Hub {
     rate: Bandwidth,
@@ -15,7 +15,7 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Creates a hub with this rate; a message arrives one latency after it has passed the hub.
+    /// Creates a hub with this rate. A message arrives one latency after it has passed the hub.
     pub fn new(rate: Bandwidth, latency: Span) -> Self {
         Self {
             rate,
@@ -38,7 +38,7 @@ impl NetworkBackend for Hub {
         agenda.schedule(arrives, NetworkEvent::Delivered(message.op));
     }
 
-    /// Any two messages delay one another, so the engine cannot compute a collective's time analytically.
+    /// Any two messages delay each other, so the engine cannot compute a collective's time analytically.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
     }

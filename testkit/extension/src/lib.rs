@@ -1,4 +1,5 @@
-//! An example of [`chakram::extend`]: one new model of each kind, each in its own file, and replays with them.
+//! An example of [`chakram::extend`]: one new model of each kind, each in its own file, and replays that use
+//! them.
 //!
 //! To add your own model, write such a file and pass the model to the replay, as in `tests/models.rs`.
 

@@ -4,7 +4,8 @@ use chakram::extend::{
     AlgorithmModel, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
 };
 
-/// An algorithm in which all members send their buffers to the first member, which sends the sum back to each member.
+/// An algorithm in which all members send their buffers to the first member, which sends the sum back to each of
+/// them.
 #[derive(Debug)]
 pub struct Star;
 
@@ -20,7 +21,7 @@ impl AlgorithmModel for Star {
     fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
         let others = line.size - 1;
         let (count, to, after) = match line.index {
-            // When all buffers have arrived, the root sends to one member after another.
+            // When all buffers have arrived, the first member sends to one member after another.
             0 => (others, i + 1, others),
             _ => (1, 0, 0),
         };

@@ -1,4 +1,4 @@
-//! Tests of replays with the models of the example extension.
+//! Replays with the models of the example extension.
 
 use chakram::engine::{CompiledReplay, ReplayOptions};
 use chakram::extend::{AlgorithmChoice, CollectiveAlgorithm, OwnAlgorithm};
@@ -14,8 +14,8 @@ use chakram_extension::star::Star;
 use chakram_extension::tape::TapeLibrary;
 use std::sync::Arc;
 
-/// Returns a machine of four NPUs and a switch, with 1 GB/s, which is 1,000 ps per byte, and two links of 100 ns
-/// each.
+/// Returns a machine with four NPUs and a switch. Its rate of 1 GB/s is 1,000 ps per byte, and each of the two
+/// links of a path has 100 ns.
 fn machine() -> Machine {
     Machine::load("Switch(4):1 GB/s:100 ns").unwrap()
 }
@@ -24,7 +24,7 @@ fn job(pattern: WorkloadPattern) -> Job {
     Job::generate(pattern).unwrap()
 }
 
-/// Four messages of 1,000 B cross the hub one after another at 0.5 GB/s, and the last arrives after 4 x 2 us and the
+/// Four messages of 1,000 B cross the hub one after another at 0.5 GB/s. The last arrives after 4 x 2 us and the
 /// hub's latency of 1 us.
 #[test]
 fn messages_pass_a_hub_one_after_another() {
@@ -38,13 +38,13 @@ fn messages_pass_a_hub_one_after_another() {
     let hub = Hub::new(Bandwidth::new(0.5e9).unwrap(), Span::from_ns(1000));
     let outcome = prepared.run_over(&mut (), hub).unwrap();
     assert_eq!(outcome.makespan, Span::from_ns(9000));
-    // On the machine's own network the messages do not contend, and take 1 us and 0.2 us.
+    // On the machine's own network, the messages do not contend, and take 1 us and 0.2 us.
     let own = ring.replay(&machine, &options).unwrap();
     assert_eq!(own.outcome.makespan, Span::from_ns(1200));
 }
 
-/// Three buffers of 1,000 B go to the first member one after another, and three buffers go back, which takes 2 x (3
-/// us + 0.2 us).
+/// Three buffers of 1,000 B go to the first member one after another, and three go back. This takes 2 x (3 us + 0.2
+/// us).
 #[test]
 fn a_star_carries_out_an_all_reduce() {
     static STAR: Star = Star;
@@ -60,7 +60,7 @@ fn a_star_carries_out_an_all_reduce() {
     assert_eq!(report.collectives[0].algorithm, "star 4 (switch-1)");
 }
 
-/// Ten kernels of 2 GFLOP run at 1 TFLOP/s, independent of the machine's peak.
+/// Ten kernels of 2 GFLOP run at 1 TFLOP/s, whatever the machine's peak rate.
 #[test]
 fn kernels_take_what_their_model_says() {
     let mut chain = ChainPattern::new(1, 10);
@@ -73,8 +73,8 @@ fn kernels_take_what_their_model_says() {
     assert_eq!(report.unwrap().outcome.makespan, Span::from_ns(20_000_000));
 }
 
-/// Two NPUs load 1 MB at 1 GB/s from one tape, which takes 1 ms to wind, so the loads take 2 x 2 ms. The NPUs' own
-/// memory is unaffected.
+/// Two NPUs each load 1 MB at 1 GB/s from one tape, which takes 1 ms to wind, so the loads take 2 x 2 ms. The
+/// NPUs' own memory is unaffected.
 #[test]
 fn loads_come_from_tape() {
     let text = chakram::machine::source("Switch(2):1 GB/s:100 ns")

@@ -1,8 +1,8 @@
-//! Events in one list by time, and within a tick in order of insertion.
+//! Events in one list, by time; events of the same tick are in order of insertion.
 //!
-//! ASTRA-sim 2.x: an NPU groups its delays by the tick at which they end, with one event per tick, at the position of
-//! the first registered delay. The calls of a tick run in the order of their registration; a call that is added to
-//! the tick while these calls run also runs in that tick.
+//! ASTRA-sim 2.x: an NPU groups its delays by the tick at which they end. Each tick has one event, at the position of
+//! the first registered delay. The calls of a tick run in the order of their registration. A call that is added to
+//! the tick while they run also runs in that tick.
 
 use super::network::Transfer;
 use super::post::Handler;
@@ -17,18 +17,18 @@ pub enum Event {
     Arrival(Transfer),
     /// A link has sent the whole message.
     LinkFree(usize, usize),
-    /// A message that had arrived before the receive was posted.
+    /// A message had arrived before its receive was posted.
     Received(Handler),
 }
 
-/// Action of an NPU at the end of a delay.
+/// What an NPU does at the end of a delay.
 #[derive(Clone, Debug)]
 pub enum Call {
     /// A node of the workload ends.
     NodeEnds(u64),
-    /// A chunk of a broadcast ends; a broadcast only takes time and sends no messages.
+    /// A chunk of a broadcast ends. A broadcast only takes time and sends no messages.
     BroadcastEnds(u64),
-    /// A packet has crossed the bus, and the packet may need a reduction.
+    /// A packet has crossed the bus, and may need a reduction.
     Packet(Packet),
     /// A compute node of a custom algorithm ends.
     CustomEnds { stream: usize, node: u64 },
@@ -38,7 +38,7 @@ pub enum Call {
     Bus(usize, super::bus::Signal),
 }
 
-/// A packet: data of a stream between network and memory.
+/// A packet: a stream's data on its way between network and memory.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub stream: usize,
@@ -70,7 +70,7 @@ impl Agenda {
         self.calls.entry((npu, at)).or_default().push_back(call);
     }
 
-    /// Removes the next event and advances time to it.
+    /// Removes the next event, and advances the time to it.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             let mut first = self.events.first_entry()?;

@@ -16,7 +16,7 @@ pub enum Input {
     Start,
     /// A message has arrived.
     Received,
-    /// A packet has crossed the bus and was reduced if needed.
+    /// A packet has crossed the bus, and was reduced if necessary.
     Ready,
     /// A node of a custom algorithm has ended.
     Ended(u64),
@@ -35,7 +35,7 @@ pub enum Act {
         src: usize,
         bytes: u64,
     },
-    /// Sends for a node of a custom algorithm, with the trace's tag.
+    /// Sends for a node of a custom algorithm, with the tag from the trace.
     SendNode {
         node: u64,
         dst: usize,
@@ -61,9 +61,9 @@ pub enum Act {
 pub struct Move {
     pub bytes: u64,
     pub reduce: bool,
-    /// `true` for a move to memory, `false` for a move to the NPU.
+    /// `true` for a move to memory, `false` for a move from memory.
     pub to_memory: bool,
-    /// Whether the data returns to its origin, which happens only with the shared bus.
+    /// Whether the data returns to its origin; only the shared bus supports this.
     pub send_back: bool,
     /// Whether the move has a constant delay of 10 ns, as in groups.
     pub fast: bool,
@@ -74,7 +74,7 @@ pub struct Move {
 pub struct Peers {
     pub ids: Vec<usize>,
     pub me: usize,
-    /// `true` for a declared group instead of all NPUs of a dimension.
+    /// `true` for a declared group, `false` for all NPUs of a dimension.
     pub group: bool,
 }
 
@@ -99,7 +99,7 @@ impl Peers {
         }
     }
 
-    /// Returns the index that is `steps` positions from `index`.
+    /// Returns the index that is `steps` positions away from `index`.
     pub fn walk(&self, index: usize, steps: usize, clockwise: bool) -> usize {
         let n = self.ids.len();
         let steps = steps % n;
@@ -135,7 +135,7 @@ impl Algo {
 }
 
 impl Sim<'_> {
-    /// Passes an event to a stream's algorithm, and executes the algorithm's actions in order.
+    /// Passes an event to a stream's algorithm, and executes the returned actions in order.
     pub fn step(&mut self, stream: usize, input: Input) {
         let Some(phase) = self.streams[stream].current.as_mut() else {
             return;
@@ -184,8 +184,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Moves data between NPU and memory. In ASTRA-sim 2.x a move without the shared bus has a constant delay, which
-    /// is 10 ns in groups.
+    /// Moves data between NPU and memory. In ASTRA-sim 2.x, a move without the shared bus has a constant delay (10
+    /// ns in groups).
     fn move_data(&mut self, npu: usize, stream: usize, how: Move) {
         let packet = Packet {
             stream,
@@ -202,9 +202,9 @@ impl Sim<'_> {
         }
     }
 
-    /// Continues after a packet has moved: reduces the packet, or makes the packet ready.
+    /// Continues after a packet has moved: reduces it if necessary, then marks it as ready.
     ///
-    /// In ASTRA-sim 2.x a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
+    /// In ASTRA-sim 2.x, a reduction takes two reads and a write, 3 · trunc(bytes / bandwidth).
     pub fn packet(&mut self, packet: Packet) {
         if packet.reduce {
             let bw = self.config.system.local_mem_bw * 1e9;

@@ -5,7 +5,7 @@ use std::fmt;
 /// A native algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Algorithm {
-    /// `true` for one logical ring of all NPUs instead of one dimension.
+    /// `true` for one logical ring of all NPUs, `false` for one dimension.
     pub one: bool,
     pub style: Style,
 }
@@ -14,14 +14,14 @@ pub struct Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Ring,
-    /// Direct exchange, with at most this many messages in flight if a number is given.
+    /// Direct exchange. The value limits the number of messages in flight, if given.
     Direct(Option<usize>),
     HalvingDoubling,
     DoubleBinaryTree,
 }
 
 impl Algorithm {
-    /// Parses a name; returns `None` if there is no such algorithm.
+    /// Parses a name. Returns `None` if no algorithm has this name.
     pub fn parse(name: &str) -> Option<Self> {
         let plain = |style| Some(Self { one: false, style });
         let one = |style| Some(Self { one: true, style });

@@ -1,8 +1,8 @@
-//! A LogGP model of the shared bus between NPU and memory agent.
+//! A LogGP model of the shared bus between an NPU and its memory agent.
 //!
-//! ASTRA-sim 2.x: a bus has two sides, and one side at a time sends to the other. A transfer takes o (or the rest of
-//! the gap g after the last transfer) + (bytes − 1)·G + L + o; after more than eight transfers in a row a side gives
-//! precedence to the other. The NPU's side crosses a second such bus, with G = 0.0038, before it sends and after it
+//! ASTRA-sim 2.x: a bus has two sides, of which one at a time sends to the other. A transfer takes o (or the rest of
+//! the gap g after the last transfer) + (bytes − 1)·G + L + o. After more than eight transfers in a row, a side
+//! gives precedence to the other. The NPU's side crosses a second bus, with G = 0.0038, before it sends and after it
 //! receives. Reductions take ⌊bytes / 100⌋·delay + 50, one at a time.
 
 use super::Sim;
@@ -10,7 +10,7 @@ use super::agenda::{Call, Packet};
 use super::algorithm::Move;
 use std::collections::VecDeque;
 
-/// Indices of sides: two sides of the bus, then two sides of the second bus on the NPU's side.
+/// Indices of sides: the two sides of the bus, then the two sides of the second bus on the NPU's side.
 const NPU: usize = 0;
 const MEMORY: usize = 1;
 const INNER_NPU: usize = 2;
@@ -31,18 +31,18 @@ pub enum Signal {
 /// A transfer.
 #[derive(Clone, Debug)]
 struct Request {
-    /// Number of bytes, which is a 32-bit integer as in the original.
+    /// Number of bytes, in 32 bits as in ASTRA-sim.
     bytes: i32,
     reduce: bool,
     send_back: bool,
     then: Then,
 }
 
-/// Action after a transfer.
+/// What happens after a transfer.
 #[derive(Clone, Debug)]
 enum Then {
     Packet(Packet),
-    /// Continues a transfer of the NPU's side.
+    /// The bus's NPU side continues a transfer that has crossed the second bus.
     Outer(Stage, Box<Request>),
 }
 
@@ -94,7 +94,7 @@ impl Sim<'_> {
         &mut self.npus[npu].sides[side]
     }
 
-    /// Moves the data of a request over the second bus, and back if `back` is true.
+    /// Moves the data of a request over the second bus; if `back` is true, also back.
     fn through_inner(&mut self, npu: usize, from: usize, stage: Stage, what: Request, back: bool) {
         let request = Request {
             bytes: what.bytes,
@@ -110,7 +110,7 @@ impl Sim<'_> {
         self.go_on(npu, side);
     }
 
-    /// Sends the next waiting transfer, if the side is free and it is the side's turn.
+    /// Sends the next waiting transfer, if the side is free and has its turn.
     fn go_on(&mut self, npu: usize, side: usize) {
         let this = &self.npus[npu].sides[side];
         if this.state != State::Free || this.sends.is_empty() {

@@ -1,4 +1,5 @@
-//! Parts of a collective: chunks, each with phases, and each phase with an algorithm and a queue.
+//! Parts of a collective. It consists of chunks, a chunk has phases, and each phase has an algorithm and
+//! a queue.
 
 pub mod plan;
 
@@ -17,7 +18,7 @@ pub struct Phase {
     pub algo: Algo,
 }
 
-/// A collective on one NPU, which ends when `left`, the number of unfinished chunks, is 0.
+/// A collective on one NPU. It ends when `left`, the number of unfinished chunks, is 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Dataset {
     pub node: u64,
@@ -155,8 +156,8 @@ impl Sim<'_> {
         now
     }
 
-    /// Returns the logical dimensions of all NPUs, one per entry of the list of algorithms. An algorithm on one ring
-    /// of all NPUs ends the list.
+    /// Returns the logical dimensions of all NPUs, one per entry of the list of algorithms. If an algorithm uses one
+    /// ring of all NPUs, the list ends there.
     fn places(&self, npu: usize, list: &[Algorithm]) -> Vec<Place> {
         let mut places = Vec::new();
         let mut stride = 1;
@@ -209,8 +210,8 @@ impl Sim<'_> {
         }
     }
 
-    /// Numbers a chunk, and adds the chunk to its first queue. The counter for chunks of all NPUs includes the chunks
-    /// of groups. `set` has a bit for each dimension that does not take part.
+    /// Numbers a chunk, and adds it to its first queue. The counter for chunks of all NPUs also counts chunks of
+    /// groups. `set` has a bit for each dimension that does not take part.
     fn stream(
         &mut self,
         npu: usize,

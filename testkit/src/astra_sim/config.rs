@@ -1,4 +1,4 @@
-//! The simulated system, which is the parsed inputs of ASTRA-sim 2.x.
+//! The simulated system: the parsed inputs of ASTRA-sim 2.x.
 
 use super::algorithms::Algorithm;
 use std::collections::BTreeMap;
@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 /// The analytical network that carries messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Congestion-aware: messages share links, and each device on the path stores and forwards whole messages.
+    /// Congestion-aware: messages share links, and each device on the path stores whole messages before it
+    /// forwards them.
     Aware,
-    /// Congestion-unaware: no link is ever busy.
+    /// Congestion-unaware: links are never busy.
     Unaware,
 }
 
@@ -25,7 +26,7 @@ pub enum Shape {
 pub struct Dim {
     pub shape: Shape,
     pub n: usize,
-    /// Bandwidth in 2^30 bytes per second.
+    /// Bandwidth, in units of 2^30 bytes per second.
     pub bw: f64,
     /// Latency in ns.
     pub lat: f64,
@@ -40,7 +41,7 @@ pub enum Kind {
     AllToAll,
 }
 
-/// Order of priorities of successive collectives.
+/// How the priorities of successive collectives are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Lifo,
@@ -65,11 +66,11 @@ pub type Custom = Vec<Vec<Node>>;
 pub struct System {
     pub policy: Policy,
     pub local_bw_aware: bool,
-    /// Endpoint delay in ns, if the file states it; otherwise the delay is 10 ns and is not scaled.
+    /// Endpoint delay in ns, if the file states one. Otherwise it is 10 ns, and is not scaled.
     pub endpoint_delay: Option<u64>,
     pub active_chunks: u64,
     pub splits: u64,
-    /// Algorithms by kind of collective, one per dimension.
+    /// Algorithms for each kind of collective, one per dimension.
     pub algorithms: BTreeMap<Kind, Vec<Algorithm>>,
     pub custom: BTreeMap<Kind, Custom>,
     /// Custom algorithms by the node's id in the workload.
@@ -84,7 +85,7 @@ pub struct System {
     pub reduction_delay: u64,
 }
 
-/// Assignment of memory servers to NPUs.
+/// How memory servers are assigned to NPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attachment {
     None,
@@ -130,13 +131,13 @@ pub enum Work {
     Collective {
         kind: Kind,
         bytes: u64,
-        /// Group id, or 0 for all NPUs.
+        /// Group id; 0 means all NPUs.
         group: u64,
         dims: Option<Vec<bool>>,
         priority: i64,
     },
     Broadcast,
-    /// A collective that is rejected when it is issued.
+    /// A collective that the simulator rejects when it is issued.
     Unsupported,
 }
 

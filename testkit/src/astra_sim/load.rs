@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The kinds of collectives, with the prefix of their keys in system files.
+/// Kinds of collectives, each with its key in system files.
 pub const KEYS: [(Kind, &str); 4] = [
     (Kind::AllReduce, "all-reduce-implementation"),
     (Kind::AllGather, "all-gather-implementation"),
@@ -17,7 +17,7 @@ pub const KEYS: [(Kind, &str); 4] = [
     (Kind::AllToAll, "all-to-all-implementation"),
 ];
 
-/// Function that returns the contents of a file by path, or `None` if the file does not exist.
+/// Function that returns the contents of the file at a path; `None` if there is no such file.
 pub type Files<'f> = dyn Fn(&str) -> Option<Vec<u8>> + 'f;
 
 /// Loads a case from a folder.

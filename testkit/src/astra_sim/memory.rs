@@ -1,7 +1,8 @@
-//! Remote memory: ns = latency + trunc(bytes / bandwidth). With PER_NPU, servers serve requests at once; a pool, or a
-//! node's memory, serves one request at a time in order of arrival.
+//! Remote memory: ns = latency + trunc(bytes / bandwidth). With PER_NPU, servers serve all requests immediately. The
+//! server of a pool, or of a node's memory, serves one request at a time in order of arrival.
 //!
-//! ASTRA-sim 2.x: at the end of a request, the NPU's workload runs first, then the server starts the next request.
+//! ASTRA-sim 2.x: at the end of a request, the NPU's workload continues first, and then the server starts the next
+//! request.
 
 use super::Sim;
 use super::agenda::Call;
@@ -23,7 +24,7 @@ pub struct Request {
     bytes: u64,
 }
 
-/// The servers, by the index of the node.
+/// The servers, by the index of their node.
 pub type Servers = BTreeMap<usize, Server>;
 
 impl Sim<'_> {
@@ -31,7 +32,7 @@ impl Sim<'_> {
     pub fn access(&mut self, npu: usize, node: u64, bytes: u64) {
         let request = Request { npu, node, bytes };
         let server = match self.config.memory.attachment {
-            // The original aborts with a message here, but this simulator never ends the node.
+            // Here ASTRA-sim aborts with a message, whereas this simulator never ends the node.
             Attachment::None => return,
             Attachment::PerNpu => {
                 let ns = self.access_time(bytes);

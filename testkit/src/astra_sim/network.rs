@@ -23,7 +23,7 @@ pub enum Network {
     Unaware(unaware::Unaware),
 }
 
-/// Returns the bytes per ns of a bandwidth in units of 2^30 bytes per second.
+/// Converts a bandwidth in units of 2^30 bytes per second to bytes per ns.
 fn bytes_per_ns(bw: f64) -> f64 {
     bw * f64::from(1 << 30) / 1e9
 }
@@ -44,7 +44,7 @@ impl Network {
         }
     }
 
-    /// Moves a message to its next device; returns the message's key if the message has reached its destination.
+    /// Moves a message to its next device. Returns its key if it has reached its destination.
     pub fn arrive(&mut self, mut transfer: Transfer, agenda: &mut Agenda) -> Option<Key> {
         transfer.route.pop_front();
         match self {
@@ -56,7 +56,7 @@ impl Network {
         }
     }
 
-    /// Handles the end of sending a whole message on a link.
+    /// Handles the instant at which a link has sent a whole message.
     pub fn link_free(&mut self, from: usize, to: usize, agenda: &mut Agenda) {
         if let Self::Aware(aware) = self {
             aware.link_free(from, to, agenda);

@@ -1,7 +1,7 @@
-//! Matches sends with receives by (tag, source, destination, bytes), and by their index among operations with the
-//! same identity.
+//! Matches sends with receives by (tag, source, destination, bytes), and by their index among operations that are
+//! equal in these.
 //!
-//! ASTRA-sim 2.x: when a message arrives, the sender's handler runs first, and then the receiver's handler if the
+//! ASTRA-sim 2.x: when a message arrives, the sender's handler runs first. Then the receiver's handler runs, if the
 //! receive is already posted. A receive that is posted later completes by an event in the tick in which it is posted.
 
 use super::Sim;
@@ -18,7 +18,7 @@ pub struct Key {
     pub number: u64,
 }
 
-/// Action when a message arrives.
+/// What happens when a message arrives.
 #[derive(Clone, Debug)]
 pub enum Handler {
     /// No action.
@@ -35,7 +35,7 @@ pub enum Handler {
     PostReceive(Message, Box<Handler>),
 }
 
-/// Identity of a message without the message's index among messages with the same identity.
+/// Identity of a message, without its index among messages with the same identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Message {
     pub tag: u64,
@@ -54,16 +54,16 @@ struct Meeting {
 /// Messages in flight, and posted receives.
 #[derive(Debug, Default)]
 pub struct Post {
-    /// Numbers of sends and of receives so far, for each identity.
+    /// Number of sends and number of receives so far, for each identity.
     counts: BTreeMap<Message, (u64, u64)>,
     meetings: BTreeMap<Key, Meeting>,
     /// Number of messages sent over the network.
     pub messages: u64,
 }
 
-/// Size of the range of tags of nodes, and of the range of tags of collectives.
+/// Number of tags for nodes; there are as many tags for collectives.
 const RANGE: u64 = 500_000_000;
-/// Size of the message with which a receiver signals that it is ready.
+/// Size of the message by which a receiver signals that it is ready.
 const HANDSHAKE: u64 = 8192;
 
 /// Returns the tag of a send or receive in a trace.
@@ -76,7 +76,7 @@ pub fn collective(id: u64) -> u64 {
     RANGE + id % RANGE
 }
 
-/// Returns the message with which the receiver of `message` signals that the receiver is ready.
+/// Returns the message by which the receiver of `message` signals that it is ready.
 fn handshake(message: Message) -> Message {
     Message {
         tag: message.tag + 2 * RANGE,
@@ -97,7 +97,7 @@ fn keyed(message: Message, number: u64) -> Key {
 }
 
 impl Sim<'_> {
-    /// Sends a message; with rendezvous, the message leaves only when the receiver is ready.
+    /// Sends a message. With rendezvous, the message leaves only when the receiver is ready.
     pub fn send(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::DataMayLeave(message, Box::new(handler));
@@ -107,7 +107,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Posts a receive; with rendezvous, the receiver first signals that it is ready.
+    /// Posts a receive. With rendezvous, the receiver first signals that it is ready.
     pub fn receive(&mut self, message: Message, handler: Handler) {
         if self.config.rendezvous {
             let then = Handler::PostReceive(message, Box::new(handler));
@@ -149,14 +149,13 @@ impl Sim<'_> {
             self.handle(receive.unwrap_or(Handler::Nothing));
             self.post.meetings.remove(&key);
         } else {
-            // The handler may post receives, but never this receive, because the index of this receive is already
-            // assigned.
+            // The handler may post receives, but not this one, because its index is already assigned.
             self.handle(send.unwrap_or(Handler::Nothing));
             self.post.meetings.entry(key).or_default().arrived = true;
         }
     }
 
-    /// Carries out an action.
+    /// Executes the action of a handler.
     pub fn handle(&mut self, handler: Handler) {
         use super::algorithm::Input;
         match handler {

@@ -1,12 +1,13 @@
-//! Queues of an NPU, and the progress of chunks from phase to phase.
+//! Queues of an NPU, and how chunks proceed from phase to phase.
 //!
-//! ASTRA-sim 2.x: a queue lists running phases, then waiting ones. A new phase is inserted after all running phases and
-//! after waiting ones of at least its priority. The capacity limits the number of running phases.
+//! ASTRA-sim 2.x: a queue lists the running phases, followed by the waiting ones. A new phase is inserted after all
+//! running phases, and after waiting phases with at least its priority. The capacity limits the number of running
+//! phases.
 
 use super::Sim;
 use super::algorithm::Input;
 
-/// A queue of streams; the first streams are running.
+/// A queue of streams. The streams at its front are running.
 #[derive(Debug, Default)]
 pub struct Queue {
     list: Vec<usize>,
@@ -14,7 +15,7 @@ pub struct Queue {
 }
 
 impl Sim<'_> {
-    /// Ends the current phase of a stream, if there is one, and starts the next phase, if there is one.
+    /// Ends the current phase of a stream and starts the next, as far as they exist.
     pub fn proceed(&mut self, stream: usize) {
         let npu = self.streams[stream].npu;
         let old = self.streams[stream].current.take().map(|phase| phase.queue);
@@ -68,7 +69,7 @@ impl Sim<'_> {
         list.insert(place, stream);
     }
 
-    /// Starts waiting phases while there is capacity: ceil(active chunks / queues).
+    /// Starts waiting phases up to the capacity, ceil(active chunks / queues).
     fn serve_queue(&mut self, npu: usize, queue: usize) {
         let per_dim = self.config.queues_per_dim as u64;
         let capacity = self.config.system.active_chunks.div_ceil(per_dim);

@@ -1,4 +1,4 @@
-//! Small random configurations that the original accepts and, nearly always, finishes.
+//! Small random configurations that ASTRA-sim accepts and, nearly always, finishes.
 
 mod job;
 mod machine;
@@ -25,12 +25,12 @@ impl Dice {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.roll() % (high - low + 1)
     }
 
-    /// Returns a size from `low` to `high`, whose logarithm is uniformly distributed.
+    /// Returns a size from `low` to `high` whose logarithm is uniformly distributed.
     pub fn size(&mut self, low: u64, high: u64) -> u64 {
         let bits = self.between(low.ilog2().into(), high.ilog2().into());
         let size = match self.one_in(3) {
@@ -49,8 +49,9 @@ impl Dice {
     }
 }
 
-/// Returns a random configuration as [`random`] does, with overlapping groups, usually several queues in a dimension,
-/// and collectives that only some NPUs of a dimension run, so that NPUs have issued different numbers of collectives.
+/// Returns a random configuration like [`random`], but with overlapping groups, usually with several queues in a
+/// dimension, and with collectives that only some NPUs of a dimension run. NPUs have therefore issued different
+/// numbers of collectives.
 pub fn overlapping(seed: u64) -> Config {
     let mut dice = Dice::new(seed ^ 0x0e_7a11);
     let mut config = machine::machine(&mut dice);
@@ -59,7 +60,7 @@ pub fn overlapping(seed: u64) -> Config {
     config
 }
 
-/// Returns a random configuration, which is the same for the same seed.
+/// Returns a random configuration. The same seed always gives the same configuration.
 pub fn random(seed: u64) -> Config {
     let mut dice = Dice::new(seed);
     let mut config = machine::machine(&mut dice);

@@ -5,7 +5,7 @@ use super::message::{self, Attribute, Bools, Metadata, Value};
 use prost::Message as _;
 use std::collections::BTreeMap;
 
-/// Collectives and their numbers in files.
+/// Collectives, each with its number in files.
 const KINDS: [(i128, Kind); 4] = [
     (0, Kind::AllReduce),
     (2, Kind::AllGather),
@@ -14,7 +14,7 @@ const KINDS: [(i128, Kind); 4] = [
 ];
 const BROADCAST: i128 = 5;
 
-/// Reads the nodes of a file, up to the first incomplete node.
+/// Reads the nodes of a file until the first incomplete node.
 pub fn read(mut bytes: &[u8]) -> Vec<Node> {
     let mut nodes = Vec::new();
     if Metadata::decode_length_delimited(&mut bytes).is_err() {

@@ -1,8 +1,8 @@
 //! Issues the nodes of an NPU, and releases the dependents of nodes that end.
 //!
-//! ASTRA-sim 2.x: at the start and after every end of a node, the workload lists the ready nodes in ascending order
-//! of ids, and issues each node whose slot is free. Nodes that end at once release other nodes, which the workload
-//! does not consider before the next end.
+//! ASTRA-sim 2.x: at the start, and whenever a node ends, the workload lists the ready nodes in ascending order of
+//! ids, and issues each node whose slot is free. A node that ends immediately may make other nodes ready, but these
+//! are considered only when the next node ends.
 
 use super::Sim;
 use super::agenda::Call;
@@ -32,7 +32,7 @@ fn slot(node: &Node) -> Option<Slot> {
 #[derive(Debug, Default)]
 pub struct Graph<'c> {
     pub nodes: BTreeMap<u64, &'c Node>,
-    /// Open dependencies of each waiting node; the next field contains the dependents of each node.
+    /// For each waiting node, its open dependencies; `waiters` contains the dependents of each node.
     waits: BTreeMap<u64, BTreeSet<u64>>,
     waiters: BTreeMap<u64, Vec<u64>>,
     pub ready: BTreeSet<u64>,
@@ -40,8 +40,7 @@ pub struct Graph<'c> {
 }
 
 impl<'c> Graph<'c> {
-    /// Builds the graph of `nodes`. If several nodes have the same id, the graph contains only the last of these
-    /// nodes.
+    /// Builds the graph of `nodes`. If several nodes have the same id, only the last is used.
     pub fn new(nodes: &'c [Node]) -> Self {
         let mut graph = Self::default();
         for node in nodes {
@@ -66,7 +65,7 @@ impl<'c> Graph<'c> {
         self.ongoing.insert(id);
     }
 
-    /// Ends a node and releases its dependents that have no other open dependency.
+    /// Ends a node, and releases the dependents that have no other open dependency.
     pub fn end(&mut self, id: u64) {
         self.ongoing.remove(&id);
         for waiter in self.waiters.remove(&id).unwrap_or_default() {
@@ -89,9 +88,9 @@ impl<'c> Graph<'c> {
 pub struct Workload<'c> {
     pub graph: Graph<'c>,
     occupied: BTreeSet<Slot>,
-    /// Compute time of the device's nodes, to derive the exposed communication.
+    /// Total compute time of nodes on the device, from which the exposed communication is derived.
     computed: u64,
-    /// Finish time, and the part of that time without compute.
+    /// Finish time, and its part without compute.
     pub finish: Option<(u64, u64)>,
 }
 
@@ -135,7 +134,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Issues all ready nodes whose slots are free; returns `false` if a node was rejected, which ends the loop.
+    /// Issues all ready nodes whose slots are free. Returns `false` if a node was rejected, which ends the loop.
     fn issue_ready(&mut self, npu: usize) -> bool {
         let snapshot: Vec<u64> = self.npus[npu]
             .workload
@@ -205,7 +204,7 @@ impl Sim<'_> {
         true
     }
 
-    /// Ends a node at once, without another search for ready nodes.
+    /// Ends a node immediately, without another search for ready nodes.
     fn skip(&mut self, npu: usize, node: &Node) {
         let workload = &mut self.npus[npu].workload;
         workload.graph.end(node.id);
@@ -227,7 +226,8 @@ impl Sim<'_> {
     }
 }
 
-/// Returns the recorded duration in ns, from whole microseconds; a missing duration means 1 ns.
+/// Converts the recorded duration from whole microseconds to ns. Without a recorded duration, returns 1
+/// ns.
 pub fn recorded(node: &Node) -> u64 {
     match node.micros {
         0 => 1,

@@ -35,7 +35,8 @@ impl Config {
         Ok(())
     }
 
-    /// Returns the network and the options of the original's command line, relative to the working folder.
+    /// Returns the network and the options for ASTRA-sim's command line; paths are relative to the working
+    /// folder.
     pub fn args(&self) -> Vec<String> {
         let network = match self.network {
             Network::Aware => "aware",

@@ -1,4 +1,5 @@
-//! Builds a rank's program, which consists of operators around work, and of meetings.
+//! Builds a rank's program, which consists of operators around work and meetings. A meeting is a
+//! collective or a message.
 
 use super::cost::{self, Exchange, PYTHON};
 use super::layout::Layout;
@@ -14,15 +15,15 @@ pub(super) struct Builder<'o> {
     pub options: &'o Options,
     pub layout: &'o Layout,
     pub rank: u32,
-    /// Meetings of the program: kind, bytes, and the number of earlier meetings of its group.
+    /// Meetings of the program: kind, bytes, and the number of earlier meetings of the same group.
     pub asked: Vec<(Exchange, u64, u32)>,
-    /// Operators that get the number of the last meeting along an axis.
+    /// Operators that get the number of the last meeting along an axis, each with the axis.
     numbered: Vec<(u32, Axis)>,
     counts: [u32; 3],
     device: String,
 }
 
-/// Name of an operator, and its role in autograd.
+/// An operator's name and its role in autograd.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub name: &'a str,
@@ -75,13 +76,13 @@ impl<'o> Builder<'o> {
             counts: [0; 3],
             device: match options.device {
                 Device::Cpu => "cpu".to_owned(),
-                // Each host of the generated job has eight GPUs.
+                // In the generated job, each host has eight GPUs.
                 Device::Cuda => format!("cuda:{}", rank % 8),
             },
         }
     }
 
-    /// Ends the program, and returns the program with its meetings.
+    /// Ends the program, and returns it with its meetings.
     pub(super) fn finish(mut self) -> (Program, Vec<(Exchange, u64, u32)>) {
         for (op, axis) in self.numbered {
             self.program.ops[op as usize].number.1 = self.counts[axis as usize];
@@ -146,13 +147,13 @@ impl<'o> Builder<'o> {
         }
     }
 
-    /// Returns the sequence number of the next node of autograd.
+    /// Returns the sequence number of autograd's next node.
     pub(super) fn seq(&mut self) -> u32 {
         self.program.seqs += 1;
         self.program.seqs - 1
     }
 
-    /// Adds an operator to the program's list without entering it.
+    /// Adds an operator to the program's list, but does not start it.
     pub(super) fn declare(
         &mut self,
         call: Call<'_>,
@@ -222,12 +223,12 @@ impl<'o> Builder<'o> {
         self.op(plain(name), inputs, outputs, |_| {});
     }
 
-    /// Adds Python's time before the next operator.
+    /// Adds the time that Python takes before the next operator.
     pub(super) fn python(&mut self) {
         self.program.instrs.push(Instr::Busy(PYTHON));
     }
 
-    /// Adds the computation of an operator, on the thread itself or as a kernel.
+    /// Adds the computation of an operator, either on the thread itself or as a kernel.
     pub(super) fn work(&mut self, kernel: &str, flops: u128, bytes: u128) {
         let ns = cost::kernel(self.options, flops, bytes);
         if !self.cuda() {
@@ -269,7 +270,7 @@ impl<'o> Builder<'o> {
         self.program.instrs.push(Instr::Launch(kernel));
     }
 
-    /// Adds a meeting with the annotation `op`; the caller adds the meeting's start.
+    /// Adds a meeting with the annotation `op`. The caller adds the start of the meeting.
     pub(super) fn meet(&mut self, exchange: Exchange, axis: Axis, bytes: u64, op: u32) -> u32 {
         let nth = self.counts[axis as usize];
         self.counts[axis as usize] += 1;
@@ -283,21 +284,20 @@ impl<'o> Builder<'o> {
         (self.program.meets.len() - 1) as u32
     }
 
-    /// Assigns the number of the next meeting along `axis` to the operator that is added next, and returns this
-    /// number.
+    /// Assigns the number of the next meeting along `axis` to the next operator, and returns this number.
     pub(super) fn number(&mut self, axis: Axis) -> (u32, u32) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
         (self.counts[axis as usize], 0)
     }
 
-    /// Assigns the number of an earlier meeting along `axis` to the operator that is added next.
+    /// Assigns the number of an earlier meeting along `axis` to the next operator.
     pub(super) fn same_number(&mut self, axis: Axis) {
         let op = self.program.ops.len() as u32;
         self.numbered.push((op, axis));
     }
 
-    /// Adds an instruction unchanged.
+    /// Adds an instruction as it is.
     pub(super) fn instr(&mut self, instr: Instr) {
         self.program.instrs.push(instr);
     }

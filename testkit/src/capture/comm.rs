@@ -1,4 +1,4 @@
-//! Adds collectives and messages as each backend records them.
+//! Adds collectives and messages in the form in which each backend records them.
 
 use super::Device;
 use super::build::{Builder, Call, annotation, plain};
@@ -18,7 +18,7 @@ pub(super) struct Ask<'t> {
 }
 
 impl Builder<'_> {
-    /// Adds the start of the collective inside the operator of `c10d`.
+    /// Adds the start of the collective inside `c10d`'s operator.
     pub(super) fn start(&mut self, ask: Ask<'_>) -> u32 {
         let Ask {
             kind,
@@ -29,7 +29,7 @@ impl Builder<'_> {
         let bytes = input.bytes().max(output.bytes());
         let exchange = Exchange::Collective(kind);
         if self.options.device == Device::Cpu {
-            // Gloo implements reduce-scatter as an all-reduce.
+            // Gloo implements a reduce-scatter as an all-reduce.
             let name = match kind {
                 CollectiveKind::AllReduce | CollectiveKind::ReduceScatter => "gloo:all_reduce",
                 CollectiveKind::AllGather => "gloo:all_gather",
@@ -145,7 +145,8 @@ impl Builder<'_> {
         meet
     }
 
-    /// Adds the wait for `meet` as by `work.wait()`: on the thread with Gloo, on the compute stream with NCCL.
+    /// Adds the wait for `meet`, as in `work.wait()`: with Gloo on the thread, with NCCL on the compute
+    /// stream.
     pub(super) fn wait(&mut self, meet: u32) {
         if self.options.device == Device::Cpu {
             self.instr(Instr::Block(meet));
@@ -192,7 +193,8 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds a collective as `torch.distributed` calls it. If `asynchronous` is true, the caller adds the wait.
+    /// Adds a collective as `torch.distributed` calls it. If `asynchronous` is true, the caller must add the
+    /// wait.
     pub(super) fn c10d(&mut self, ask: Ask<'_>, asynchronous: bool) -> u32 {
         let (input, output) = (Arg::Tensor(ask.input), Arg::Tensor(ask.output));
         let (asynchronous, forever) = (Arg::Bool(asynchronous), Arg::Int(-1));
@@ -250,7 +252,7 @@ impl Builder<'_> {
         meet
     }
 
-    /// Adds a collective as the functional interface calls it, up to its start.
+    /// Adds a collective as the functional interface calls it, without the wait.
     pub(super) fn functional(&mut self, ask: Ask<'_>) -> u32 {
         let group = self.layout.group(ask.axis, self.rank);
         let (pg, size) = (group.name.clone(), group.ranks.len() as i64);
@@ -317,7 +319,7 @@ impl Builder<'_> {
         self.op(call, &tensor, &tensor, |b| b.wait(meet));
     }
 
-    /// Adds the start of a message to or from the neighbour `peer`; `global` is the message's index in the step.
+    /// Adds the start of a message to or from the neighbour `peer`. `global` is the message's index in the step.
     pub(super) fn message(
         &mut self,
         receive: bool,

@@ -1,13 +1,13 @@
 //! Durations of actions on the simulated computer, in ns.
 //!
-//! The numbers are round, so that a schedule can be derived by hand, and similar to durations in real captures. The
-//! options of a rank scale these numbers.
+//! The numbers are round, so that a schedule can be derived by hand, and are similar to durations in real captures.
+//! The options of a rank scale them.
 
 use super::{Bound, Device, Options};
 
 /// Time from an operator's start to its first child or to its work.
 pub(super) const HEAD: u64 = 2_000;
-/// Time from the last child or the work to the operator's end.
+/// Time from the end of the last child or of the work to the operator's end.
 pub(super) const TAIL: u64 = 1_000;
 /// Time from an operator's end to the next event on its thread.
 pub(super) const BETWEEN: u64 = 500;
@@ -27,20 +27,21 @@ pub(super) const QUEUE: u64 = 20_000;
 pub(super) const WORKER_GAP: u64 = 5_000;
 /// Time from the end of an awaited event until the waiting thread runs again.
 pub(super) const WAKE: u64 = 10_000;
-/// Duration of an empty collective or message, from the last member's start.
+/// Duration of an empty collective or message, measured from the last member's start.
 pub(super) const LATENCY: u64 = 20_000;
 
-/// Returns the time of `amount` at `per_us` per microsecond, in ns, rounded up.
+/// Returns the time that `amount` takes at `per_us` per microsecond, in ns, rounded up.
 fn at_rate(amount: u128, per_us: u128) -> u64 {
     u64::try_from((amount * 1000).div_ceil(per_us)).unwrap_or(u64::MAX)
 }
 
-/// Returns the duration of a kernel with this work, on the CPU's thread or on a stream.
+/// Returns the duration of a kernel with this work, which runs on the CPU's thread or on a stream.
 pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     match (options.device, options.bound) {
-        // The CPU computes 100 GFLOP/s and reads or writes 10 GB/s.
+        // The CPU computes 100 GFLOP/s, and reads and writes 10 GB/s.
         (Device::Cpu, _) => at_rate(flops, 100_000).max(at_rate(bytes, 10_000)),
-        // The GPU computes 300 TFLOP/s and reads or writes 2 TB/s; launch-bound kernels have almost no work.
+        // The GPU computes 300 TFLOP/s, and reads and writes 2 TB/s. Kernels of launch-bound jobs have
+        // almost no work.
         (Device::Cuda, Bound::Launch) => 2_000,
         (Device::Cuda, Bound::Kernel) => {
             20_000 + at_rate(flops, 300_000_000).max(at_rate(bytes, 2_000_000))
@@ -48,7 +49,7 @@ pub(super) fn kernel(options: &Options, flops: u128, bytes: u128) -> u64 {
     }
 }
 
-/// Returns the duration from the last member's start to the end; `bytes` is the larger of input and output.
+/// Returns the duration from the last member's start to the end. `bytes` is the larger of input and output.
 pub(super) fn transfer(kind: Exchange, bytes: u64, members: u32, bytes_per_second: u64) -> u64 {
     let (bytes, n) = (u128::from(bytes), u128::from(members.max(1)));
     let carried = match kind {
@@ -101,7 +102,7 @@ impl Exchange {
     }
 }
 
-/// Returns a pseudo-random number that depends on all of `parts`, by steps of SplitMix64.
+/// Returns a pseudo-random number that depends on all of `parts`, computed by SplitMix64.
 pub(super) fn draw(parts: [u64; 3]) -> u64 {
     parts.iter().fold(0, |state: u64, part| {
         let mut z = (state ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);

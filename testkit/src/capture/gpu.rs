@@ -1,4 +1,4 @@
-//! Writes the parts of Kineto's file other than the host's operators: head and tail, calls, and streams.
+//! Writes the parts of Kineto's file that are not host operators: head and tail, calls, and streams.
 
 use super::kineto::File;
 use super::out::number;
@@ -41,7 +41,7 @@ pub(super) fn head(file: &mut File<'_, impl Write>, rank: u32) {
         }
         false => "",
     };
-    // With a clock skew, each rank has its own host, because clocks differ between hosts.
+    // With a clock skew, each rank is on its own host, because ranks of one host share a clock.
     let host = match options.clock_skew {
         0 => "vm".to_owned(),
         _ => format!("vm{rank}"),
@@ -329,8 +329,7 @@ impl Ids {
         file.out.str(", \"wait_on_cuda_event_record_corr_id\": ");
         file.out.number(recorded);
         file.out.str(", \"wait_on_cuda_event_id\": ");
-        // Each CUDA event is recorded once, so the event's id is the id of the call that records
-        // it.
+        // Each CUDA event is recorded once, so the id of the recording call serves as the event's id.
         file.out.number(recorded);
         file.out.str(", ");
         self.rest(file);

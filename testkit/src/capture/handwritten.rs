@@ -1,4 +1,4 @@
-//! Captures that tests write by hand, as events of threads, workers and streams, in ns.
+//! Captures that tests write by hand: events of threads, workers and streams, in ns.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub struct Event {
     pub tid: u64,
     pub start: i64,
     pub ns: u64,
-    /// Record function id of the event, or 0 for no id.
+    /// Record function id of the event; 0 if it has none.
     pub id: u64,
     /// `true` if the event is also in the host's file.
     pub on_host: bool,
@@ -50,7 +50,7 @@ impl Event {
     }
 }
 
-/// Returns the operator and the annotation of an all-reduce of 256 floats, which begins at `start`.
+/// Returns an all-reduce of 256 floats that begins at `start`: its operator and its annotation.
 pub fn all_reduce(asynchronous: bool, worker: u64, start: i64, ns: u64, id: u64) -> [Event; 2] {
     let values = format!(
         "[[[{id},{id},0,256,4,\"cpu\"]],\"<Object>\",\"<Object>\",\"<None>\",{asynchronous},-1]"
@@ -78,7 +78,7 @@ pub struct Rank<'a> {
     pub events: &'a [Event],
 }
 
-/// Returns a job of one rank with these events.
+/// Returns a rank that is the only one of its job, with these events.
 pub fn alone(events: &[Event]) -> Rank<'_> {
     Rank {
         rank: 0,

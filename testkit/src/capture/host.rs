@@ -69,7 +69,7 @@ fn parent(out: &mut Out<impl Write>, parent: u64) {
     out.str(",\n        ");
 }
 
-/// Writes the attributes that all nodes have, up to the schema.
+/// Writes the attributes that all nodes have, up to and including the schema.
 fn attrs(out: &mut Out<impl Write>, rf: u64, fw_parent: u64, seq: Option<u64>, rest: [u8; 3]) {
     out.str("        \"attrs\": [{\"name\": \"rf_id\", \"type\": \"uint64\", \"value\": ");
     out.number(rf);
@@ -171,7 +171,7 @@ fn node(
     out.str("]\n      }");
 }
 
-/// Returns the sequence number of a node of autograd.
+/// Returns the sequence number of an autograd node.
 pub(super) fn sequence(program: &Program, seq: u32, step: u32) -> u64 {
     FIRST_SEQ + u64::from(step) * u64::from(program.seqs) + u64::from(seq)
 }

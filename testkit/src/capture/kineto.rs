@@ -1,4 +1,4 @@
-//! Writes Kineto's file: first thread by thread, then the device.
+//! Writes Kineto's file: first the threads, one after another, then the device.
 
 use super::host::sequence;
 use super::meet::Again;
@@ -30,7 +30,7 @@ impl<W: Write> File<'_, W> {
 
     /// Returns the operating system's id of a thread.
     pub(super) fn tid(&self, thread: u8) -> u64 {
-        // The job creates groups of tensor parallelism first, and a group starts its workers when it is created.
+        // The job creates tensor-parallel groups first, and a group starts its workers when it is created.
         let order = [0, 1, 4, 5, 2, 3];
         match thread {
             0 => self.pid,
@@ -38,7 +38,7 @@ impl<W: Write> File<'_, W> {
         }
     }
 
-    /// Writes an event up to its name.
+    /// Writes the beginning of an event, up to and including its name.
     pub(super) fn open(&mut self, category: &str, name: &str) {
         self.out.str("  {\n    \"ph\": \"X\",\n    \"cat\": \"");
         self.out.str(category);
@@ -46,7 +46,7 @@ impl<W: Write> File<'_, W> {
         self.out.str(name);
     }
 
-    /// Writes the part from the name to the arguments.
+    /// Writes the part of an event from its name to its arguments.
     pub(super) fn place(&mut self, pid: u64, tid: u64, start: u64, ns: u64) {
         self.out.str("\",\n    \"pid\": ");
         self.out.number(pid);
@@ -115,7 +115,7 @@ impl<W: Write> File<'_, W> {
         self.out.number(record.external);
         let seq = op.seq.map(|seq| sequence(program, seq, step));
         let forward = template.role == Role::Forward;
-        // The order of arguments differs between events with and without inputs.
+        // Events with inputs and events without have a different order of arguments.
         if template.kineto[0].0.is_empty() {
             self.out.str(",\"Record function id\": ");
             self.out.number(record.rf);
@@ -136,7 +136,7 @@ impl<W: Write> File<'_, W> {
         self.close();
         if op.flow {
             let seq = op.seq.expect("what flows has a number");
-            // The backward pass visits nodes in reverse, so the last forward node comes first.
+            // The backward pass visits nodes in reverse order, so the last forward node comes first.
             let seqs = u64::from(program.seqs);
             let id = u64::from(step) * seqs + seqs - u64::from(seq);
             let end = template.role == Role::Backward;
@@ -159,7 +159,7 @@ pub(super) fn write(capture: &Capture, rank: u32, sink: impl Write) -> Result<()
     gpu::head(&mut file, rank);
     let cuda = capture.options.device == Device::Cuda;
     let mut workers: [Vec<(Record, u32)>; THREADS] = Default::default();
-    // The function repeats the run for every thread with many records, so that it keeps few records in memory.
+    // Repeat the run for every thread with many records, so that only a few records are in memory.
     for pass in 0..1 + 2 * u8::from(cuda) {
         let mut records = Records::new(program, pass == 2);
         let mut clock = capture.clock(rank);

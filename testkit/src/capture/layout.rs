@@ -14,10 +14,10 @@ pub(super) struct Group {
     pub ranks: Vec<u32>,
 }
 
-/// Facts common to all ranks.
+/// Groups and meetings, which are common to all ranks.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// The group of all ranks, then the groups of tensor parallelism, then the groups of data parallelism.
+    /// The group of all ranks, then the tensor-parallel groups, then the data-parallel groups.
     pub groups: Vec<Group>,
     pub meetings: Vec<Meeting>,
     /// Number of tensor-parallel groups, and number of ranks in each of these groups.
@@ -25,7 +25,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Computes the groups; meetings are still empty.
+    /// Computes the groups. The list of meetings is still empty.
     pub(super) fn new(options: &Options) -> Self {
         let (ranks, tp) = (options.ranks, options.tensor_parallel);
         let mut lists = vec![("default_pg", (0..ranks).collect::<Vec<_>>())];
@@ -76,7 +76,7 @@ impl Layout {
             .filter(move |group| group.ranks.binary_search(&rank).is_ok())
     }
 
-    /// Returns the index, in the list for all ranks, of the meeting `meet` of `rank`.
+    /// Converts the meeting `meet` of `rank` to its index in the list for all ranks.
     pub(super) fn global(&self, meet: &Meet, rank: u32) -> u32 {
         match meet.axis {
             Axis::Pair => meet.global,
@@ -84,7 +84,7 @@ impl Layout {
         }
     }
 
-    /// Lists the meetings of a step, and stores in each program the indices of the program's own meetings.
+    /// Lists the meetings of a step, and stores the indices of each program's meetings in the program.
     pub(super) fn settle(
         &mut self,
         options: &Options,
@@ -117,7 +117,7 @@ impl Layout {
     }
 }
 
-/// Returns the name of a collective in NCCL and in PyTorch's records.
+/// Returns the name of a collective for NCCL and in PyTorch's records.
 pub(super) fn record_name(kind: CollectiveKind) -> &'static str {
     match kind {
         CollectiveKind::AllReduce => "allreduce",

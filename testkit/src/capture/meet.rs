@@ -1,4 +1,5 @@
-//! Computes times of collectives and messages: runs all ranks through the job until every meeting has its members.
+//! Computes the times of collectives and messages: runs all ranks through the job, until every meeting has its
+//! members.
 
 use super::Options;
 use super::cost::{draw, transfer};
@@ -6,7 +7,7 @@ use super::layout::Layout;
 use super::program::Program;
 use super::simulate::{Clock, Meetings, Pace, Recorder, Waiter};
 
-/// One member's part in a meeting, in ns.
+/// One member's part in a meeting; times in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     pub start: u64,
@@ -32,7 +33,7 @@ impl History {
     }
 }
 
-/// Answers a rank's questions from its history, to repeat its run.
+/// Answers a rank's questions from its history, so that its run can be repeated.
 pub(super) struct Again<'h>(pub &'h History);
 
 impl Meetings for Again<'_> {
@@ -57,7 +58,7 @@ pub(super) struct Tally {
     depth: u32,
 }
 
-/// Counts events; the outermost operator of a step gives the step's start and end.
+/// Counts events. The start and end of a step are those of its outermost operator.
 struct Counting<'a>(&'a mut Tally, &'a Program, &'a mut Vec<(u64, u64)>);
 
 impl Recorder for Counting<'_> {
@@ -100,7 +101,7 @@ impl Recorder for Counting<'_> {
 pub(super) struct Outcome {
     pub histories: Vec<History>,
     pub tallies: Vec<Tally>,
-    /// Start and end of steps, by rank, then by step.
+    /// Start and end of each step, by rank, then by step.
     pub steps: Vec<Vec<(u64, u64)>>,
 }
 
@@ -111,7 +112,7 @@ struct Gathering {
     last: u64,
 }
 
-/// Returns the speed of `rank` relative to the others.
+/// Returns the speed of `rank`.
 pub(super) fn pace(options: &Options, rank: u32) -> Pace {
     let found = options.stragglers.iter().rev().find(|(r, _)| *r == rank);
     Pace {
@@ -128,7 +129,7 @@ pub(super) fn clock(options: &Options, rank: u32) -> Clock {
     Clock::new(pace(options, rank), late.map_or(0, |(_, ns)| *ns))
 }
 
-/// One rank's view while some ends are still unknown.
+/// One rank's view of the meetings while some ends are still unknown.
 struct Live<'a> {
     history: &'a mut History,
     rank: u32,
@@ -167,7 +168,7 @@ impl Meetings for Live<'_> {
 /// Runs all ranks through the whole job.
 pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program]) -> Outcome {
     let ranks = options.ranks as usize;
-    // In the generated job, all ranks share one program, or each rank has its own.
+    // In the generated job, either all ranks share one program, or each rank has its own.
     let program = |rank: usize| &programs[rank.min(programs.len() - 1)];
     let mut clocks: Vec<_> = (0..options.ranks)
         .map(|rank| clock(options, rank))
@@ -190,7 +191,7 @@ pub(super) fn simulate(options: &Options, layout: &Layout, programs: &[Program])
         tallies: vec![Tally::default(); ranks],
         steps: vec![Vec::new(); ranks],
     };
-    // `members` lists the members of each meeting, with the meeting's index in the member's program.
+    // For each meeting, its members; each has the meeting's index in the member's program.
     let mut members: Vec<Vec<(u32, u32)>> = vec![Vec::new(); layout.meetings.len()];
     for rank in 0..options.ranks {
         for (m, meet) in program(rank as usize).meets.iter().enumerate() {

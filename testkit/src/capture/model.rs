@@ -1,7 +1,7 @@
-//! The model, each layer of which is a normalization and a perceptron of two matrices, with a residual.
+//! The model. Each layer is a normalization and a perceptron of two matrices, with a residual connection.
 //!
-//! With tensor parallelism the activations between layers are sharded: an all-gather precedes the first matrix, and a
-//! reduce-scatter follows the second.
+//! With tensor parallelism, the activations between layers are sharded: an all-gather precedes the first matrix, and
+//! a reduce-scatter follows the second.
 
 use super::Style;
 use super::build::{Builder, Call, forward, plain};
@@ -18,7 +18,7 @@ pub(super) struct Layer {
     pub params: [Tensor; 6],
 }
 
-/// Results of a layer's forward pass that its backward pass needs.
+/// Results of a layer's forward pass that the backward pass needs.
 #[derive(Debug)]
 pub(super) struct Saved {
     x: Tensor,
@@ -49,7 +49,7 @@ impl Builder<'_> {
         self.options.tensor_parallel > 1
     }
 
-    /// Adds an all-gather along the first dimension, or a reduce-scatter, and the wait for the collective.
+    /// Adds an all-gather or reduce-scatter along the first dimension, and the wait for it.
     fn reshard(&mut self, kind: CollectiveKind, input: &Tensor) -> Tensor {
         let tp = u64::from(self.options.tensor_parallel);
         let rows = match kind {
@@ -74,7 +74,7 @@ impl Builder<'_> {
         output
     }
 
-    /// Adds [`Builder::reshard`] as a function of autograd.
+    /// Adds [`Builder::reshard`] as an autograd function.
     fn reshard_forward(&mut self, kind: CollectiveKind, input: &Tensor) -> (Tensor, u32) {
         let name = match kind {
             CollectiveKind::AllGather => "_AllGather",
@@ -190,7 +190,7 @@ impl Builder<'_> {
         (y, statistics, seq)
     }
 
-    /// Adds a layer's backward pass; returns the gradient of the layer's input.
+    /// Adds a layer's backward pass. Returns the gradient of the layer's input.
     pub(super) fn layer_backward(
         &mut self,
         nth: usize,
@@ -271,7 +271,7 @@ impl Builder<'_> {
         let Some(seq) = seq else {
             return grad.clone();
         };
-        // The backward pass has the inverse of the forward pass's collective.
+        // In the backward pass, the collective is the inverse of the forward pass's collective.
         let name = match kind {
             CollectiveKind::AllGather => "_ReduceScatterBackward",
             _ => "_AllGatherBackward",
@@ -280,7 +280,8 @@ impl Builder<'_> {
             .0
     }
 
-    /// Adds the backward pass of a linear layer whose weight is parameter `param` and whose bias is the next parameter.
+    /// Adds the backward pass of a linear layer. Its weight is the parameter `param`, and its bias is the next
+    /// parameter.
     fn linear_backward(
         &mut self,
         of: &Linear,

@@ -1,4 +1,4 @@
-//! A model's operators, with their children on each device.
+//! The operators of a model, with their children on each device.
 
 use super::build::{Builder, Call, forward, plain};
 use super::program::Role;
@@ -129,7 +129,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds `x` times the transposed `weight` plus `bias`; returns the result and the two nodes of autograd.
+    /// Adds `x` times the transposed `weight` plus `bias`. Returns the result and its two autograd nodes.
     pub(super) fn linear(&mut self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Linear {
         let (n, k, m) = (x.shape[0], x.shape[1], weight.shape[0]);
         let y = self.fresh(&[n, m]);
@@ -178,7 +178,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds the backward node of a product; returns gradients of `x`, of the transposed weight, and
+    /// Adds the backward node of a product. Returns the gradients of `x`, of the transposed weight, and
     /// of the bias.
     pub(super) fn addmm_backward(&mut self, of: &Linear, grad: &Tensor) -> [Tensor; 3] {
         let (n, m) = (grad.shape[0], grad.shape[1]);
@@ -220,8 +220,8 @@ impl Builder<'_> {
         [dx, dw, db]
     }
 
-    /// Adds a node of the backward pass: `inside` adds the node's own work, `behind` the autograd
-    /// engine's work after it.
+    /// Adds a node of the backward pass. `inside` adds the node's own work, and `behind` adds the
+    /// autograd engine's work after it.
     pub(super) fn backward<A, B>(
         &mut self,
         name: &str,
@@ -247,7 +247,7 @@ impl Builder<'_> {
         (both.0.expect("it was run"), both.1.expect("it was run"))
     }
 
-    /// Adds an operator of one kernel that reads and writes whole tensors.
+    /// Adds an operator with one kernel, which reads and writes whole tensors.
     pub(super) fn pointwise(
         &mut self,
         call: Call<'_>,
@@ -263,7 +263,7 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds the sum over all numbers; returns the sum with its autograd node.
+    /// Adds the sum of all elements. Returns it with its autograd node.
     pub(super) fn loss(&mut self, x: &Tensor) -> (Tensor, u32) {
         let loss = self.fresh(&[]);
         let args = [

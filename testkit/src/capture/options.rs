@@ -1,10 +1,10 @@
-//! Options of captures, and valid combinations of options.
+//! Options of captures, and which combinations of options are valid.
 
 use super::EPOCH;
 use clap::{Args, ValueEnum};
 use std::fmt::{self, Display};
 
-/// An option that is invalid, alone or in combination, or exceeds the limits of the simulation.
+/// Error: an option or a combination of options is invalid, or exceeds the limits of the simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError(String);
 
@@ -54,14 +54,15 @@ impl Device {
     }
 }
 
-/// Division of work among ranks, and their collectives.
+/// How ranks divide the work, and which collectives they call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Style {
-    /// Replicas, as `DistributedDataParallel`: `c10d::allreduce_` of buckets.
+    /// Replicas, as in `DistributedDataParallel`: `c10d::allreduce_` of buckets.
     Ddp,
     /// Replicas with `_c10d_functional` collectives and `wait_tensor`.
     Functional,
-    /// Stages with messages between neighbours, one forward one backward; on the CPU only.
+    /// Pipeline stages with messages between neighbours, which alternate between one forward and one
+    /// backward pass. Only on the CPU.
     Pipeline,
 }
 
@@ -70,7 +71,7 @@ pub enum Style {
 pub enum Bound {
     /// Kernels are shorter than their launches.
     Launch,
-    /// Kernels queue.
+    /// Kernels take longer than their launches, so they queue.
     Kernel,
 }
 
@@ -266,7 +267,7 @@ impl Options {
         Ok(())
     }
 
-    /// Checks that times stay below 2^62 ns, and that the history of each rank fits in memory.
+    /// Checks that times stay below 2^62 ns, and that each rank's history fits in memory.
     fn validate_size(&self) -> Result<(), OptionError> {
         let wide = |value: u32| u128::from(value);
         let (h, tokens, layers) = (wide(self.hidden), wide(self.tokens), wide(self.layers));

@@ -3,7 +3,7 @@
 use super::program::{Hole, Op, Program, Text};
 use std::io::{Result, Write};
 
-/// Buffers bytes and writes them in large chunks.
+/// Buffers bytes, and writes them in large chunks.
 #[derive(Debug)]
 pub(super) struct Out<W: Write> {
     sink: W,
@@ -57,7 +57,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// Writes a text with the ids of the operator's tensors and storages in its holes.
+    /// Writes a text. Its holes are filled with the ids of the operator's tensors and storages.
     pub(super) fn filled(&mut self, text: &Text, slots: &[u32], ids: [&[u64]; 2], number: u64) {
         let mut slots = slots.iter();
         for (part, hole) in text {
@@ -75,7 +75,7 @@ impl<W: Write> Out<W> {
         }
     }
 
-    /// Writes a chunk if the buffer contains a whole chunk.
+    /// Writes a chunk if the buffer contains at least one.
     pub(super) fn pass(&mut self) -> Result<()> {
         if self.bytes.len() >= PIECE {
             self.sink.write_all(&self.bytes)?;

@@ -1,4 +1,4 @@
-//! A rank's program for one step: instructions, with the texts that the instructions record.
+//! A rank's program for one step: instructions, and the texts that the instructions record.
 
 use super::cost::Exchange;
 use super::tensor::{NUMBER, TENSOR};
@@ -13,7 +13,7 @@ pub(super) enum Instr {
     Exit,
     /// The thread computes for this many ns.
     Busy(u64),
-    /// A collective is queued for its group's workers; a message starts at once.
+    /// A collective is queued for its group's workers; a message starts immediately.
     Issue(u32),
     /// The thread waits until a meeting has ended.
     Block(u32),
@@ -29,7 +29,7 @@ pub(super) enum Instr {
     Thread(u8),
 }
 
-/// The value that follows a part of a text.
+/// Value that fills the hole after a part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hole {
     Tensor,
@@ -57,14 +57,14 @@ pub(super) fn text(mut rest: &str) -> Text {
     }
 }
 
-/// Role of an operator in autograd, which determines the operator's category.
+/// Role of an operator in autograd; it determines the operator's category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     /// An operator outside autograd.
     Plain,
     /// An operator of the forward pass, with a sequence number.
     Forward,
-    /// The autograd engine's frame around a node of the backward pass.
+    /// The autograd engine's record around a node of the backward pass.
     Evaluate,
     /// A node of the backward pass.
     Backward,
@@ -72,16 +72,16 @@ pub(super) enum Role {
     Annotation,
 }
 
-/// The common part of operators with the same texts.
+/// The part that operators with the same texts have in common.
 #[derive(Debug)]
 pub(super) struct Template {
     pub role: Role,
     pub name: Text,
     /// `inputs` and `outputs` of the host node.
     pub host: Text,
-    /// The last part of the host node's attributes, from the schema to the end.
+    /// Last part of the host node's attributes, from the schema on.
     pub attrs: Text,
-    /// Arguments of the Kineto event after the event's ids (possibly empty).
+    /// Arguments of the Kineto event after its ids; may be empty.
     pub kineto: Text,
 }
 
@@ -95,9 +95,9 @@ pub(super) struct Op {
     pub outputs: u16,
     /// Sequence number within a step, from 0.
     pub seq: Option<u32>,
-    /// `true` if the flow arrow from forward to backward starts or ends at this operator.
+    /// `true` if a flow arrow from the forward to the backward pass starts or ends at this operator.
     pub flow: bool,
-    /// Value of [`Hole::Number`]: the first number, plus the second number for every step.
+    /// Value of [`Hole::Number`]: the first number, plus the second number times the step.
     pub number: (u32, u32),
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Op {
 pub(super) struct Kernel {
     pub name: Box<str>,
     pub ns: u64,
-    /// Arguments of the event after the event's ids.
+    /// Arguments of the event after its ids.
     pub args: Text,
     pub copy: Option<Copy>,
 }
@@ -121,16 +121,16 @@ pub(super) enum Copy {
 /// One member's part in a collective or message.
 #[derive(Debug)]
 pub(super) struct Meet {
-    /// Index of the meeting in the step's list for all ranks.
+    /// Index of the meeting in the step's list of all ranks' meetings.
     pub global: u32,
     pub axis: Axis,
-    /// Gloo's annotation, or NCCL's frame.
+    /// Gloo's annotation, or NCCL's surrounding record.
     pub op: u32,
     /// NCCL's kernel.
     pub kernel: Option<u32>,
 }
 
-/// Axis of the groups in which ranks meet. Each axis has its own workers or stream.
+/// Axis along which a group's ranks meet. Each axis has its own workers or its own stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Axis {
     Data,
@@ -144,7 +144,7 @@ pub(super) struct Meeting {
     pub exchange: Exchange,
     /// Index of the group in the job's list.
     pub group: u32,
-    /// Number of earlier meetings of the group in the step.
+    /// Number of earlier meetings of the group in this step.
     pub nth: u32,
     /// The larger of a member's input and output.
     pub bytes: u64,
@@ -159,17 +159,16 @@ pub(super) struct Program {
     pub templates: Vec<Template>,
     pub kernels: Vec<Kernel>,
     pub meets: Vec<Meet>,
-    /// For each slot: the slot whose storage this slot shares, which may be the slot itself, and `true` if the slot
-    /// outlives the step.
+    /// For each slot: the slot whose storage it shares (possibly itself), and `true` if it outlives the step.
     pub slots: Vec<(u32, bool)>,
-    /// Number of sequence numbers in a step, which is also the step's number of flow arrows.
+    /// Number of autograd's sequence numbers in a step; each has a flow arrow.
     pub seqs: u32,
     known: BTreeMap<(Role, String), u32>,
     known_kernels: BTreeMap<String, u32>,
 }
 
 impl Program {
-    /// Returns the index of the template with these texts; adds a new template.
+    /// Returns the index of the template with these texts; adds it if it is new.
     pub(super) fn template(&mut self, role: Role, texts: [&str; 4]) -> u32 {
         let key = (role, texts.join("\u{3}"));
         let templates = &mut self.templates;
@@ -186,7 +185,7 @@ impl Program {
         })
     }
 
-    /// Returns the index of the kernel with this name, duration and texts; adds a new kernel.
+    /// Returns the index of the kernel with this name, duration and texts; adds it if it is new.
     pub(super) fn kernel(&mut self, name: &str, ns: u64, args: &str, copy: Option<Copy>) -> u32 {
         let kernels = &mut self.kernels;
         let key = format!("{name}\u{3}{ns}\u{3}{args}");

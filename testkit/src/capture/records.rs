@@ -1,6 +1,6 @@
-//! Records of a rank's step: operators with all ids that PyTorch gives to operators.
+//! Records of a rank's step: operators with all ids that PyTorch assigns to them.
 //!
-//! Both files of a rank are written from these records, so the files agree. A rank's ids depend only on the order in
+//! Both files of a rank are written from these records, so they agree. A rank's ids depend only on the order in
 //! which its threads start and end operators.
 
 use super::program::{Axis, Program, Role};
@@ -11,7 +11,7 @@ use super::simulate::{Call, Device, Recorder};
 pub(super) struct Record {
     /// Index of the operator in the program; [`ROOT`] for a thread's root.
     pub op: u32,
-    /// Kineto's thread: 0 is the program's thread, 1 is autograd's, and threads from 2 on are the workers.
+    /// Kineto's thread: 0 is the program's thread, 1 is autograd's, and 2 and above are workers.
     pub thread: u8,
     pub start: u64,
     pub end: u64,
@@ -55,15 +55,15 @@ pub(super) enum Gpu {
     },
 }
 
-/// A worker's annotation that has not started or not ended.
+/// A worker's annotation that has not started, or has not ended.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     at: u64,
     m: u32,
     thread: u8,
     end: u64,
-    /// Record function id of the annotation, which it gets at the request; the annotation gets the host's id when it
-    /// starts.
+    /// Record function id of the annotation, assigned when the meeting is requested. The annotation gets its id in
+    /// the host's file when it starts.
     rf: u64,
 }
 
@@ -85,14 +85,14 @@ pub(super) struct Records<'p> {
     rooted: [u64; 2],
     next_id: u64,
     next_rf: u64,
-    /// For each thread the next external id, and the number of ids left in its block.
+    /// For each thread, the next external id and the number of ids left in its block.
     external: [(u64, u64); 6],
     blocks: u64,
     starting: Vec<Pending>,
     ending: Vec<(u64, u32)>,
 }
 
-/// Number of external ids in a block; a thread gets a block of ids on demand.
+/// Number of external ids in a block. A thread gets a new block when it needs one.
 const BLOCK: u64 = 512;
 
 impl<'p> Records<'p> {
@@ -108,8 +108,8 @@ impl<'p> Records<'p> {
             storages: vec![0; slots],
             stacks: [Vec::new(), Vec::new()],
             thread: 0,
-            // The process has id 1; the program's thread has id 2; the list of groups has id 3 and record function id
-            // 1.
+            // The process has id 1, and the program's thread has id 2. The list of groups has id 3 and record
+            // function id 1.
             rooted: [2, 0],
             next_id: 4,
             next_rf: 2,
@@ -125,7 +125,7 @@ impl<'p> Records<'p> {
         self.catch_up(u64::MAX);
     }
 
-    /// Removes the step's records. Tensors that do not outlive the step get new ids.
+    /// Removes the step's records. Tensors that do not outlive the step will get new ids.
     pub(super) fn clear(&mut self) {
         self.list.clear();
         self.done.clear();
@@ -154,7 +154,7 @@ impl<'p> Records<'p> {
         *next - 1
     }
 
-    /// Assigns ids to an operator's tensors that have no id.
+    /// Assigns ids to those tensors of an operator that have none.
     fn name(&mut self, from: u32, count: u16) {
         let (program, from) = (self.program, from as usize);
         for slot in &program.args[from..from + usize::from(count)] {
@@ -171,7 +171,7 @@ impl<'p> Records<'p> {
         }
     }
 
-    /// Returns the innermost open operator of the thread, or the thread's root.
+    /// Returns the innermost open operator of the thread, or its root.
     fn top(&self, thread: u8) -> u64 {
         let stack = &self.stacks[usize::from(thread)];
         match stack.last() {
@@ -185,7 +185,7 @@ impl<'p> Records<'p> {
         self.next_rf - 1
     }
 
-    /// Starts an operator. `threads` are Kineto's thread, and the thread whose host stack contains the operator.
+    /// Starts an operator. `threads` are Kineto's thread, and the thread on whose host stack the operator is.
     fn begin(&mut self, op: u32, threads: (u8, u8), (start, end): (u64, u64), rf: u64) -> u32 {
         let (thread, on) = threads;
         let parent = self.top(on);
@@ -213,7 +213,7 @@ impl<'p> Records<'p> {
         (self.list.len() - 1) as u32
     }
 
-    /// Starts and ends the workers' annotations up to time `at`.
+    /// Starts and ends the workers' annotations up to the time `at`.
     fn catch_up(&mut self, at: u64) {
         loop {
             let start = self.starting.iter().enumerate().min_by_key(|(_, p)| p.at);
@@ -324,8 +324,8 @@ impl Recorder for Records<'_> {
 }
 
 impl Records<'_> {
-    /// Returns the external id of the innermost open annotation if `role` is given, otherwise of the innermost open
-    /// operator that is not an annotation, or 0 if there is no such record.
+    /// Returns the external id of the innermost open record; 0 if there is none. The record is an annotation if
+    /// `role` is given, otherwise an operator that is not an annotation.
     fn within(&self, role: Option<Role>) -> u64 {
         let stack = &self.stacks[usize::from(self.thread)];
         let found = stack

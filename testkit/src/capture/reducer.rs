@@ -1,4 +1,4 @@
-//! Adds up gradients, and reduces gradients over the data-parallel group in buckets.
+//! Adds up gradients, and reduces them in buckets over the data-parallel group.
 
 use super::Style;
 use super::build::{Builder, plain};
@@ -21,8 +21,7 @@ pub(super) struct Reducer {
 struct Param {
     value: Tensor,
     grad: Option<Tensor>,
-    /// The bucket of the gradient, and the offset in the bucket, or `None` if gradients are not
-    /// shared.
+    /// Bucket of the gradient, and offset in it; `None` if gradients are not shared.
     bucket: Option<(usize, u64)>,
 }
 
@@ -34,7 +33,7 @@ struct Bucket {
     meet: Option<(u32, Tensor)>,
 }
 
-/// The order of a layer's parameters in the backward pass.
+/// Order of a layer's parameters in the backward pass.
 const BACKWARD: [usize; 6] = [5, 4, 3, 2, 0, 1];
 
 impl Reducer {
@@ -76,7 +75,7 @@ impl Reducer {
         }
     }
 
-    /// Returns the parameters with their gradients.
+    /// Returns the parameters, each with its gradient.
     pub(super) fn gradients(&self) -> impl Iterator<Item = (&Tensor, &Tensor)> {
         self.params
             .iter()
@@ -85,7 +84,7 @@ impl Reducer {
 }
 
 impl Builder<'_> {
-    /// Adds the node that adds `grad` to the gradient of `param`, with its hook.
+    /// Adds the node that adds `grad` to the gradient of `param`, including its hook.
     pub(super) fn accumulate(&mut self, param: usize, grad: &Tensor, reducer: &mut Reducer) {
         let known = reducer.params[param].grad.clone();
         let name = "torch::autograd::AccumulateGrad";
@@ -115,14 +114,13 @@ impl Builder<'_> {
         let Some((nth, offset)) = reducer.params[param].bucket else {
             return;
         };
-        // The hook runs inside the frame, which has just ended; removing the frame's exit opens the frame again.
+        // The hook runs inside the record that has just ended, so remove its end to open it again.
         let exit = self.program.instrs.pop();
         self.hook(&kept, offset, nth, reducer);
         self.program.instrs.extend(exit);
     }
 
-    /// Adds the copy of a gradient into its bucket, and the bucket's reduction if the bucket is
-    /// complete.
+    /// Adds the copy of a gradient into its bucket. If the bucket is then complete, adds its reduction.
     fn hook(&mut self, grad: &Tensor, offset: u64, nth: usize, reducer: &mut Reducer) {
         let bucket = reducer.buckets[nth].tensor.clone();
         let view = self.view_of_bucket(&bucket, grad, offset);
@@ -158,7 +156,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds, for every bucket, the wait and the copy back into the gradients.
+    /// For every bucket, adds the wait and the copy back into the gradients.
     fn finalize(&mut self, reducer: &Reducer) {
         for bucket in &reducer.buckets {
             let (meet, sum) = bucket.meet.as_ref().expect("every bucket is complete");

@@ -1,6 +1,6 @@
 //! The schemas of the operators, as in PyTorch 2.15.
 
-/// The schema of an operator, escaped for JSON (empty if PyTorch has none).
+/// Returns the schema of an operator, escaped for JSON; empty if PyTorch has none.
 pub(super) fn schema(name: &str) -> &'static str {
     let found = SCHEMAS.iter().find(|(known, _)| *known == name);
     found.map_or("", |(_, schema)| *schema)

@@ -1,6 +1,6 @@
-//! One rank's clock, which runs the program in order and reports the times of events.
+//! One rank's clock. It runs the program in order, and reports the times of events.
 //!
-//! A clock stops when it needs the end of a meeting that is still unknown, and can continue later. A clock never
+//! If a clock needs the end of a meeting that is still unknown, it stops, and can continue later. It never
 //! reports an event twice.
 
 use super::cost::{
@@ -8,11 +8,11 @@ use super::cost::{
 };
 use super::program::{Axis, Instr, Program};
 
-/// A clock's interface to the other ranks.
+/// What a clock needs to know about meetings with other ranks.
 pub(super) trait Meetings {
-    /// Records that this rank starts its part of meeting `m` of `step`.
+    /// Records that this rank starts its part of the meeting `m` in `step`.
     fn arrive(&mut self, step: u32, m: u32, start: u64);
-    /// Returns the end of the meeting on this rank, if the end is known.
+    /// Returns the end of the meeting on this rank; `None` if it is still unknown.
     fn end(&self, step: u32, m: u32) -> Option<u64>;
     /// Records that a thread or stream of this rank waits for the meeting.
     fn waited(&mut self, step: u32, m: u32, by: Waiter, from: u64, until: u64);
@@ -57,14 +57,14 @@ pub(super) trait Recorder {
     fn enter(&mut self, _op: u32, _at: u64) {}
     fn exit(&mut self, _at: u64) {}
     fn thread(&mut self, _thread: u8) {}
-    /// Receives a meeting `m` that Gloo carries out, on the thread of `worker` or, for messages, on the requesting
-    /// thread.
+    /// Receives a meeting `m` that Gloo executes on the thread of `worker`, or, if it is a message, on the
+    /// requesting thread.
     fn meet(&mut self, _m: u32, _worker: Option<u8>, _start: u64, _end: u64) {}
     fn call(&mut self, _call: Call, _at: u64, _ns: u64, _correlation: u64) {}
     fn device(&mut self, _what: Device, _stream: u32, _at: u64, _ns: u64, _correlation: u64) {}
 }
 
-/// Id of the compute stream in CUDA and Kineto.
+/// Id of the compute stream for CUDA and in Kineto.
 pub(super) const COMPUTE: u32 = 7;
 
 /// Returns the stream of the groups along an axis.
@@ -75,21 +75,21 @@ pub(super) fn stream(axis: Axis) -> u32 {
     }
 }
 
-/// A Gloo worker, which is free from a time on, or after its current meeting has ended.
+/// A Gloo worker or a stream. It is free from a time on, or after its current meeting has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worker {
     free: u64,
     within: Option<u32>,
 }
 
-/// Speed of a rank relative to the others.
+/// Speed of a rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub seed: u64,
     pub rank: u32,
-    /// Factor on durations, in thousandths.
+    /// Factor of all durations, in thousandths.
     pub straggle: u32,
-    /// Largest random extra part of durations, in thousandths.
+    /// Largest random addition to durations, in thousandths.
     pub skew: u32,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct Clock {
     comm: [Worker; 2],
     compute_free: u64,
     correlation: u64,
-    /// For each meeting of the step, the call that recorded the end of its kernel.
+    /// For each meeting of the step, the call that recorded the end of the meeting's kernel.
     recorded: Vec<u64>,
 }
 
@@ -154,7 +154,7 @@ impl Clock {
         ns
     }
 
-    /// Advances the thread by `ns`, scaled by the rank's speed; returns the start and the actual duration.
+    /// Advances the thread by `ns`, scaled by the rank's speed. Returns the start and the scaled duration.
     fn spend(&mut self, ns: u64) -> (u64, u64) {
         let (at, ns) = (self.now, self.stretched(ns));
         self.now += ns;
@@ -169,8 +169,8 @@ impl Clock {
         self.correlation
     }
 
-    /// Runs to the end of the step, or to the first instruction that needs an unknown end of a
-    /// meeting; returns `true` if the step has ended.
+    /// Runs to the end of the step, or to the first instruction that needs an unknown end of a meeting.
+    /// Returns `true` if the step has ended.
     pub(super) fn run(
         &mut self,
         program: &Program,
@@ -183,7 +183,7 @@ impl Clock {
             }
             self.next += 1;
         }
-        // Meetings are identified only within a step.
+        // Meetings are numbered per step, so resolve all references to this step's meetings before it ends.
         let open = self.workers.iter_mut().flatten().chain(&mut self.comm);
         for worker in open {
             if !settle(worker, self.step, meetings) {
@@ -195,7 +195,7 @@ impl Clock {
         true
     }
 
-    /// Executes `instr`, or does nothing if `instr` needs an unknown end of a meeting.
+    /// Executes `instr`. Does nothing if `instr` needs an unknown end of a meeting.
     fn one(
         &mut self,
         program: &Program,
@@ -290,7 +290,7 @@ impl Clock {
         true
     }
 
-    /// Launches a meeting's kernel after the current work of the compute stream, as NCCL does.
+    /// Launches a meeting's kernel. Like NCCL, starts it after the compute stream's current work.
     fn collective(
         &mut self,
         m: u32,
@@ -322,7 +322,7 @@ impl Clock {
     }
 }
 
-/// Updates the time from which a worker or stream is free; returns `true` if that time is known.
+/// Updates the time from which a worker or stream is free. Returns `true` if this time is known.
 fn settle(worker: &mut Worker, step: u32, meetings: &impl Meetings) -> bool {
     if let Some(m) = worker.within {
         let Some(end) = meetings.end(step, m) else {

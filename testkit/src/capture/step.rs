@@ -1,4 +1,4 @@
-//! Adds a training step: data, forward pass, backward pass and optimizer, or the microbatches of a pipeline.
+//! Adds a training step: data, forward pass, backward pass and optimizer; in a pipeline, its microbatches.
 
 use super::build::{Builder, Call, annotation, plain};
 use super::comm::Ask;
@@ -15,14 +15,14 @@ use std::collections::VecDeque;
 /// Number of the first recorded step.
 pub(super) const FIRST_STEP: u32 = 2;
 
-/// A microbatch between its forward and its backward pass.
+/// A microbatch after its forward pass and before its backward pass.
 struct Flying {
     saved: Vec<Saved>,
-    /// The loss and its autograd node, if the rank is the last stage.
+    /// The loss and its autograd node, on the last stage.
     loss: Option<(Tensor, u32)>,
 }
 
-/// Builds the program of `rank`, and the list of the program's meetings.
+/// Builds the program of `rank`, and the list of its meetings.
 pub(super) fn program(
     options: &Options,
     layout: &Layout,
@@ -43,7 +43,7 @@ pub(super) fn program(
 }
 
 impl Builder<'_> {
-    /// Adds a step of a rank that has all layers, or a shard of each.
+    /// Adds a step of a rank that has all layers, or a shard of each layer.
     fn replica(&mut self) {
         let layers = self.layers(self.options.layers);
         let group = self.layout.group(Axis::Data, self.rank).ranks.len();
@@ -85,7 +85,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds the step's input, which is copied from the host if there is a device.
+    /// Adds the step's input. If there is a device, the input is copied from the host.
     fn data(&mut self) -> Tensor {
         let rows = self.options.tokens / self.options.tensor_parallel;
         let x = self.fresh(&[rows.into(), self.options.hidden.into()]);
@@ -122,7 +122,7 @@ impl Builder<'_> {
         x
     }
 
-    /// Adds the broadcast of the first rank's buffers, as in DDP before a forward pass.
+    /// Adds the broadcast of the first rank's buffers, which DDP makes before a forward pass.
     fn buffers(&mut self) {
         let buffer = self.kept(&[self.options.hidden.into()]);
         let ask = Ask {
@@ -178,7 +178,7 @@ impl Builder<'_> {
         );
     }
 
-    /// Adds the read of the loss, for which the host waits for the device.
+    /// Adds the reading of the loss, for which the host waits for the device.
     fn read(&mut self, loss: &Tensor) {
         let (args, result) = ([Arg::Tensor(loss)], [Arg::Double("1.000000", "1.")]);
         self.python();
@@ -192,8 +192,8 @@ impl Builder<'_> {
         });
     }
 
-    /// Adds a step of one stage, which alternates between one forward pass and one backward pass after the pipeline
-    /// is full.
+    /// Adds a step of one stage. When the pipeline is full, the stage alternates between one forward pass and one
+    /// backward pass.
     fn stage(&mut self) {
         let (stage, stages) = (self.rank, self.options.ranks);
         let count = self.options.microbatches;
@@ -248,7 +248,7 @@ impl Builder<'_> {
         self.optimize(&reducer);
     }
 
-    /// Adds a message from a neighbour, and the wait for the message.
+    /// Adds a message from a neighbour, and the wait for it.
     fn receive(&mut self, from: u32, number: u32, shape: &[u64]) -> Tensor {
         let tensor = self.fresh(shape);
         self.python();

@@ -1,4 +1,4 @@
-//! Arguments of operators, as the host file and Kineto's file write them.
+//! Arguments of operators, in the notation of the host file and of Kineto's file.
 
 use std::fmt::Write;
 
@@ -25,7 +25,7 @@ impl Kind {
     }
 }
 
-/// A tensor of a step's program. The writer replaces `slot` by the ids of a run.
+/// A tensor of a step's program. In a run, the writer replaces `slot` by ids.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
     pub slot: u32,
@@ -66,26 +66,26 @@ pub(super) enum Arg<'a> {
     Ints(&'a [u64]),
     Bool(bool),
     Bools(usize),
-    /// A number as text, in the host file's form and in Kineto's form.
+    /// A number as text, in the notations of the host file and of Kineto's file.
     Double(&'a str, &'a str),
     None,
     Device,
     Text(&'a str),
     Pair(&'a str, &'a str),
-    /// An integer that grows with every step.
+    /// An integer that increases from step to step.
     Number,
     Object,
 }
 
 /// Placeholder in a text for the two ids of the next tensor.
 pub(super) const TENSOR: char = '\u{1}';
-/// Placeholder in a text for the integer that grows with every step.
+/// Placeholder in a text for the integer that increases from step to step.
 pub(super) const NUMBER: char = '\u{2}';
 
-/// Function that writes one argument; its last parameter is the device's name.
+/// Function that writes one argument. Its last parameter is the device's name.
 type Render = fn(&mut String, &Arg<'_>, &str);
 
-/// Writes the four lists for the inputs or outputs of a host node; appends the slots to `slots`.
+/// Writes the four lists that describe a host node's inputs or outputs. Appends their slots to `slots`.
 pub(super) fn host(out: &mut String, args: &[Arg<'_>], device: &str, slots: &mut Vec<u32>) {
     let lists: [(&str, Render); 4] = [
         ("{\"values\": ", value),
@@ -208,7 +208,8 @@ fn type_name(out: &mut String, arg: &Arg<'_>) {
     }
 }
 
-/// Writes shapes or strides in the host file: a list of scalars has an empty list for each scalar.
+/// Writes shapes or strides for the host file, in which a list of scalars has an empty list for each
+/// scalar.
 fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     let empty =
         |out: &mut String, count| list(out, &vec![(); count], ",", |out, ()| out.push_str("[]"));
@@ -222,7 +223,7 @@ fn sizes(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     }
 }
 
-/// Writes shapes or strides in Kineto's file.
+/// Writes shapes or strides for Kineto's file.
 fn extents(out: &mut String, arg: &Arg<'_>, of: fn(&Tensor) -> &[u64]) {
     match *arg {
         Arg::Tensor(t) => numbers(out, of(t), ", "),

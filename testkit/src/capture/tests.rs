@@ -1,4 +1,4 @@
-//! Tests that compare a capture with a schedule derived by hand, and tests of rejected options.
+//! Compares a capture with a schedule that was derived by hand, and tests which options are rejected.
 
 use super::*;
 
@@ -27,14 +27,14 @@ fn a_layer_on_two_ranks_by_hand() {
     let [broadcast, reduce] = &truth.collectives[..] else {
         panic!("{:?}", truth.collectives);
     };
-    // An operator takes 2 us before its first child and 1 us after its last, the next event comes
-    // 0.5 us later, and Python takes 5 us. On rank 0: Python, `ProfilerStep` from 5,000, Python,
-    // `randn` from 12,000, in it `empty` from 14,000 to 17,000 and `normal_` from 17,500, which
-    // writes 12 bytes at 10 bytes/ns in 2 ns, to 20,502; `randn` until 22,002. After `randn`, 0.5
-    // us and Python follow, then the frame of DDP from 27,502, Python, `broadcast_` from 34,502,
-    // which requests the collective at 36,502. The worker starts 20 us later. On rank 1 all of
-    // these take twice as long, except the gaps between operators: its request is at 71,504. The
-    // collective ends 20 us and 4 bytes at 1 byte/ns after the last start.
+    // An operator takes 2 us before its first child and 1 us after its last. The next event comes 0.5 us
+    // later, and Python takes 5 us. On rank 0: Python; `ProfilerStep` from 5,000; Python; `randn` from
+    // 12,000, which contains `empty` from 14,000 to 17,000 and `normal_` from 17,500 to 20,502 (it
+    // writes 12 bytes at 10 bytes/ns in 2 ns); the end of `randn` at 22,002. After `randn`, 0.5 us and
+    // Python follow; then DDP's record from 27,502; Python; and `broadcast_` from 34,502, which requests
+    // the collective at 36,502. The worker starts 20 us later. On rank 1 all of these take twice as
+    // long, except the gaps between operators, so its request is at 71,504. The collective ends 20 us
+    // and the time of 4 bytes at 1 byte/ns after the last start.
     assert_eq!(
         times(broadcast),
         [
@@ -42,7 +42,7 @@ fn a_layer_on_two_ranks_by_hand() {
             [91_504, 0, 20_004, 111_508]
         ]
     );
-    // Both Python threads block 0.5 us after `broadcast_`, until 10 us after the end of the
+    // Both Python threads block 0.5 us after `broadcast_`, and continue 10 us after the end of the
     // collective.
     let until = 121_508;
     assert_eq!(
@@ -63,7 +63,7 @@ fn a_layer_on_two_ranks_by_hand() {
     let rank_0 = 141 * 2_000 + 140 * 1_500 + 7 * 5_000 + 71;
     let rank_1 = 141 * 4_000 + 140 * 2_500 + 7 * 10_000 + 142;
     let asked = [until + rank_0, until + rank_1];
-    // 15 parameters have 60 B, and each of two members sends and receives 60 B, which takes 60 ns.
+    // The 15 parameters have 60 B. Each of two members sends and receives 60 B, which takes 60 ns.
     let end = asked[1] + 20_000 + 20_060;
     assert_eq!(
         times(reduce),

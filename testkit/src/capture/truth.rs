@@ -1,4 +1,4 @@
-//! True times of a generated job, for checking readers of the job's captures.
+//! True times of a generated job. They serve to check readers of the job's captures.
 
 use super::meet::Part;
 use super::simulate::Waiter;
@@ -6,41 +6,41 @@ use super::{Capture, cost::Exchange, pace};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A job's truth. All times in a truth are whole ns of a clock shared by all ranks; the clock's 0 is
-/// [`Truth::epoch_ns`] after 1970, and a rank's Kineto file adds the rank's offset.
+/// A job's true times. All times are whole ns of a clock that all ranks share. Its 0 is
+/// [`Truth::epoch_ns`] after 1970; in a rank's Kineto file, the rank's offset is added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Truth {
     /// Version of this format: 1.
     pub version: u32,
     /// The shared clock's 0, in ns since 1970.
     pub epoch_ns: u64,
-    /// Ranks in order.
+    /// Truth of each rank, in order.
     pub ranks: Vec<RankTruth>,
-    /// All collectives and messages by step, then in program order.
+    /// All collectives and messages, by step, then in program order.
     pub collectives: Vec<MeetingTruth>,
 }
 
-/// Truth of one rank.
+/// True times and counts of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RankTruth {
     /// The rank's index in the job.
     pub rank: u32,
-    /// Offset of Kineto's times from the shared clock.
+    /// Offset that Kineto's times have from the shared clock, ns.
     pub clock_offset_ns: i64,
     /// Start of the rank's first event.
     pub first_ns: u64,
-    /// End of the rank's last event, without the profiler's own span and window.
+    /// End of the rank's last event, except the profiler's own span and window.
     pub last_ns: u64,
-    /// Starts and ends of `ProfilerStep#2`, `ProfilerStep#3`, …, without the Python time before each step.
+    /// Start and end of `ProfilerStep#2`, `ProfilerStep#3`, …, without Python's time before each step.
     pub steps: Vec<[u64; 2]>,
     /// Factor on durations, in thousandths, before the pseudo-random part.
     pub straggle_permille: u32,
-    /// Number of `cpu_op` and `user_annotation` events, which equal the host's nodes with a record function, except
-    /// `## process_group:init ##`.
+    /// Number of `cpu_op` and `user_annotation` events. It equals the number of the host's nodes with a record
+    /// function, except `## process_group:init ##`.
     pub host_ops: u64,
     /// Number of `cuda_runtime` events.
     pub runtime_calls: u64,
-    /// Number of `kernel` events, including those of collectives.
+    /// Number of `kernel` events, including the kernels of collectives.
     pub kernels: u64,
     /// Number of `gpu_memcpy` events.
     pub copies: u64,
@@ -52,19 +52,19 @@ pub struct RankTruth {
     pub receives: u64,
 }
 
-/// A collective or message.
+/// True times of a collective or message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MeetingTruth {
     /// `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`, or `message`.
     pub kind: String,
     /// Index of the step, from 0.
     pub step: u32,
-    /// PyTorch's name of the group.
+    /// Name of the group in PyTorch.
     pub group: String,
-    /// Ranks of the group, or, for a message, sender and receiver.
+    /// Ranks of the group; for a message, sender and receiver.
     pub ranks: Vec<u32>,
-    /// Number of earlier collectives of the group, or of earlier messages from this sender to this
-    /// receiver.
+    /// Number of earlier collectives of the group; for a message, of earlier messages from this sender
+    /// to this receiver.
     pub sequence: u64,
     /// The larger of a member's input and output.
     pub bytes: u64,
@@ -81,11 +81,11 @@ pub struct MemberTruth {
     pub start_ns: u64,
     /// End of Gloo's annotation or NCCL's kernel.
     pub end_ns: u64,
-    /// Time from this member's start to the last member's start.
+    /// Time from this member's start to the last member's start, ns.
     pub wait_ns: u64,
-    /// Time from the last member's start to this member's end.
+    /// Time from the last member's start to this member's end, ns.
     pub transfer_ns: u64,
-    /// Wait of a thread or stream of this rank for the meeting, if there was one.
+    /// Wait of a thread or stream of this rank for the meeting; `None` if nothing waited.
     pub waited: Option<WaitTruth>,
 }
 
@@ -96,12 +96,12 @@ pub struct WaitTruth {
     pub by: Waiter,
     /// Start of the wait.
     pub from_ns: u64,
-    /// End of the wait: the thread runs again, or the stream may start its next kernel.
+    /// End of the wait: from then on, the thread runs again, or the stream may start its next kernel.
     pub until_ns: u64,
 }
 
 impl Capture {
-    /// Returns the job's truth.
+    /// Returns the job's true times.
     pub fn truth(&self) -> Truth {
         let steps = (0..self.options.steps).flat_map(|step| self.step_truth(step));
         Truth {
@@ -147,7 +147,8 @@ impl Capture {
         }
     }
 
-    /// Returns the sending and the receiving stage of a message, from the numbering of [`super::step`].
+    /// Returns the sending and the receiving stage of a message, which follow from the numbering in
+    /// [`super::step`].
     fn ends(&self, global: u32) -> [u32; 2] {
         let stage = global / 2 / self.options.microbatches;
         match global % 2 {
@@ -170,7 +171,8 @@ impl Capture {
                 parts[self.layout.global(meet, rank) as usize].push((rank, *part));
             }
         }
-        // `counts` has the number of collectives of each group, or of messages of each pair, in a step.
+        // `counts` contains the number of collectives of each group, or of messages of each pair of
+        // ranks, per step.
         let mut counts: BTreeMap<(u32, [u32; 2]), u64> = BTreeMap::new();
         let key = |global: usize| match meetings[global].exchange {
             Exchange::Message => (0, self.ends(global as u32)),

@@ -1,9 +1,9 @@
-//! Ring, direct and halving-doubling as one state machine: the machine prepares a packet at the start for each
-//! message that may be in flight, and then a packet for each message that it receives. A packet that has crossed the
-//! bus is a credit, and a credit sends the oldest prepared packet.
+//! Ring, direct and halving-doubling as one state machine. At the start, it prepares a packet for each message that
+//! may be in flight; later, it prepares a packet for each message that it receives. A packet that has crossed the
+//! bus is a credit, and each credit sends the oldest prepared packet.
 //!
-//! Packets come in rounds: a number of packets without reduction, then the same number of packets with reduction, in
-//! a reduce-scatter or in every other round of an all-reduce.
+//! Packets come in rounds: a number of packets without reduction, then the same number of packets that may be
+//! reduced. They are reduced in a reduce-scatter, and in every other round of an all-reduce.
 
 use super::super::algorithms::Style;
 use super::super::config::Kind;
@@ -21,7 +21,7 @@ pub struct Credits {
     pub final_size: u64,
     /// Size of the next packet.
     size: u64,
-    /// Destination and source, as indices of peers.
+    /// Destination and source, as indices of [`Peers`].
     dst: usize,
     src: usize,
     packets: VecDeque<(usize, usize, u64)>,
@@ -36,7 +36,7 @@ pub struct Credits {
     odd_round: bool,
 }
 
-/// Sequence of peers and sizes of successive packets.
+/// How the peers and sizes of successive packets are chosen.
 #[derive(Debug)]
 enum Route {
     Neighbours,
@@ -45,7 +45,8 @@ enum Route {
 }
 
 impl Credits {
-    /// Creates the state machine; returns `None` for an all-to-all by halving-doubling, which does not exist.
+    /// Creates the state machine. Returns `None` for an all-to-all by halving-doubling, which ASTRA-sim does
+    /// not have.
     pub fn new(kind: Kind, style: Style, peers: Peers, clockwise: bool, size: u64) -> Option<Self> {
         let n = peers.ids.len();
         let parts = n as u64;
@@ -120,8 +121,8 @@ impl Credits {
         let half = self.peers.ids.len() - 1;
         let direct = matches!(self.route, Route::EveryPeer);
         if direct && self.kind == Kind::AllReduce && self.sends_left <= half {
-            // The second half of an all-reduce starts with all credits at once as soon as the first
-            // half has arrived.
+            // As soon as the first half of an all-reduce has arrived, all credits start the second half
+            // at once.
             if self.received < half {
                 return acts;
             }
@@ -151,7 +152,7 @@ impl Credits {
         }
     }
 
-    /// Prepares a packet, and moves the packet's data over the bus.
+    /// Prepares a packet, and moves its data over the bus.
     fn prepare(&mut self) -> Act {
         if self.plain_left == 0 && self.reducible_left == 0 {
             self.plain_left = self.window;

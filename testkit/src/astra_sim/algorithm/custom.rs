@@ -1,5 +1,5 @@
-//! A custom algorithm, given as one trace per position: every node is issued as soon as its dependencies end,
-//! regardless of other nodes in flight. The size of the collective does not matter.
+//! A custom algorithm, given as one trace per position. Every node is issued as soon as its dependencies end,
+//! whatever else is in flight. The size of the collective does not matter.
 
 use super::super::config::{Node, Work};
 use super::super::post::native;
@@ -13,7 +13,7 @@ pub struct Custom {
     nodes: BTreeMap<u64, Node>,
     ended: BTreeSet<u64>,
     issued: BTreeSet<u64>,
-    /// NPUs by their numbers in the trace (empty if the numbers in the trace are NPUs).
+    /// NPUs by their numbers in the trace; empty if these numbers are NPUs already.
     members: Vec<usize>,
 }
 

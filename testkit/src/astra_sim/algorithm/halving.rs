@@ -1,9 +1,10 @@
-//! The walk of halving-doubling: over distances 1, 2, 4, … with halved sizes, or in the reverse order.
+//! The order of partners in halving-doubling: the distance grows 1, 2, 4, … while sizes are halved, or
+//! the reverse.
 
 use super::super::config::Kind;
 use super::Peers;
 
-/// Current position of the walk.
+/// Current position in the order of partners.
 #[derive(Debug)]
 pub struct Halving {
     kind: Kind,
@@ -33,7 +34,7 @@ impl Halving {
         if self.outwards { size / 2 } else { size }
     }
 
-    /// Returns the number of messages, trunc(rounds · log2 n), which is a number of complete rounds only if n is a
+    /// Returns the number of messages, trunc(rounds · log2 n). It is a number of complete rounds only if n is a
     /// power of two.
     pub fn sends(&self, rounds: usize) -> usize {
         (rounds as f64 * (self.n as f64).log2()) as usize
@@ -43,18 +44,18 @@ impl Halving {
         self.sends(1)
     }
 
-    /// Returns `true` if the distance is not 0.
+    /// Returns `true` while there is a next message, that is, the distance is not 0.
     pub fn moves(&self) -> bool {
         self.distance > 0
     }
 
-    /// Returns the peer at the current distance; peers exchange data in pairs.
+    /// Returns the peer at the current distance. Peers exchange data in pairs.
     pub fn partner(&self, peers: &Peers) -> usize {
         let clockwise = self.distance == 0 || (peers.me / self.distance).is_multiple_of(2);
         peers.walk(peers.me, self.distance, clockwise)
     }
 
-    /// Moves to the next distance, and returns the next size. An all-reduce reverses the walk at the largest
+    /// Moves to the next distance, and returns the next size. An all-reduce turns back at the largest
     /// distance.
     pub fn turn(&mut self, mut size: u64) -> u64 {
         (self.distance, size) = step(self.outwards, self.distance, size);

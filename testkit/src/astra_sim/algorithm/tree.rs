@@ -1,8 +1,8 @@
 //! All-reduce over one of two mirrored trees.
 //!
 //! ASTRA-sim 2.x: the root has one child, which is the root of a complete binary tree of all other NPUs. NPUs are
-//! numbered in this order: left subtree, node, right subtree. In one tree the root is the first NPU, in the other
-//! tree the last NPU; chunks alternate between the trees.
+//! numbered in this order: left subtree, node, right subtree. The root is the first NPU in one tree and the last
+//! NPU in the other. Chunks alternate between the trees.
 
 use super::{Act, Input, Move};
 
@@ -13,16 +13,16 @@ pub struct Tree {
     parent: Option<usize>,
     children: Vec<usize>,
     state: State,
-    /// Number of children whose data was reduced.
+    /// Number of children whose data has been reduced.
     reduced: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Start,
-    /// Data of this many children has not arrived.
+    /// The data of this many children has not arrived.
     Children(usize),
-    /// All data has arrived; some data may still need a reduction.
+    /// All data has arrived; some may still need a reduction.
     Up,
     Parent,
     Down,
@@ -30,8 +30,8 @@ enum State {
 }
 
 impl Tree {
-    /// Creates the node of an NPU; returns `None` if the NPU has no position in the tree, which can happen if the size
-    /// is not a power of two.
+    /// Creates the node of an NPU. Returns `None` if the NPU has no position in the tree, which can happen if the
+    /// number of NPUs is not a power of two.
     pub fn new(
         npu: usize,
         n: usize,
@@ -55,7 +55,7 @@ impl Tree {
             this.children.push(id(first + inner / 2));
             return Some(this);
         }
-        // The loop descends from the root of the complete tree.
+        // Descend from the root of the complete tree to this NPU.
         let (mut parent, mut low, mut width) = (root, first, inner);
         loop {
             let middle = low + width / 2;

@@ -2,19 +2,18 @@
 
 use super::super::config::Kind;
 
-/// Part of a dimension's queues, for a phase.
+/// Which of a dimension's queues a phase may use.
 #[derive(Clone, Copy)]
 pub enum Turn {
-    /// All queues have the phase; rings run anticlockwise in the second half of the queues.
+    /// All queues. Rings run anticlockwise in the second half of them.
     Any,
-    /// The first half of the queues, whose rings run clockwise.
+    /// The first half of the queues, in which rings run clockwise.
     First,
-    /// Only the second half of the queues has the phase; the rings of these queues run
-    /// anticlockwise.
+    /// The second half of the queues, in which rings run anticlockwise.
     Last,
 }
 
-/// The next queue of each part.
+/// The next queue for each choice of queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rotation {
     any: usize,
@@ -23,7 +22,7 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// Returns the next of `queues` queues, and `true` if rings run clockwise in that queue. A single queue is both
+    /// Returns the next of `queues` queues, and `true` if rings run clockwise in it. A single queue belongs to both
     /// halves.
     pub fn next(&mut self, queues: usize, turn: Turn) -> (usize, bool) {
         let half = queues / 2;
@@ -47,7 +46,8 @@ impl Rotation {
     }
 }
 
-/// Returns the size after padding, and the size of a chunk: at least a byte per NPU, except for all-gathers.
+/// Returns the padded size, and the size of a chunk, which is at least a byte per NPU except in an
+/// all-gather.
 pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
     let chunk = bytes / splits.max(1);
     let least = npus as u64;
@@ -58,7 +58,8 @@ pub fn chunks(splits: u64, npus: usize, kind: Kind, bytes: u64) -> (u64, u64) {
     }
 }
 
-/// Returns the phases of a chunk over the dimensions that take part: dimension, operation, and part of the queues.
+/// Returns the phases of a chunk over the dimensions that take part. Each has a dimension, an operation, and a
+/// choice of queues.
 pub fn plan(kind: Kind, dims: &[usize], local_bw_aware: bool) -> Vec<(usize, Kind, Turn)> {
     let any = |&dim: &usize| (dim, kind, Turn::Any);
     match kind {

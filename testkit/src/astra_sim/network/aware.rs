@@ -1,6 +1,6 @@
-//! The congestion-aware network of ASTRA-sim 2.x, which has one dimension, directed links with a queue each, and
-//! store-and-forward of whole messages. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth)
-//! and is free at t + trunc(bytes / bandwidth); the network schedules the arrival first.
+//! The congestion-aware network of ASTRA-sim 2.x: one dimension, with directed links that store and forward whole
+//! messages and have a queue each. A link that starts at t delivers at t + trunc(latency + bytes / bandwidth), and
+//! is free at t + trunc(bytes / bandwidth). The arrival is scheduled before the end of sending.
 
 use super::super::agenda::{Agenda, Event};
 use super::super::config::{Config, Shape};
@@ -36,8 +36,8 @@ impl Aware {
         }
     }
 
-    /// Returns all devices from source to destination. A ring uses the shorter direction, or clockwise if both
-    /// directions are equally long.
+    /// Returns all devices from source to destination. On a ring, the path takes the shorter direction, or
+    /// runs clockwise if both are equally long.
     fn route(&self, src: usize, dst: usize) -> VecDeque<usize> {
         match self.shape {
             Shape::FullyConnected => VecDeque::from([src, dst]),
@@ -67,7 +67,7 @@ impl Aware {
         }
     }
 
-    /// Puts a message on the link to its next device, or in the link's queue.
+    /// Puts a message on the link to its next device, or into this link's queue.
     pub fn forward(&mut self, transfer: Transfer, agenda: &mut Agenda) {
         let ends = (transfer.route[0], transfer.route[1]);
         let link = self.links.entry(ends).or_default();

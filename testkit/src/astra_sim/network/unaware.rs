@@ -1,5 +1,5 @@
-//! The congestion-unaware network of ASTRA-sim 2.x: ns = trunc(hops·latency + bytes / bandwidth), of the lowest
-//! dimension in which the two addresses differ.
+//! The congestion-unaware network of ASTRA-sim 2.x: ns = trunc(hops·latency + bytes / bandwidth), with the
+//! values of the lowest dimension in which the two addresses differ.
 
 use super::super::agenda::{Agenda, Event};
 use super::super::config::{Config, Dim, Shape};
@@ -20,7 +20,7 @@ impl Unaware {
         }
     }
 
-    /// Schedules the arrival; a message from an NPU to itself never arrives.
+    /// Schedules the arrival. A message from an NPU to itself never arrives.
     pub fn send(&self, key: Key, agenda: &mut Agenda) {
         let (mut from, mut to) = (key.src, key.dst);
         for dim in &self.dims {

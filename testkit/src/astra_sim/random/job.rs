@@ -4,15 +4,16 @@ use super::super::algorithms::Style;
 use super::super::config::{Attachment, Config, Kind, Node, Work};
 use super::Dice;
 
-/// The job under construction.
+/// A job under construction.
 pub(super) struct Job<'c> {
     pub(super) config: &'c mut Config,
-    /// For each NPU, the last communication node, and another dependency of the next communication node.
+    /// For each NPU, the last communication node, and another node on which the next communication node
+    /// depends.
     pub(super) last: Vec<Vec<u64>>,
     tag: u64,
 }
 
-/// Adds to the configuration a job of collectives in which only some NPUs take part.
+/// Adds a job of collectives in which only some NPUs take part to the configuration.
 pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -33,7 +34,7 @@ pub fn overlaps(config: &mut Config, dice: &mut Dice) {
     }
 }
 
-/// Adds a job and the groups that the job needs to the configuration.
+/// Adds a job, and the groups that it needs, to the configuration.
 pub fn job(config: &mut Config, dice: &mut Dice) {
     let npus = config.npus();
     config.ranks = vec![Vec::new(); npus];
@@ -73,7 +74,7 @@ impl Job<'_> {
             cpu: match work {
                 Work::Compute { .. } => dice.one_in(8),
                 Work::Memory { .. } | Work::Nothing => false,
-                // The original supports communication on the host only in a replay of recorded durations.
+                // ASTRA-sim supports communication on the host only if it replays recorded durations.
                 _ => self.config.system.replay_only && dice.one_in(8),
             },
             micros: dice.between(0, 60),
@@ -119,8 +120,8 @@ impl Job<'_> {
         ])
     }
 
-    /// Returns a size for a collective. All-gathers of less than a byte per chunk never end in the original, so this
-    /// function avoids such sizes.
+    /// Returns a size for a collective. In ASTRA-sim, all-gathers of less than a byte per chunk never end, so such
+    /// sizes are avoided.
     pub(super) fn bytes(&self, kind: Kind, dice: &mut Dice) -> u64 {
         match kind {
             Kind::AllGather => dice.size(self.config.system.splits, 1 << 20),
@@ -128,13 +129,13 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs, in all dimensions or in some dimensions.
+    /// Adds a collective of all NPUs, in all or in some dimensions.
     fn world(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice);
         let list = &self.config.system.algorithms[&kind];
         let one = list.iter().any(|a| a.one);
-        // At least one dimension with an algorithm must take part, or the collective never ends.
+        // At least one dimension with an algorithm must take part, otherwise the collective never ends.
         let count = list.len() as u64;
         let mut dims = None;
         if count > 1 && !one && dice.one_in(3) {
@@ -200,7 +201,7 @@ impl Job<'_> {
         }
     }
 
-    /// Returns the id of a group with these members, which is an existing group or a new group.
+    /// Returns the id of a group with these members; adds the group if there is none.
     pub(super) fn group(&mut self, members: &[usize], dice: &mut Dice) -> u64 {
         let known = self.config.groups.iter().find(|(_, m)| **m == members);
         match known {
@@ -237,7 +238,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds several equal, independent collectives, each after its own kernel.
+    /// Adds several equal, independent collectives, each preceded by its own kernel.
     fn crowd(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 18);
@@ -263,7 +264,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds messages of several sizes with one tag, which are received in another order than sent.
+    /// Adds messages of several sizes with one tag, which are received in a different order than they
+    /// are sent.
     fn sizes(&mut self, dice: &mut Dice) {
         let npus = self.last.len() as u64;
         let src = dice.between(0, npus - 1) as usize;
@@ -283,7 +285,7 @@ impl Job<'_> {
         self.last[dst] = sizes.into_iter().map(&mut receive).collect();
     }
 
-    /// Adds nodes that do nothing, or only take time. The original issues the dependents of a node that does nothing
+    /// Adds nodes that do nothing or only take time. ASTRA-sim issues the dependents of a node that does nothing
     /// only when another node ends.
     fn idle(&mut self, dice: &mut Dice) {
         for npu in 0..self.last.len() {
@@ -324,7 +326,7 @@ impl Job<'_> {
         }
     }
 
-    /// Adds an exchange: each NPU sends over the same distance, and receives concurrently.
+    /// Adds an exchange, in which each NPU sends over the same distance and receives at the same time.
     fn exchange(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let distance = dice.between(1, npus as u64 - 1) as usize;
@@ -344,7 +346,7 @@ impl Job<'_> {
         }
     }
 
-    /// Returns size and tag of a message, which is so large that it takes time. Tags may repeat.
+    /// Returns the size and tag of a message. The size is large enough to take time; tags may repeat.
     fn message(&mut self, dice: &mut Dice) -> (u64, u64) {
         if dice.one_in(2) {
             self.tag += 1;

@@ -7,7 +7,7 @@ use super::super::config::{
 use super::Dice;
 use std::collections::BTreeMap;
 
-/// Maximum number of NPUs; the next constant is a larger maximum that is used sometimes.
+/// Usual maximum number of NPUs; `MANY` is a larger maximum that is used sometimes.
 const MOST: usize = 16;
 const MANY: usize = 64;
 
@@ -36,7 +36,7 @@ pub fn machine(dice: &mut Dice) -> Config {
             local_bw_aware,
             endpoint_delay: (!dice.one_in(10)).then(|| dice.between(1, 200)),
             active_chunks: dice.between(1, 8),
-            // Jobs on many NPUs have few chunks, which keeps runs short.
+            // Jobs on many NPUs have few chunks, so that runs are short.
             splits: dice.between(1, if npus > MOST { 4 } else { 16 }),
             algorithms: BTreeMap::from(lists),
             custom: BTreeMap::new(),
@@ -89,7 +89,7 @@ fn dims(network: Network, most: usize, dice: &mut Dice) -> Vec<Dim> {
         let n = if dice.one_in(2) { 1 << n.ilog2() } else { n };
         let mut shape = dice.pick(&[Shape::Ring, Shape::FullyConnected, Shape::Switch]);
         if network == Network::Aware && n == 2 {
-            // The original has no ring of this size.
+            // ASTRA-sim does not support a ring of this size.
             shape = Shape::Switch;
         }
         let bw = dice.between(10, 400) as f64;
@@ -99,7 +99,7 @@ fn dims(network: Network, most: usize, dice: &mut Dice) -> Vec<Dim> {
     dims
 }
 
-/// Properties of a configuration that determine which algorithms the original supports.
+/// Properties of a configuration that determine which algorithms ASTRA-sim supports.
 struct Rules {
     tree: bool,
     npus: usize,
@@ -116,7 +116,7 @@ impl Rules {
             style: self.style(kind, dim.n, self.tree, dice),
         };
         let mut list: Vec<Algorithm> = dims.iter().map(one).collect();
-        // Dimensions without an algorithm do not take part.
+        // Shorten the list: dimensions without an algorithm do not take part.
         let trees = list.iter().any(|a| a.style == Style::DoubleBinaryTree);
         if list.len() > 1 && !trees && dice.one_in(12) {
             list.pop();

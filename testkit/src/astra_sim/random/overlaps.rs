@@ -1,11 +1,13 @@
-//! Collectives of some NPUs: overlapping groups, and sets of dimensions with only one part active.
+//! Collectives of some NPUs: overlapping groups, and sets of dimensions in only one part of which a
+//! collective runs.
 
 use super::super::algorithms::Style;
 use super::super::config::{Kind, Work};
 use super::Dice;
 use super::job::Job;
 
-/// Returns `true` if the partners in a halving-doubling all-gather are mutual at each distance n/2, n/4, … 1.
+/// Returns `true` if the partners of a halving-doubling all-gather are mutual at each distance n/2, n/4, …,
+/// 1.
 fn mutual(n: usize) -> bool {
     let partner = |i: usize, distance: usize| match (i / distance).is_multiple_of(2) {
         true => (i + distance) % n,
@@ -86,8 +88,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds two independent collectives of all NPUs, each after its own kernels, so that NPUs may issue them in
-    /// different orders. The messages of the two collectives may be identical, for example on a ring.
+    /// Adds two independent collectives of all NPUs, each preceded by its own kernels, so that NPUs may issue
+    /// them in different orders. Their messages may be identical, for example on a ring.
     pub fn unordered(&mut self, dice: &mut Dice) {
         let npus = self.last.len();
         let whole = self.config.system.splits * npus as u64 * dice.size(1, 1 << 12);
@@ -98,7 +100,7 @@ impl Job<'_> {
             (Kind::AllReduce, Kind::AllToAll),
         ];
         let (first, second) = dice.pick(&pairs);
-        // Both collectives usually have the same algorithm.
+        // Usually give both collectives the same algorithm.
         if !dice.one_in(4) {
             let list = self.config.system.algorithms[&Kind::AllToAll].clone();
             self.config.system.algorithms.insert(first, list.clone());
@@ -129,8 +131,8 @@ impl Job<'_> {
         }
     }
 
-    /// Adds a collective of all NPUs. If the collective runs over all NPUs as one line, leaving out dimensions other
-    /// than the first has no effect.
+    /// Adds a collective of all NPUs. If it runs over all NPUs as one line, leaving out other dimensions than the
+    /// first has no effect.
     pub fn everywhere(&mut self, dice: &mut Dice) {
         let kind = Self::kind(dice);
         let bytes = self.bytes(kind, dice).min(1 << 20);
