@@ -152,8 +152,8 @@ mod tests {
     #[test]
     fn intervals_that_overlap_or_touch_are_counted_once() {
         // Kernels run in [0, 10] and [15, 18]. Receives run in [4, 12] and [6, 20]. Host work runs in [20, 25] and
-        // directly afterwards in [25, 30]. The receives take [4, 20] = 16 in total. Kernels overlap them in [4, 10] and
-        // [15, 18].
+        // directly afterwards in [25, 30]. The receives take [4, 20] = 16 in total. Kernels and receives overlap in
+        // [4, 10] and [15, 18].
         let mut busy = BusyObserver {
             ranks: vec![RankTracker {
                 left: 6,

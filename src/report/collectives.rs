@@ -1,8 +1,8 @@
 //! Cost of each group's collectives, with transfer time and waiting time kept separate.
 //!
-//! A collective's transfer lasts from the arrival of the last member to the end of the collective. The time of the
-//! members before that arrival is waiting, not network time. If communication keeps recorded times, the transfer is the
-//! longest recorded duration of any member.
+//! A collective's transfer lasts from the arrival of the last member to the end of the collective. Until the last
+//! member arrives, the time of the earlier members is waiting, not network time. If communication keeps recorded times,
+//! the transfer is the longest recorded duration of any member.
 
 pub(super) mod table;
 

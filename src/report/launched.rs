@@ -159,7 +159,7 @@ struct WatchedProgram<'a> {
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
     /// For each instance of all programs, the index of its program, and its index within that program. `groups` has the
-    /// same for each group.
+    /// same indices for each group.
     instances: Vec<(u32, InstanceId)>,
     groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,

@@ -46,7 +46,7 @@ struct LedgerTotals {
 struct MemoryPeak {
     /// Total bytes.
     bytes: u64,
-    /// Bytes by class.
+    /// Bytes of the peak by class.
     classes: BytesByClass,
     /// Instant at which the peak was first reached.
     at: Time,

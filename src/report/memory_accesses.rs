@@ -48,7 +48,7 @@ impl MemoryAccessSums {
         }
     }
 
-    /// Adds an access that took `span`; `memory` is the index of the named memory, `None` for other memory.
+    /// Adds an access that took `span`; `memory` is the index of the named memory, or `None` for other memory.
     pub fn add(&mut self, graph: &Graph, node: NodeIndex, memory: Option<u32>, span: Span) {
         let at = match (graph.kind(node), memory) {
             (NodeKind::LocalMemory, _) => 0,

@@ -50,7 +50,7 @@ impl OperatorTime {
         (self.total > Span::ZERO).then(|| amount as f64 / self.total.seconds())
     }
 
-    /// Adds the calls, time and work of `other`. A value that is unknown in one of the two is unknown in the sum.
+    /// Adds the calls, time and work of `other`. A value that is unknown in either operand is unknown in the sum.
     pub(super) fn add(&mut self, other: &Self) {
         self.calls = self.calls.saturating_add(other.calls);
         self.total += other.total;

@@ -89,7 +89,7 @@ pub struct PictureSpan {
     /// Rank of the interval; set only on the critical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
-    /// Category of the time, as the key of the category in `time_ps`.
+    /// Key of the time's category, as in `time_ps`.
     pub category: String,
     /// Micro-batch and direction, or the operator's name.
     pub name: String,

@@ -38,7 +38,7 @@ enum NodeStep {
 #[derive(Clone, Copy, Debug)]
 struct StepRecord {
     at: Time,
-    /// Packed from the instance's index, the node's kind and the step.
+    /// Instance index, node kind and step, packed into one number.
     what: u32,
     node: NodeIndex,
 }

@@ -137,8 +137,7 @@ impl SensitivityRun<'_> {
         other.makespan(|_| {})
     }
 
-    /// Computes the sensitivities of each class of durations. If `replays` is set, confirms the results by
-    /// replays.
+    /// Computes the sensitivities of each class of durations. If `replays` is true, confirms the results by replays.
     ///
     /// # Errors
     ///

@@ -114,7 +114,7 @@ struct StepTracker {
     until: Time,
     /// Completion of the last node of the step.
     end: Time,
-    /// Nodes in progress, by category.
+    /// Number of nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
     /// Time by category; the rest is idle.
     parts: [Span; TimeCategory::COUNT - 1],

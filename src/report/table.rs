@@ -369,8 +369,8 @@ mod tests {
         );
     }
 
-    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name. The names share the other 111,
-    /// and the shorter name is not cut.
+    /// The numbers take 1 + 6 of 120 characters, and 2 spaces precede the second name. The names share the other 111
+    /// characters, and the shorter name is not cut.
     #[test]
     fn names_are_cut_in_the_middle_so_that_lines_fit() {
         let name = format!("begin{}end", "x".repeat(200));

@@ -156,7 +156,7 @@ impl UnknownRow {
         self.what.text(self.nodes)
     }
 
-    /// Returns a sentence about the row.
+    /// Returns a sentence about the missing fact and its nodes.
     pub fn text(&self) -> String {
         let kept = self.nodes - self.without_time - self.by_bytes;
         let share = self.share.map_or(String::new(), |share| {

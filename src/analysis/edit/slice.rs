@@ -270,7 +270,7 @@ impl SliceWriter<'_> {
                 ends[i as usize] = waited;
                 continue;
             }
-            // Saturating, because kept metadata nodes may start before the slice.
+            // The difference saturates, because kept metadata nodes may start before the slice.
             let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
             let end = from + raw.nodes[i as usize].view.lasted();
             delays[i as usize] = Span(from.0.saturating_sub(waited.0));

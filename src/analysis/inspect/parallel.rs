@@ -64,7 +64,7 @@ pub fn in_order<T: Sync, R: Send, E>(
                             changed.notify_all();
                         }
                         Err(cause) => {
-                            // Set so that the consumer does not wait for a result that never comes.
+                            // Without this flag, the consumer would wait for a result that never comes.
                             guard.over = true;
                             changed.notify_all();
                             drop(guard);

@@ -144,7 +144,7 @@ fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     columns
 }
 
-/// Returns a field of a report; empty if there is no report.
+/// Returns a field of a report; the field is empty if there is no report.
 fn of<'r>(
     column: &'r MachineColumn<'_>,
     field: impl FnOnce(&'r Report) -> CsvCell<'r>,

@@ -55,7 +55,7 @@ pub enum MachineResult<'c> {
         schema: ReportSchema,
         /// The machine.
         machine: MachineName,
-        /// Reason that the replay failed.
+        /// Reason why the replay failed.
         failed: MachineFailure,
     },
     /// Every node completed.

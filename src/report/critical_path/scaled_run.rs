@@ -231,7 +231,7 @@ struct ForwardPass<'s> {
     of_host: bool,
     ready: Vec<ScaledTime>,
     ends: Vec<ScaledTime>,
-    /// Starts of collectives, set once known.
+    /// Starts of collectives; a start is set once it is known.
     begins: Vec<ScaledTime>,
 }
 

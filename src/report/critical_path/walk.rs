@@ -20,7 +20,7 @@ impl RunRecorder<'_> {
             && self.began(of) <= self.times[self.relations.number(of)].end
     }
 
-    /// Returns the other half of a message, if it determined the end of this half.
+    /// Returns the other half of a message, if that half determined the end of this half.
     pub(super) fn waited_for(&self, of: RunNode) -> Option<usize> {
         let number = self.relations.number(of);
         let NodeTimes { start, end } = self.times[number];

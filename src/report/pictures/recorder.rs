@@ -43,7 +43,7 @@ type SpanKey = (u8, u32);
 /// An observed rank.
 #[derive(Debug)]
 struct DrawnRank {
-    /// Nodes in progress, by category.
+    /// Number of nodes in progress, by category.
     active: [u32; TimeCategory::COUNT - 1],
     /// Communications in progress.
     open: OpenComms,

@@ -108,7 +108,7 @@ impl RunFacts<'_> {
         found
     }
 
-    /// Returns the reason why no kernel uses the NPU's rates, if no kernel does.
+    /// Returns the reason why no kernel uses the NPU's rates; `None` if a kernel does.
     pub(super) fn without_priced_kernels(&self) -> Option<String> {
         let kernels = &self.report.kernels;
         let basis = self.prepared.basis();
@@ -122,7 +122,7 @@ impl RunFacts<'_> {
         }
     }
 
-    /// Returns the reason why no kernel is timed by curves, if no kernel is.
+    /// Returns the reason why no kernel is timed by curves; `None` if a kernel is.
     pub(super) fn without_curves(&self) -> Option<String> {
         self.without_priced_kernels().or_else(|| {
             let by_curves = self.report.kernels.by_curves;

@@ -21,7 +21,8 @@ pub fn short_cycle(rows: &Csr, stuck: impl Fn(u32) -> bool) -> Vec<u32> {
         forward: rows,
         backward: &rows.reversed(),
     };
-    // Kosaraju's algorithm, because petgraph's version of Tarjan's is recursive and overflows the stack on long chains.
+    // The search uses Kosaraju's algorithm, because petgraph's version of Tarjan's is recursive and overflows the stack
+    // on long chains.
     let knots = kosaraju_scc(&NodeFiltered::from_fn(both, stuck));
     let knot = knots
         .iter()

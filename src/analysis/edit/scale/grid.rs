@@ -18,7 +18,7 @@ impl RankGrid {
             grid.0.push((name, size));
         }
         let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
-        // Saturating, because the product of five sizes may exceed even 128 bits.
+        // The product saturates, because the product of five sizes may exceed even 128 bits.
         if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
             return Err(format!("more than {MAX_NPUS} ranks"));
         }
